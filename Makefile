@@ -1,0 +1,43 @@
+# Each target sets up its own .venv: all that a fresh machine needs is Python 3.11 or later and make.
+PYTHON ?= python3
+VENV := .venv
+BIN := $(VENV)/bin
+PIP := $(BIN)/python -m pip install --quiet --disable-pip-version-check --constraint constraints.txt
+
+.PHONY: help demo test check bench clean
+
+help:  ## this list
+	@grep -E '^[a-z]+:.*##' $(MAKEFILE_LIST) | sed -E 's/:.*## /\t/' | expand -t 10
+
+demo: $(VENV)/.train  ## make pictures, train on them, show what was found (./bgad-demo)
+	$(BIN)/bgad demo
+
+test: $(VENV)/.dev  ## run the tests
+	$(BIN)/python -m pytest
+
+check: $(VENV)/.dev  ## lint, format, types and tests
+	$(BIN)/ruff check .
+	$(BIN)/ruff format --check .
+	$(BIN)/mypy
+	$(BIN)/python -m pytest
+
+bench: $(VENV)/.dev  ## measure speed against other ways of doing the same
+	$(BIN)/python -m benchmarks.flow
+	$(BIN)/python -m benchmarks.metrics
+
+clean:  ## remove the environment and caches
+	rm -rf $(VENV) .pytest_cache .mypy_cache .ruff_cache .hypothesis
+
+$(BIN)/python:
+	$(PYTHON) -c 'import sys; sys.exit(sys.version_info < (3, 11) and "bgad needs Python 3.11 or later: make PYTHON=python3.11")'
+	$(PYTHON) -m venv $(VENV)
+
+$(VENV)/.train: pyproject.toml constraints.txt | $(BIN)/python
+	@echo "installing (PyTorch is large: this takes a few minutes)"
+	$(PIP) -e '.[train]'
+	touch $@
+
+$(VENV)/.dev: pyproject.toml constraints.txt | $(BIN)/python
+	@echo "installing (PyTorch is large: this takes a few minutes)"
+	$(PIP) -e '.[dev]'
+	touch $@ $(VENV)/.train

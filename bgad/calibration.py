@@ -1,0 +1,151 @@
+"""Scores of held-out normals -> p-values and thresholds that mean something (split conformal prediction).
+
+If the held-out normals and a new good part come from the same process, the p-value of that part is (super-)
+uniform: P(p <= rate) <= rate. Nothing about the model needs to be true for it.
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Sequence
+from dataclasses import dataclass
+from functools import cached_property
+
+import numpy as np
+import numpy.typing as npt
+
+from bgad.errors import ConfigError
+
+DEFAULT_RATE = 0.05
+CONFIDENCE = 0.9
+
+
+@dataclass(frozen=True)
+class Calibration:
+    """Held-out normal scores and the false-reject rate that was asked for."""
+
+    scores: tuple[float, ...]
+    rate: float
+
+    def __post_init__(self) -> None:
+        if not self.scores:
+            raise ConfigError("calibration needs at least one held-out normal image")
+        require_supported(len(self.scores), self.rate)
+
+    @cached_property
+    def _ascending(self) -> npt.NDArray[np.float64]:
+        return np.sort(np.asarray(self.scores, np.float64))
+
+    @property
+    def threshold(self) -> float:
+        """Scores above it are called anomalous; p <= rate says the same."""
+        return self.threshold_at(self.rate)
+
+    def threshold_at(self, rate: float) -> float:
+        """The k-th highest held-out score, k = floor(rate (n + 1)).
+
+        >>> Calibration(tuple(range(1, 100)), 0.05).threshold_at(0.05)
+        95.0
+        """
+        k = require_supported(len(self.scores), rate)
+        return float(self._ascending[-k])
+
+    def p_value(self, score: float) -> float:
+        """(1 + held-out normals that score as high) / (n + 1)."""
+        n = len(self._ascending)
+        as_high = n - int(np.searchsorted(self._ascending, score, side="left"))
+        return (1 + as_high) / (n + 1)
+
+    def guarantee(self) -> str:
+        """What the threshold promises, in words."""
+        n = len(self.scores)
+        k = rank(n, self.rate)
+        worst = rate_bound(n, k)
+        return (
+            f"A good part is rejected with probability at most {k / (n + 1):.4g} (asked for: {self.rate:.4g}), "
+            f"on average over sets of {n} held-out normals drawn like the parts to come; for the set at hand the "
+            f"true rate is below {worst:.3g} with {CONFIDENCE:.0%} confidence. "
+            f"The smallest rate that {n} held-out normals can support is {smallest_rate(n):.4g}."
+        )
+
+
+def rank(n: int, rate: float) -> int:
+    """floor(rate (n + 1)), safe against the last digit of the product.
+
+    >>> rank(99, 0.01), rank(98, 0.01)
+    (1, 0)
+    """
+    return math.floor(rate * (n + 1) + 1e-9)
+
+
+def smallest_rate(n: int) -> float:
+    """The smallest false-reject rate that n held-out normals can promise."""
+    return 1 / (n + 1)
+
+
+def normals_needed(rate: float) -> int:
+    """Held-out normals that a rate needs: ceil(1 / rate) - 1.
+
+    >>> normals_needed(0.01), normals_needed(0.05)
+    (99, 19)
+    """
+    return math.ceil(1 / rate - 1e-9) - 1
+
+
+def check_rate(rate: float) -> None:
+    """ConfigError unless the rate lies between 0 and 1."""
+    if not 0 < rate < 1:
+        raise ConfigError(f"a false-reject rate lies between 0 and 1, such as 0.01, not {rate:g}")
+
+
+def require_supported(n: int, rate: float) -> int:
+    """The rank of the threshold among n held-out scores; ConfigError when n is too small for the rate."""
+    check_rate(rate)
+    k = rank(n, rate)
+    if k < 1:
+        raise ConfigError(
+            f"a false-reject rate of {rate:g} needs {normals_needed(rate)} held-out normals, there are {n}: "
+            f"add normals, or ask for {smallest_rate(n):.4g} or more"
+        )
+    return k
+
+
+def rate_bound(n: int, k: int, confidence: float = CONFIDENCE) -> float:
+    """Upper bound on the true false-reject rate above the k-th highest of n scores.
+
+    The rate beyond an order statistic of a continuous distribution is Beta(k, n + 1 - k); this is its quantile,
+    found by bisection on the binomial tail.
+    """
+    low, high = 0.0, 1.0
+    for _ in range(60):
+        middle = (low + high) / 2
+        # P(Beta(k, n + 1 - k) <= r) = P(Binomial(n, r) >= k)
+        below = sum(_binomial(n, i, middle) for i in range(k))
+        low, high = (middle, high) if 1 - below < confidence else (low, middle)
+    return high
+
+
+def _binomial(n: int, i: int, r: float) -> float:
+    choose = math.lgamma(n + 1) - math.lgamma(i + 1) - math.lgamma(n - i + 1)  # logarithms: large n must not overflow
+    return math.exp(choose + i * math.log(r) + (n - i) * math.log1p(-r))
+
+
+def effective_rate(n: int, asked: float | None) -> float:
+    """The rate to use: the one asked for, else DEFAULT_RATE or the smallest that n supports."""
+    return asked if asked is not None else max(DEFAULT_RATE, smallest_rate(n))
+
+
+def rate_table(
+    calibration: Calibration, normal: Sequence[float], anomalous: Sequence[float], rates: Sequence[float]
+) -> list[tuple[float, float | None, float | None, float | None]]:
+    """For each rate: threshold, measured miss rate and false-reject rate on test images; None where unsupported."""
+    rows: list[tuple[float, float | None, float | None, float | None]] = []
+    for rate in rates:
+        if rank(len(calibration.scores), rate) < 1:
+            rows.append((rate, None, None, None))
+            continue
+        threshold = calibration.threshold_at(rate)
+        missed = float(np.mean(np.asarray(anomalous) <= threshold)) if len(anomalous) else None
+        rejected = float(np.mean(np.asarray(normal) > threshold)) if len(normal) else None
+        rows.append((rate, threshold, missed, rejected))
+    return rows

@@ -1,0 +1,34 @@
+"""From pixels to grid cells: which features of a level show a marked defect."""
+
+from __future__ import annotations
+
+import numpy as np
+import numpy.typing as npt
+
+from bgad.types import BoolArray, FloatArray
+
+
+def defect_cells(mask: BoolArray, grid: tuple[int, int]) -> npt.NDArray[np.int64]:
+    """Flat indices of the grid cells that show the defect: half covered or more, else the most covered ones.
+
+    >>> mask = np.zeros((8, 8), bool); mask[0:4, 4:8] = True
+    >>> defect_cells(mask, (2, 2))
+    array([1])
+    """
+    rows = _overlap(mask.shape[0], grid[0])
+    columns = _overlap(mask.shape[1], grid[1])
+    cover = (rows @ mask.astype(np.float32) @ columns.T).ravel()
+    peak = float(cover.max())
+    if peak <= 0:
+        return np.empty(0, np.int64)
+    return np.flatnonzero(cover >= min(0.5, peak * 0.999))
+
+
+def _overlap(pixels: int, cells: int) -> FloatArray:
+    """(cells, pixels): the share of a cell that each pixel fills."""
+    edges = np.linspace(0, pixels, cells + 1)
+    at = np.arange(pixels)
+    low = np.maximum(edges[:-1, None], at)
+    high = np.minimum(edges[1:, None], at + 1)
+    share: FloatArray = (np.clip(high - low, 0, None) * cells / pixels).astype(np.float32)
+    return share

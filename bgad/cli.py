@@ -1,0 +1,383 @@
+"""The command line: parses, calls, prints. Data goes to stdout, everything for people to stderr."""
+
+from __future__ import annotations
+
+import argparse
+import json
+import os
+import sys
+from collections.abc import Callable, Sequence
+from pathlib import Path
+from typing import Any
+
+from bgad import __version__, console
+from bgad.config import METHODS, PRESETS, Config, override, read_toml, to_toml
+from bgad.errors import BgadError, ConfigError, DataError
+
+EXIT_BAD_IMAGES, EXIT_ERROR, EXIT_INTERRUPTED = 1, 2, 130
+
+
+def main(argv: Sequence[str] | None = None) -> int:
+    """Run one command; the exit code is 0, 1 (some images could not be scored), 2 (error) or 130 (Ctrl-C)."""
+    arguments = _parser().parse_args(argv)
+    try:
+        return int(arguments.run(arguments))
+    except BgadError as error:
+        return _fail(str(error))
+    except ModuleNotFoundError as error:
+        if error.name in ("torch", "torchvision", "timm", "safetensors"):
+            return _fail(f"this command needs {error.name}, which is not installed: pip install 'bgad[train]'")
+        raise
+    except KeyboardInterrupt:
+        return EXIT_INTERRUPTED
+    except BrokenPipeError:  # the reader of our output has gone, as in `bgad predict ... | head`
+        os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
+        return EXIT_ERROR
+    except OSError as error:
+        return _fail(f"{error.filename or 'input or output'}: {error.strerror or error}")
+    except MemoryError:
+        return _fail("out of memory: lower --memory or backbone.size")
+
+
+def _fail(message: str) -> int:
+    console.console.print(f"bgad: error: {message}", style="red", markup=False)
+    return EXIT_ERROR
+
+
+def _parser() -> argparse.ArgumentParser:
+    parser = argparse.ArgumentParser(
+        prog="bgad",
+        description="Find defects in pictures: learn normal from good images, sharpen its edge with a few bad ones.",
+        epilog="Start with `bgad demo`, then `bgad train FOLDER` on your own pictures. "
+        "Each command explains itself with --help.",
+    )
+    parser.add_argument("--version", action="version", version=f"bgad {__version__}")
+    commands = parser.add_subparsers(title="commands", metavar="COMMAND", required=True)
+    _add_demo(commands)
+    _add_train(commands)
+    _add_predict(commands)
+    _add_evaluate(commands)
+    _add_pseudo(commands)
+    _add_info(commands)
+    return parser
+
+
+def _command(commands: Any, name: str, run: Callable[[Any], int], text: str, epilog: str) -> argparse.ArgumentParser:
+    parser: argparse.ArgumentParser = commands.add_parser(
+        name,
+        help=text.split(". ")[0].rstrip("."),
+        description=text,
+        epilog=epilog,
+        formatter_class=argparse.RawDescriptionHelpFormatter,
+    )
+    parser.set_defaults(run=run)
+    return parser
+
+
+DATA_HELP = """what DATA may be:
+  DIR/train/good, DIR/test/<class>, DIR/ground_truth/<class>/<name>_mask.png   (MVTec layout)
+  DIR/good, DIR/bad, and, if you have them, DIR/masks                          (plain layout)
+  FILE.csv or FILE.jsonl with path, label and, if you like, mask, class, split (manifest)
+"""
+
+
+def _add_recipe(parser: argparse.ArgumentParser) -> None:
+    group = parser.add_argument_group("recipe")
+    group.add_argument("--preset", choices=list(PRESETS), default="default", help="`paper` trains as the paper does")
+    group.add_argument("--config", type=Path, metavar="FILE", help="TOML file on top of the preset")
+    group.add_argument(
+        "--method", choices=list(METHODS), help="; ".join(f"{name}: {text}" for name, text in METHODS.items())
+    )
+    group.add_argument("--backbone", metavar="NAME", help="lite0 (default), lite1, lite2, or any timm model")
+    group.add_argument("--weights", metavar="FILE", help="weights of the backbone: safetensors or a state dict")
+    group.add_argument("--size", type=int, metavar="PIXELS", help="side of the model's input (default 256)")
+    group.add_argument("--seed", type=int, help="same seed, same machine, same model (default 0)")
+    group.add_argument(
+        "--set",
+        action="append",
+        default=[],
+        metavar="KEY=VALUE",
+        help="any other key of the recipe, such as loss.tau=0.2; `bgad info --recipe` lists them",
+    )
+
+
+def _config(arguments: argparse.Namespace) -> Config:
+    """Preset, then file, then options, then --set."""
+    config = PRESETS[arguments.preset]
+    if arguments.config:
+        config = read_toml(arguments.config, config)
+    pairs = {
+        "loss.method": arguments.method,
+        "backbone.name": arguments.backbone,
+        "backbone.weights": arguments.weights,
+        "backbone.size": arguments.size,
+        "seed": arguments.seed,
+    }
+    given = [f"{key}={json.dumps(value)}" for key, value in pairs.items() if value is not None]
+    return override(config, given + arguments.set)
+
+
+def _add_train(commands: Any) -> None:
+    parser = _command(
+        commands,
+        "train",
+        _train,
+        "Train a model on a folder of images. Part of the normals is held out to set a threshold that means something.",
+        DATA_HELP + "\nexamples:\n  bgad train parts/\n  bgad train parts/ --false-reject-rate 0.01 --out gear.bgad\n"
+        "  bgad train parts/ --resume        (after Ctrl-C or a crash)",
+    )
+    parser.add_argument("data", type=Path, metavar="DATA")
+    parser.add_argument("--out", type=Path, metavar="DIR", help="model folder to write (default: ./NAME.bgad)")
+    parser.add_argument(
+        "--known",
+        type=int,
+        metavar="N",
+        help="use N known anomalies, drawn by seed; the others stay for test (default: all of bad/ or "
+        "train/<class>; in the MVTec layout 10 drawn from test/, which `evaluate` then leaves out)",
+    )
+    parser.add_argument(
+        "--test",
+        type=float,
+        default=0.0,
+        metavar="SHARE",
+        help="keep this share of the normals aside for `evaluate`, where the data has no test split (default 0)",
+    )
+    parser.add_argument(
+        "--false-reject-rate",
+        type=float,
+        metavar="RATE",
+        help="share of good parts that may be rejected (default 0.05, or the smallest that the data supports)",
+    )
+    _add_recipe(parser)
+    group = parser.add_argument_group("run")
+    group.add_argument("--device", default="auto", help="auto (CUDA or MPS where there is one), cpu, cuda, mps")
+    group.add_argument("--memory", type=float, default=4.0, metavar="GB", help="for cached features; beyond: on disk")
+    group.add_argument("--max-bad", type=int, default=10, metavar="N", help="broken images to skip before giving up")
+    group.add_argument("--resume", action="store_true", help="go on with a run that was stopped")
+    group.add_argument("--overwrite", action="store_true", help="replace the model folder if there is one")
+    group.add_argument("--tensorboard", type=Path, metavar="DIR", help="also log to TensorBoard")
+
+
+def _train(arguments: argparse.Namespace) -> int:
+    from bgad.learn import train
+
+    config = _config(arguments)
+    detector = train(
+        arguments.data,
+        arguments.out,
+        config=config,
+        known=arguments.known,
+        test_share=arguments.test,
+        rate=arguments.false_reject_rate,
+        device=arguments.device,
+        memory_gb=arguments.memory,
+        max_bad=arguments.max_bad,
+        resume=arguments.resume,
+        overwrite=arguments.overwrite,
+        tensorboard=arguments.tensorboard,
+    )
+    name = arguments.out or Path(f"{arguments.data.resolve().stem}.bgad")
+    console.say(f"next: bgad predict {name} PICTURE...   or   bgad evaluate {name} {arguments.data}")
+    return 0 if detector else EXIT_ERROR
+
+
+def _add_predict(commands: Any) -> None:
+    parser = _command(
+        commands,
+        "predict",
+        _predict,
+        "Score images with a model. A table on a terminal, JSON lines into a pipe.",
+        "A JSON line has path, score, p_value, is_anomaly, threshold, error. The exit code is 1 when an image could\n"
+        "not be scored, whatever the others say.\n\nexamples:\n  bgad predict gear.bgad new/ --out looked-at/\n"
+        "  bgad predict gear.bgad 'new/**/*.png' | jq 'select(.is_anomaly)'",
+    )
+    parser.add_argument("model", type=Path, metavar="MODEL")
+    parser.add_argument("paths", nargs="+", metavar="PATH", help="files, folders or glob patterns")
+    parser.add_argument("--out", type=Path, metavar="DIR", help="write overlays (.png) and raw maps (.tif) there")
+    parser.add_argument("--false-reject-rate", type=float, metavar="RATE", help="another threshold than the model's")
+    parser.add_argument("--json", action="store_true", help="JSON lines on a terminal, too")
+    parser.add_argument("--device", default="auto")
+
+
+def _predict(arguments: argparse.Namespace) -> int:
+    from bgad import images
+    from bgad.detector import Detector
+    from bgad.predict import predict, table
+
+    paths = images.expand(arguments.paths)
+    detector = Detector.load(arguments.model, arguments.device)
+    if arguments.false_reject_rate is not None:
+        detector.set_rate(arguments.false_reject_rate)
+    as_table = sys.stdout.isatty() and not arguments.json
+    rows = []
+    failed = 0
+    with console.bar("scoring", len(paths)) as bar:
+        for row in predict(detector, paths, arguments.out):
+            failed += row["error"] is not None
+            if as_table:
+                rows.append(row)
+            else:
+                print(json.dumps(row, ensure_ascii=False), flush=True)  # noqa: T201
+            bar.update()
+    if as_table:
+        from rich.console import Console
+
+        Console().print(table(rows))
+    flagged = f"{failed} of {len(paths)} images could not be scored" if failed else f"{len(paths)} images scored"
+    console.say(flagged + (f"; overlays and maps are in {arguments.out}" if arguments.out else ""))
+    return EXIT_BAD_IMAGES if failed else 0
+
+
+def _add_evaluate(commands: Any) -> None:
+    parser = _command(
+        commands,
+        "evaluate",
+        _evaluate,
+        "Measure a model on labelled images that it has not seen. Writes results.json and report.html.",
+        DATA_HELP + "\nImages that the model was trained or calibrated on are recognised by content and left out.",
+    )
+    parser.add_argument("model", type=Path, metavar="MODEL")
+    parser.add_argument("data", type=Path, metavar="DATA")
+    parser.add_argument("--out", type=Path, metavar="DIR", help="where to write (default: ./NAME-evaluation)")
+    parser.add_argument("--false-reject-rate", type=float, metavar="RATE", help="another threshold than the model's")
+    parser.add_argument("--device", default="auto")
+
+
+def _evaluate(arguments: argparse.Namespace) -> int:
+    from bgad import report
+    from bgad.data import folders
+    from bgad.detector import Detector
+    from bgad.evaluate import evaluate, write_results
+
+    detector = Detector.load(arguments.model, arguments.device)
+    if arguments.false_reject_rate is not None:
+        detector.set_rate(arguments.false_reject_rate)
+    cell, section, rows = evaluate(detector, folders.load(arguments.data, need_normals=False))
+    out = arguments.out or Path(f"{arguments.model.resolve().stem}-evaluation")
+    results = write_results(out, [cell], rows)
+    report.write(out / "report.html", f"bgad: {section.title}", [section], [cell])
+    _print_table([cell])
+    console.say(f"figures: {results}\nreport:  {out / 'report.html'}")
+    return 0
+
+
+def _print_table(cells: list[dict[str, Any]]) -> None:
+    from rich.console import Console
+
+    from bgad import report
+
+    width = None if sys.stdout.isatty() else 160  # a pipe has no width; do not fold the table
+    Console(width=width).print(report.terminal_table(cells))
+
+
+def _add_demo(commands: Any) -> None:
+    parser = _command(
+        commands,
+        "demo",
+        _demo,
+        "Make a small data set, train on it and show what was found. About two minutes per model on two cores.",
+        "examples:\n  bgad demo\n  bgad demo --methods nfad,bgad --seeds 3     (the table of the README)",
+    )
+    parser.add_argument("--out", type=Path, default=Path("bgad-demo"), metavar="DIR", help="default ./bgad-demo")
+    parser.add_argument("--methods", default="bgad", metavar="A,B", help=f"of {', '.join(METHODS)} (default bgad)")
+    parser.add_argument("--seeds", type=int, default=1, metavar="N", help="train with seeds 0 to N-1 (default 1)")
+    parser.add_argument("--known", type=int, default=10, metavar="N", help="known anomalies (default 10)")
+    parser.add_argument("--device", default="auto")
+
+
+def _demo(arguments: argparse.Namespace) -> int:
+    from bgad.demo import run_demo
+
+    methods = arguments.methods.split(",")
+    for method in methods:
+        if method not in METHODS:
+            raise ConfigError(f"unknown method {method!r}: choose from {', '.join(METHODS)}")
+    if arguments.seeds < 1:
+        raise ConfigError("--seeds must be at least 1")
+    cells = run_demo(arguments.out, methods, arguments.seeds, arguments.known, arguments.device)
+    _print_table(cells)
+    out = arguments.out
+    console.say(f"figures: {out / 'results.json'}\nreport:  {out / 'report.html'}   (open it in a browser)")
+    console.say(f"next: bgad predict {out}/washer.bgad {out}/data/washer/test/scratch --out {out}/looked-at")
+    return 0
+
+
+def _add_pseudo(commands: Any) -> None:
+    parser = _command(
+        commands,
+        "pseudo",
+        _pseudo,
+        "Draw a contact sheet of the pseudo anomalies that training would make of the known ones.",
+        DATA_HELP,
+    )
+    parser.add_argument("data", type=Path, metavar="DATA")
+    parser.add_argument("--out", type=Path, default=Path("pseudo.png"), metavar="FILE", help="default ./pseudo.png")
+    parser.add_argument("--count", type=int, default=24, metavar="N")
+    parser.add_argument("--known", type=int, metavar="N", help="as for train")
+    _add_recipe(parser)
+
+
+def _pseudo(arguments: argparse.Namespace) -> int:
+    from bgad import images, pseudo
+    from bgad.data import folders
+    from bgad.data.split import holdout_size, make_split
+
+    config = _config(arguments)
+    dataset = folders.load(arguments.data)
+    normals = sum(s.label == 0 and s.split != "test" for s in dataset.samples)
+    split = make_split(dataset, seed=config.seed, known=arguments.known, holdout=holdout_size(normals))
+    known = [s for s in split.known if s.mask is not None]
+    if not known:
+        raise DataError(f"{arguments.data}: pseudo anomalies are cut from known anomalies with masks; there are none")
+    size = (config.backbone.size, config.backbone.size)
+    method = config.pseudo.method if config.pseudo.method != "none" else "rpag"
+    with console.bar("pseudo anomalies", arguments.count) as bar:
+        tiles = []
+        for tile in pseudo.generate(
+            split.train,
+            known,
+            arguments.count,
+            seed=config.seed,
+            size=size,
+            method=method,
+            transforms=config.pseudo.transforms,
+        ):
+            tiles.append(tile)
+            bar.update()
+    images.save_png(pseudo.contact_sheet(tiles), arguments.out)
+    console.say(f"contact sheet: {arguments.out}")
+    return 0
+
+
+def _add_info(commands: Any) -> None:
+    parser = _command(
+        commands,
+        "info",
+        _info,
+        "Say what a model is: data, recipe, threshold and its guarantee. Checks every byte of the folder.",
+        "examples:\n  bgad info gear.bgad\n  bgad info --recipe > recipe.toml     (all keys with their defaults)",
+    )
+    parser.add_argument("model", type=Path, metavar="MODEL", nargs="?")
+    parser.add_argument("--json", action="store_true", help="the whole card as JSON")
+    parser.add_argument("--recipe", action="store_true", help="the recipe as TOML: the model's, or the preset's")
+    parser.add_argument("--preset", choices=list(PRESETS), default="default", help="with --recipe and no MODEL")
+
+
+def _info(arguments: argparse.Namespace) -> int:
+    from bgad import modelfile
+    from bgad.config import from_dict
+
+    if arguments.model is None:
+        if not arguments.recipe:
+            raise ConfigError("give a MODEL, or --recipe for the default one")
+        print(to_toml(PRESETS[arguments.preset]), end="")  # noqa: T201
+        return 0
+    card = modelfile.read(arguments.model).data
+    if arguments.json:
+        print(json.dumps(card, indent=1, ensure_ascii=False))  # noqa: T201
+    elif arguments.recipe:
+        print(to_toml(from_dict(card["config"])), end="")  # noqa: T201
+    else:
+        for line in modelfile.describe(card):
+            print(line)  # noqa: T201
+    return 0

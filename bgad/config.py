@@ -1,0 +1,273 @@
+"""Everything that shapes a model, as frozen dataclasses; one TOML file in and out.
+
+An unknown key is an error that names the nearest one, a value out of range says what is allowed.
+"""
+
+from __future__ import annotations
+
+import difflib
+import tomllib
+from collections.abc import Mapping
+from dataclasses import asdict, dataclass, field, fields, is_dataclass, replace
+from pathlib import Path
+from typing import Any, get_args, get_origin, get_type_hints
+
+import tomli_w
+
+from bgad.errors import ConfigError
+
+METHODS: dict[str, str] = {
+    "nfad": "likelihood of the normals only (the paper's baseline)",
+    "bgad-wo": "nfad, then the semi-pull of normals outside the boundary; uses no anomalies",
+    "bgad-full-push": "pull every normal and push every anomaly to a far bound (the paper's BGAD-dagger)",
+    "bgad": "boundary-guided semi-push-pull with the known anomalies",
+}
+
+
+@dataclass(frozen=True)
+class BackboneConfig:
+    """The frozen feature extractor."""
+
+    name: str = "lite0"  # lite0, lite1, lite2 come with the package; any other name is timm's
+    strides: tuple[int, ...] = (4, 8, 16)
+    size: int = 256  # pixels, both sides
+    weights: str = ""  # file with the weights, instead of the package's or timm's own
+
+    def check(self) -> None:
+        _need(self.size >= 32 and self.size % 16 == 0, "backbone.size", "a multiple of 16, at least 32")
+        _need(
+            len(self.strides) > 0 and sorted(set(self.strides)) == list(self.strides),
+            "backbone.strides",
+            "distinct and ascending",
+        )
+
+
+@dataclass(frozen=True)
+class FlowConfig:
+    """The conditional flow of each level."""
+
+    blocks: int = 8
+    width: float = 2.0  # hidden units per input of a sub-network
+    clamp: float = 1.9
+    standardise: bool = True  # each channel by the training normals, before the flow
+
+    def check(self) -> None:
+        _need(self.blocks >= 1, "flow.blocks", "at least 1")
+        _need(self.width > 0, "flow.width", "above 0")
+        _need(self.clamp > 0, "flow.clamp", "above 0")
+
+
+@dataclass(frozen=True)
+class LossConfig:
+    """Boundary, semi-push-pull and weights; log-likelihoods are log p / d, divided by the normaliser."""
+
+    method: str = "bgad"
+    likelihood: str = "logsigmoid"  # or "nll"
+    boundary: str = "set"  # percentile over the whole normal set; "batch": inside each step
+    beta: float = 0.01  # share of normal features outside the normal boundary
+    tau: float = 0.1  # margin between normal and abnormal boundary, after the normaliser; 0 switches it off
+    weight: float = 1.0  # the paper's lambda
+    asymmetric: bool = True  # weights on hard normal and on anomalous features
+    weight_cap: float = 20.0  # the abnormal weight has a pole at log p = 0
+    exclude_far: bool = True  # leave features below -1 after the normaliser alone
+    instance_share: float = 0.01  # of a bad image without a mask: the least likely share that is pushed
+
+    def check(self) -> None:
+        _need(self.method in METHODS, "loss.method", f"one of {', '.join(METHODS)}")
+        _need(self.likelihood in ("logsigmoid", "nll"), "loss.likelihood", "logsigmoid or nll")
+        _need(self.boundary in ("set", "batch"), "loss.boundary", "set or batch")
+        _need(0 < self.beta < 1, "loss.beta", "between 0 and 1")
+        _need(self.tau >= 0, "loss.tau", "0 or more")
+        _need(self.weight >= 0, "loss.weight", "0 or more")
+        _need(self.weight_cap >= 1, "loss.weight_cap", "at least 1")
+        _need(0 < self.instance_share <= 1, "loss.instance_share", "above 0, at most 1")
+
+
+@dataclass(frozen=True)
+class PseudoConfig:
+    """Pseudo anomalies made of the known ones (those with masks)."""
+
+    method: str = "rpag"  # "none" switches them off
+    count: int = 160
+    transforms: int = 3  # S of the paper
+    share: float = 0.5  # of the anomalous images in a step
+
+    def check(self) -> None:
+        _need(self.method in ("rpag", "none"), "pseudo.method", "rpag or none")
+        _need(self.count >= 0, "pseudo.count", "0 or more")
+        _need(0 <= self.transforms <= 9, "pseudo.transforms", "0 to 9")
+        _need(0 <= self.share <= 1, "pseudo.share", "0 to 1")
+
+
+@dataclass(frozen=True)
+class TrainConfig:
+    """The schedule. A step takes `images` x `positions` features of each level."""
+
+    steps: int = 500  # phase 1: normals only
+    push_steps: int = 200  # phase 2: boundary guided
+    epochs: int = 0  # instead of steps: passes over all features of all normals, both phases together
+    push_start: float = 0.04  # with epochs: the share of the schedule that is phase 1
+    images: int = 32
+    positions: tuple[int, ...] = (32, 32, 16)  # per level
+    lr: float = 5e-3
+    push_lr: float = 2e-3  # 0: phase 2 goes on with the one schedule of lr
+    warmup: float = 0.1  # share of a phase (of the whole where there is one schedule), from lr / 10
+    clip: float = 1.0  # gradient norm per level; 0 switches it off
+
+    def check(self) -> None:
+        _need(self.steps >= 1 or self.epochs >= 1, "train.steps", "at least 1")
+        _need(self.push_steps >= 0, "train.push_steps", "0 or more")
+        _need(self.epochs >= 0, "train.epochs", "0 or more")
+        _need(0 < self.push_start < 1, "train.push_start", "between 0 and 1")
+        _need(self.images >= 1, "train.images", "at least 1")
+        _need(min(self.positions, default=0) >= 1, "train.positions", "at least 1 each")
+        _need(self.lr > 0, "train.lr", "above 0")
+        _need(self.push_lr >= 0, "train.push_lr", "0 or more")
+        _need(0 <= self.warmup < 1, "train.warmup", "0 or more, below 1")
+        _need(self.clip >= 0, "train.clip", "0 or more")
+
+
+@dataclass(frozen=True)
+class ScoreConfig:
+    """From log-likelihood maps to one map and one score."""
+
+    fusion: str = "standard"  # mean of standardised log-likelihoods; "probability": summed likelihoods (paper)
+    top_share: float = 0.003  # image score: mean of the highest share of the map; 0: the maximum
+
+    def check(self) -> None:
+        _need(self.fusion in ("standard", "probability"), "score.fusion", "standard or probability")
+        _need(0 <= self.top_share <= 1, "score.top_share", "0 to 1")
+
+
+@dataclass(frozen=True)
+class Config:
+    """One model's whole recipe."""
+
+    backbone: BackboneConfig = field(default_factory=BackboneConfig)
+    flow: FlowConfig = field(default_factory=FlowConfig)
+    loss: LossConfig = field(default_factory=LossConfig)
+    pseudo: PseudoConfig = field(default_factory=PseudoConfig)
+    train: TrainConfig = field(default_factory=TrainConfig)
+    score: ScoreConfig = field(default_factory=ScoreConfig)
+    seed: int = 0
+
+    def check(self) -> Config:
+        """Return self when every value is in range; ConfigError otherwise."""
+        for part in (self.backbone, self.flow, self.loss, self.pseudo, self.train, self.score):
+            part.check()
+        _need(
+            len(self.train.positions) == len(self.backbone.strides),
+            "train.positions",
+            f"one number for each of the {len(self.backbone.strides)} strides",
+        )
+        _need(self.seed >= 0, "seed", "0 or more")
+        return self
+
+
+def _need(ok: bool, key: str, allowed: str) -> None:
+    if not ok:
+        raise ConfigError(f"{key} must be {allowed}")
+
+
+PRESETS: dict[str, Config] = {
+    "default": Config(),
+    "paper": Config(
+        backbone=BackboneConfig(name="tf_efficientnet_b6"),
+        flow=FlowConfig(standardise=False),
+        train=TrainConfig(
+            epochs=200,
+            push_start=0.04,  # one meta epoch of 25
+            positions=(
+                128,
+                32,
+                8,
+            ),  # 32 x 128 = 4,096 features a step at stride 4, every feature once an epoch
+            lr=2e-4,
+            push_lr=0.0,
+            warmup=0.08,  # two meta epochs of 25
+            clip=0.0,
+        ),
+        score=ScoreConfig(fusion="probability", top_share=0.0),
+    ),
+}
+
+
+def to_dict(config: Config) -> dict[str, Any]:
+    """Plain nested dictionaries, for JSON and TOML."""
+    return asdict(config)
+
+
+def to_toml(config: Config) -> str:
+    """The configuration as TOML text.
+
+    >>> from_dict(tomllib.loads(to_toml(Config(seed=3)))).seed
+    3
+    """
+    return tomli_w.dumps(to_dict(config))
+
+
+def from_dict(values: Mapping[str, Any], base: Config | None = None, source: str = "configuration") -> Config:
+    """`base` (the default recipe) with the given values put in."""
+    return _merge(base or Config(), values, source, "").check()  # type: ignore[no-any-return]
+
+
+def read_toml(path: Path, base: Config | None = None) -> Config:
+    """Read a TOML file on top of `base`."""
+    try:
+        values = tomllib.loads(path.read_text("utf-8"))
+    except (OSError, UnicodeDecodeError) as error:
+        raise ConfigError(f"cannot read {path}: {error}") from error
+    except tomllib.TOMLDecodeError as error:
+        raise ConfigError(f"{path} is not valid TOML: {error}") from error
+    return from_dict(values, base, str(path))
+
+
+def override(config: Config, assignments: list[str]) -> Config:
+    """Apply `key.sub=value` texts, as given with --set; values are written as in TOML."""
+    for text in assignments:
+        key, equals, value = text.partition("=")
+        if not equals:
+            raise ConfigError(f"--set takes KEY=VALUE, such as loss.tau=0.2, not {text!r}")
+        nested: Any = _toml_value(value.strip())
+        for part in reversed(key.strip().split(".")):
+            nested = {part: nested}
+        config = from_dict(nested, config, "--set")
+    return config
+
+
+def _toml_value(text: str) -> Any:
+    try:
+        return tomllib.loads(f"v = {text}")["v"]
+    except tomllib.TOMLDecodeError:
+        return text  # a bare word is a string
+
+
+def _merge(base: Any, values: Mapping[str, Any], source: str, prefix: str) -> Any:
+    hints = get_type_hints(type(base))
+    names = [f.name for f in fields(base)]
+    changes: dict[str, Any] = {}
+    for key, value in values.items():
+        if key not in names:
+            near = difflib.get_close_matches(key, names, n=1)
+            hint = f"did you mean {prefix}{near[0]}?" if near else f"known here: {', '.join(names)}"
+            raise ConfigError(f"unknown key {prefix}{key} in {source}; {hint}")
+        current = getattr(base, key)
+        if is_dataclass(current):
+            if not isinstance(value, Mapping):
+                raise ConfigError(f"{prefix}{key} in {source} must be a table, not {value!r}")
+            changes[key] = _merge(current, value, source, f"{prefix}{key}.")
+        else:
+            changes[key] = _convert(value, hints[key], f"{prefix}{key}", source)
+    return replace(base, **changes)
+
+
+def _convert(value: Any, hint: Any, key: str, source: str) -> Any:
+    if get_origin(hint) is tuple:
+        if not isinstance(value, (list, tuple)):
+            raise ConfigError(f"{key} in {source} must be a list, not {value!r}")
+        return tuple(_convert(item, get_args(hint)[0], key, source) for item in value)
+    if hint is float and isinstance(value, int) and not isinstance(value, bool):
+        return float(value)
+    if type(value) is not hint:
+        raise ConfigError(f"{key} in {source} must be of type {hint.__name__}, not {value!r}")
+    return value

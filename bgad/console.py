@@ -1,0 +1,57 @@
+"""The terminal: progress bars with the time left and messages, all on stderr so that stdout stays data."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from contextlib import contextmanager
+
+from rich.console import Console
+from rich.progress import (
+    BarColumn,
+    MofNCompleteColumn,
+    Progress,
+    TextColumn,
+    TimeElapsedColumn,
+    TimeRemainingColumn,
+)
+
+console = Console(stderr=True, highlight=False, soft_wrap=True)
+
+
+def say(message: str) -> None:
+    """Print one plain line for the person at the terminal."""
+    console.print(message, markup=False)
+
+
+def warn(message: str) -> None:
+    """Print one line that asks for attention."""
+    console.print(f"warning: {message}", style="yellow", markup=False)
+
+
+class Bar:
+    """One line of progress; `update` moves it and may change the text at its end."""
+
+    def __init__(self, progress: Progress, task: int) -> None:
+        self._progress, self._task = progress, task
+
+    def update(self, advance: int = 1, note: str | None = None) -> None:
+        """Move on by `advance` and, if given, replace the note."""
+        fields = {} if note is None else {"note": note}
+        self._progress.update(self._task, advance=advance, **fields)  # type: ignore[arg-type]
+
+
+@contextmanager
+def bar(title: str, total: int, done: int = 0) -> Iterator[Bar]:
+    """A progress bar with count, elapsed time, time left and a free note."""
+    columns = (
+        TextColumn("{task.description}"),
+        BarColumn(bar_width=28),
+        MofNCompleteColumn(),
+        TimeElapsedColumn(),
+        TextColumn("left"),
+        TimeRemainingColumn(),
+        TextColumn("{task.fields[note]}"),
+    )
+    with Progress(*columns, console=console, transient=False) as progress:
+        task = progress.add_task(title, total=total, completed=done, note="")
+        yield Bar(progress, task)

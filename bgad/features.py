@@ -1,0 +1,123 @@
+"""The feature cache: the frozen backbone runs once per image, training then reads features only.
+
+Half precision; in memory while the budget lasts, in memory-mapped files beyond it.
+"""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Callable, Iterable
+from concurrent.futures import ThreadPoolExecutor
+from itertools import islice
+from pathlib import Path
+
+import numpy as np
+import numpy.typing as npt
+import torch
+
+from bgad.backbone import Backbone
+from bgad.types import FloatArray
+
+HALF_MAX = 65_000.0  # float16 ends at 65,504
+BATCH = 16
+
+HalfArray = npt.NDArray[np.float16]
+
+
+class Budget:
+    """Bytes of memory that the caches of one run may take together."""
+
+    def __init__(self, total: float) -> None:
+        self.left = total
+
+    def take(self, size: int) -> bool:
+        """True, and the bytes are taken, when they still fit."""
+        if size > self.left:
+            return False
+        self.left -= size
+        return True
+
+
+class FeatureStore:
+    """Features of `count` images: per level an array (images, positions, channels)."""
+
+    def __init__(
+        self,
+        count: int,
+        grids: list[tuple[int, int]],
+        channels: list[int],
+        *,
+        budget: Budget,
+        folder: Path,
+        key: str = "",
+    ) -> None:
+        self.grids, self.count, self.done = grids, count, 0
+        shapes = [(count, h * w, c) for (h, w), c in zip(grids, channels, strict=True)]
+        size = sum(2 * int(np.prod(shape)) for shape in shapes)
+        self.on_disk = not budget.take(size)
+        self.levels: list[HalfArray]
+        if not self.on_disk:
+            self.levels = [np.zeros(shape, np.float16) for shape in shapes]
+            return
+        folder.mkdir(parents=True, exist_ok=True)
+        self._note = folder / "store.json"
+        mark = {"key": key, "shapes": [list(shape) for shape in shapes]}
+        known = json.loads(self._note.read_text()) if self._note.exists() else {}
+        again = {k: known.get(k) for k in mark} == mark
+        self._mark = mark
+        self.done = int(known["done"]) if again else 0
+        self.levels = [
+            np.lib.format.open_memmap(
+                folder / f"level{i}.npy", mode="r+" if again else "w+", dtype=np.float16, shape=shape
+            )
+            for i, shape in enumerate(shapes)
+        ]
+
+    def fill(
+        self,
+        backbone: Backbone,
+        pictures: Callable[[int], FloatArray],
+        device: torch.device,
+        advance: Callable[[int], None],
+    ) -> None:
+        """Compute what is missing; `pictures(i)` gives image i at the model's size, read ahead in threads."""
+        with ThreadPoolExecutor(2) as pool:
+            ahead = pool.map(pictures, range(self.done, self.count))
+            advance(self.done)
+            while batch := list(islice(ahead, BATCH)):
+                maps = extract(backbone, batch, device)
+                for level, values in zip(self.levels, maps, strict=True):
+                    level[self.done : self.done + len(batch)] = values
+                self.done += len(batch)
+                if self.on_disk:
+                    for level in self.levels:
+                        level.flush()  # type: ignore[attr-defined]
+                    self._note.write_text(json.dumps(self._mark | {"done": self.done}))
+                advance(len(batch))
+
+    def moments(self, level: int) -> tuple[FloatArray, FloatArray]:
+        """Mean and standard deviation of each channel over all images and positions."""
+        data = self.levels[level]
+        total = np.zeros(data.shape[2], np.float64)
+        square = np.zeros(data.shape[2], np.float64)
+        for start in range(0, self.count, 64):
+            x = data[start : start + 64].reshape(-1, data.shape[2]).astype(np.float32)
+            total += x.sum(0, dtype=np.float64)
+            square += np.einsum("nc,nc->c", x, x, dtype=np.float64)
+        n = self.count * data.shape[1]
+        mean = total / n
+        std = np.sqrt(np.maximum(square / n - mean**2, 1e-12))
+        return mean.astype(np.float32), std.astype(np.float32)
+
+
+def extract(backbone: Backbone, batch: list[FloatArray], device: torch.device) -> list[HalfArray]:
+    """Feature rows (images, positions, channels) of each level."""
+    with torch.inference_mode():
+        maps = backbone(torch.from_numpy(np.stack(batch)).to(device))
+        rows = [m.flatten(2).transpose(1, 2).clamp(-HALF_MAX, HALF_MAX) for m in maps]  # (B, h * w, C)
+        return [r.half().cpu().numpy() for r in rows]
+
+
+def chunks(count: int, size: int) -> Iterable[slice]:
+    """Slices that cover range(count)."""
+    return (slice(start, min(start + size, count)) for start in range(0, count, size))

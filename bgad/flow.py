@@ -1,0 +1,120 @@
+"""The conditional normalizing flow: features and their position in, log-likelihood out.
+
+One affine coupling block, with x = (x1, x2) and the position encoding c of the feature:
+
+    (s, t) = 0.1 * W2 relu(Wx x1 + Wc c + b1) + 0.1 * b2
+    y2     = x2 * exp(clamp * tanh(s)) + t
+    y      = R ((x1, y2) * g + o)          R fixed random orthogonal, g = softplus scale
+
+The position part `Wc c + b1` is the same for every image, so it is computed once per position and shared
+by all images of a batch; at scoring time it is a constant. The weights of all blocks are stacked in one
+tensor each: one matrix product gives the position part of the whole flow, and the optimiser has few tensors.
+"""
+
+from __future__ import annotations
+
+import math
+
+import torch
+import torch.nn.functional as F
+from torch import Tensor, nn
+
+POSITION_CHANNELS = 128
+CLAMP = 1.9
+LOG_2PI = math.log(2 * math.pi)
+
+
+def position_encoding(height: int, width: int, channels: int = POSITION_CHANNELS) -> Tensor:
+    """Fixed 2-D sine/cosine code of each grid cell, (height * width, channels); half for x, half for y."""
+    if channels % 4:
+        raise ValueError(f"position channels must be a multiple of 4, not {channels}")
+    half = channels // 2
+    rate = torch.exp(torch.arange(0, half, 2, dtype=torch.float64) * -(math.log(10_000.0) / half))
+    y = torch.arange(height, dtype=torch.float64)[:, None] * rate  # (H, half/2)
+    x = torch.arange(width, dtype=torch.float64)[:, None] * rate  # (W, half/2)
+    along_x = torch.stack([x.sin(), x.cos()], dim=-1).reshape(1, width, half).expand(height, width, half)
+    along_y = torch.stack([y.sin(), y.cos()], dim=-1).reshape(height, 1, half).expand(height, width, half)
+    return torch.cat([along_x, along_y], dim=-1).reshape(height * width, channels).float()
+
+
+def _orthogonal(channels: int, generator: torch.Generator) -> Tensor:
+    """A random rotation, uniform over SO(n): QR of a Gaussian matrix with the signs and determinant set right."""
+    q, r = torch.linalg.qr(torch.randn(channels, channels, generator=generator, dtype=torch.float64))
+    q = q * torch.sign(torch.diagonal(r))
+    if torch.linalg.det(q) < 0:
+        q[:, 0] = -q[:, 0]
+    return Tensor.float(q)
+
+
+class ConditionalFlow(nn.Module):
+    """Coupling blocks over features (images, positions, channels), conditioned on the position."""
+
+    rotation: Tensor
+
+    def __init__(
+        self, channels: int, *, blocks: int = 8, width: float = 2.0, clamp: float = CLAMP, seed: int = 0
+    ) -> None:
+        super().__init__()
+        self.channels, self.blocks, self.clamp = channels, blocks, clamp
+        self.kept, self.moved = channels - channels // 2, channels // 2  # x1, x2
+        fan_in = self.kept + POSITION_CHANNELS
+        hidden = round(width * fan_in)
+        generator = torch.Generator().manual_seed(seed)
+
+        def uniform(fan: int, *shape: int) -> nn.Parameter:
+            bound = 1 / math.sqrt(fan)
+            return nn.Parameter((torch.rand(blocks, *shape, generator=generator) * 2 - 1) * bound)
+
+        self.w_in = uniform(fan_in, hidden, self.kept)
+        self.w_pos = uniform(fan_in, hidden, POSITION_CHANNELS)
+        self.b_in = uniform(fan_in, hidden)
+        self.w_out = uniform(hidden, 2 * self.moved, hidden)
+        self.b_out = uniform(hidden, 2 * self.moved)
+        # softplus(beta = 0.5) * 0.1 equals 1 here: the flow starts without scaling
+        self.scale = nn.Parameter(torch.full((blocks, channels), 2 * math.log(math.exp(5.0) - 1)))
+        self.offset = nn.Parameter(torch.zeros(blocks, channels))
+        self.register_buffer("rotation", torch.stack([_orthogonal(channels, generator) for _ in range(blocks)]))
+
+    def position_part(self, position: Tensor) -> Tensor:
+        """What each block's first layer makes of the positions: (K, 128) -> (blocks, K, hidden)."""
+        hidden = self.w_pos.shape[1]
+        flat = F.linear(position, self.w_pos.reshape(self.blocks * hidden, -1), self.b_in.reshape(-1))
+        return flat.view(-1, self.blocks, hidden).transpose(0, 1)  # (blocks, K, hidden)
+
+    def _global_scale(self) -> Tensor:
+        return 0.1 * F.softplus(self.scale, beta=0.5)  # (blocks, C)
+
+    def _coefficients(self, x1: Tensor, part: Tensor, block: int) -> tuple[Tensor, Tensor]:
+        hidden = torch.relu_(F.linear(x1, self.w_in[block]) + part)  # (B, K, hidden)
+        a = F.linear(hidden, 0.1 * self.w_out[block], 0.1 * self.b_out[block])  # (B, K, 2 * moved)
+        s, t = a[..., : self.moved], a[..., self.moved :]
+        return self.clamp * torch.tanh(s), t
+
+    def forward(self, x: Tensor, part: Tensor) -> tuple[Tensor, Tensor]:
+        """Features (B, K, C) and `position_part` (blocks, K, hidden) -> latents (B, K, C), log-determinant (B, K)."""
+        scale = self._global_scale()
+        mix = self.rotation * scale[:, None, :]  # (blocks, C, C): scaling and rotation as one matrix
+        shift = torch.einsum("bij,bj->bi", self.rotation, self.offset)
+        log_det = scale.log().sum().expand(x.shape[:-1])
+        for block in range(self.blocks):
+            x1, x2 = x[..., : self.kept], x[..., self.kept :]
+            s, t = self._coefficients(x1, part[block], block)
+            x = F.linear(torch.cat([x1, torch.addcmul(t, x2, s.exp())], dim=-1), mix[block], shift[block])
+            log_det = log_det + s.sum(-1)
+        return x, log_det
+
+    def inverse(self, z: Tensor, part: Tensor) -> Tensor:
+        """Latents (B, K, C) -> features (B, K, C)."""
+        scale = self._global_scale()
+        for block in reversed(range(self.blocks)):
+            y = (F.linear(z, self.rotation[block].T) - self.offset[block]) / scale[block]
+            y1, y2 = y[..., : self.kept], y[..., self.kept :]
+            s, t = self._coefficients(y1, part[block], block)
+            z = torch.cat([y1, (y2 - t) * torch.exp(-s)], dim=-1)
+        return z
+
+    def log_likelihood(self, x: Tensor, part: Tensor) -> Tensor:
+        """log p(x) / d of each feature, (B, K): the unit in which every constant of the package is given."""
+        z, log_det = self(x, part)
+        log_p: Tensor = (log_det - 0.5 * z.square().sum(-1)) / self.channels - 0.5 * LOG_2PI
+        return log_p

@@ -1,0 +1,165 @@
+"""The model folder NAME.bgad/: a card that says what the model is, and its weights; nothing is ever unpickled.
+
+It is written under a temporary name and renamed, so a crash leaves the old model or the new one. Every file's
+sha256 is in the card, and the card's own in its `checksum`.
+"""
+
+from __future__ import annotations
+
+import hashlib
+import json
+import os
+import shutil
+import uuid
+from collections import Counter
+from collections.abc import Mapping
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+from bgad.errors import ModelError, OutputError
+
+FORMAT = 1
+CARD = "card.json"
+
+
+@dataclass(frozen=True)
+class Card:
+    """card.json, read and checked; the fields that code needs have names, the rest is in `data`."""
+
+    data: dict[str, Any]
+
+    @property
+    def size(self) -> int:
+        """Side of the model's input in pixels."""
+        return int(self.data["config"]["backbone"]["size"])
+
+    @property
+    def bits(self) -> int:
+        """Bit depth of the training images."""
+        return int(self.data["input"]["bits"])
+
+    @property
+    def map_boundary(self) -> float:
+        """Map value at the edge of normal."""
+        return float(self.data["boundary"])
+
+    @property
+    def map_centre(self) -> float:
+        """Mean map value of the training normals."""
+        return float(self.data["centre"])
+
+    @property
+    def calibration(self) -> dict[str, Any]:
+        """Held-out scores and the rate asked for."""
+        return dict(self.data["calibration"])
+
+    @property
+    def levels(self) -> list[dict[str, Any]]:
+        """Constants of each level: stride, channels, grid, boundary and so on."""
+        return list(self.data["levels"])
+
+
+def checksum(data: Mapping[str, Any]) -> str:
+    """sha256 of the card without its checksum, in one canonical form."""
+    body = {key: value for key, value in data.items() if key != "checksum"}
+    return hashlib.sha256(json.dumps(body, sort_keys=True, ensure_ascii=False).encode()).hexdigest()
+
+
+def check_destination(folder: Path, *, overwrite: bool) -> None:
+    """Fail before any work when the model could not be written there."""
+    if folder.exists() and not overwrite:
+        raise OutputError(f"{folder} exists already: choose another --out, or add --overwrite")
+    if folder.exists() and not (folder / CARD).exists():
+        raise OutputError(f"{folder} is not a model folder: it will not be overwritten")
+    probe = folder.parent / f".{folder.name}.{uuid.uuid4().hex}"
+    try:
+        folder.parent.mkdir(parents=True, exist_ok=True)
+        probe.touch()
+        probe.unlink()
+    except OSError as error:
+        raise OutputError(f"cannot write to {folder.parent}: {error.strerror or error}") from error
+
+
+def write(folder: Path, card: dict[str, Any], files: Mapping[str, bytes]) -> None:
+    """Write a whole model folder at once, in place of one that is there."""
+    temporary = folder.parent / f".{folder.name}.{uuid.uuid4().hex}"
+    data = json.loads(json.dumps(card | {"format": FORMAT, "files": {n: _sha(b) for n, b in files.items()}}))
+    data["checksum"] = checksum(data)
+    try:
+        temporary.mkdir(parents=True)
+        for name, content in {**files, CARD: json.dumps(data, indent=1, ensure_ascii=False).encode()}.items():
+            with (temporary / name).open("wb") as file:
+                file.write(content)
+                file.flush()
+                os.fsync(file.fileno())
+        if folder.exists():
+            old = folder.parent / f".{folder.name}.{uuid.uuid4().hex}.old"
+            folder.rename(old)  # a folder cannot be replaced in one step; the old one stays whole beside it
+            temporary.rename(folder)
+            shutil.rmtree(old)
+        else:
+            temporary.rename(folder)
+    except OSError as error:
+        shutil.rmtree(temporary, ignore_errors=True)
+        raise OutputError(f"cannot write the model {folder}: {error.strerror or error}") from error
+
+
+def read(folder: Path) -> Card:
+    """Read the card and check version, checksum and files."""
+    path = folder / CARD
+    if not folder.is_dir():
+        what = "is not a folder" if folder.exists() else "does not exist"
+        raise ModelError(f"{folder} {what}: give a model folder that `bgad train` wrote")
+    try:
+        data = json.loads(path.read_bytes())
+    except OSError as error:
+        raise ModelError(f"{folder} is not a model folder: cannot read {CARD} ({error.strerror})") from error
+    except ValueError as error:
+        raise ModelError(f"{path} is damaged: not valid JSON") from error
+    version = data.get("format") if isinstance(data, dict) else None
+    if not isinstance(version, int):
+        raise ModelError(f"{path} is not a model card: it has no format version")
+    if version > FORMAT:
+        raise ModelError(
+            f"{folder} has format {version}, this bgad reads up to {FORMAT}: upgrade bgad to use this model"
+        )
+    if checksum(data) != data.get("checksum"):
+        raise ModelError(f"{path} has been changed: its checksum does not match; take a fresh copy of the model")
+    for name, expected in data["files"].items():
+        if Path(name).name != name:
+            raise ModelError(f"{path} names a file outside the model folder: {name!r}")
+        try:
+            found = _sha((folder / name).read_bytes())
+        except OSError as error:
+            raise ModelError(f"{folder} is incomplete: cannot read {name} ({error.strerror})") from error
+        if found != expected:
+            raise ModelError(f"{folder / name} has been changed: its sha256 does not match the card")
+    return Card(data)
+
+
+def _sha(content: bytes) -> str:
+    return hashlib.sha256(content).hexdigest()
+
+
+def describe(card: Mapping[str, Any]) -> list[str]:
+    """The card in a few lines for people."""
+    roles = Counter(image["role"] for image in card["split"]["images"])
+    config, calibration, training = card["config"], card["calibration"], card["training"]
+    return [
+        f"name        {card['name']}  (format {card['format']}, bgad {card['bgad']}, {card['created']})",
+        f"data        {card['data']['name']}: {roles['train']} normals trained on, {roles['calibration']} held out, "
+        f"{card['data']['known']} known anomalies used, {roles['test']} images left for test",
+        f"recipe      {config['loss']['method']} on {config['backbone']['name']}, "
+        f"{config['backbone']['size']} x {config['backbone']['size']}, seed {config['seed']}",
+        f"training    {training['steps']} steps in {training['seconds']:.0f} s on {training['device']}",
+        f"threshold   {calibration['threshold']:.6g} at a false-reject rate of {calibration['rate']:g}",
+        f"guarantee   {calibration['guarantee']}",
+        *(
+            f"level       stride {level['stride']}: b_n {level['boundary']:.3f}, b_a {level['abnormal_boundary']:.3f}"
+            " (log p / d)"
+            for level in card["levels"]
+        ),
+        f"files       {', '.join(f'{name} {digest[:12]}' for name, digest in card['files'].items())}: all intact",
+        f"licences    {'; '.join(f'{k}: {v}' for k, v in card['licences'].items())}",
+    ]

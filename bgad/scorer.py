@@ -1,0 +1,105 @@
+"""What every scorer shares, with or without torch: pictures in, batches through the model, Scores out."""
+
+from __future__ import annotations
+
+from abc import ABC, abstractmethod
+from collections import deque
+from collections.abc import Iterable, Iterator, Sequence
+from concurrent.futures import Future, ThreadPoolExecutor
+from pathlib import Path
+
+import numpy as np
+
+from bgad import images
+from bgad.calibration import Calibration
+from bgad.errors import BgadError
+from bgad.modelfile import Card
+from bgad.types import FloatArray, ImageLike, Scores
+
+BATCH = 8
+READERS = 2
+
+Shape = tuple[int, int]
+
+
+class BaseScorer(ABC):
+    """Reads, resizes, batches and calibrates; a subclass only runs pixels through its engine."""
+
+    def __init__(self, card: Card) -> None:
+        self.card = card
+        self.calibration = Calibration(tuple(card.calibration["scores"]), card.calibration["rate"])
+        self._threshold = self.calibration.threshold
+
+    @abstractmethod
+    def run(self, pixels: FloatArray) -> tuple[FloatArray, FloatArray, list[FloatArray]]:
+        """Pixels (B, S, S, 3) -> image scores (B,), maps (B, S, S), log-likelihoods of each level (B, h, w)."""
+
+    @property
+    def threshold(self) -> float:
+        """Scores above it are called anomalous."""
+        return self._threshold
+
+    def set_rate(self, rate: float) -> None:
+        """Use another false-reject rate from now on; ConfigError when the held-out normals do not support it."""
+        self.calibration = Calibration(self.calibration.scores, rate)
+        self._threshold = self.calibration.threshold
+
+    def score(self, image: ImageLike) -> Scores:
+        """Score one image: a path or an array."""
+        return self.score_many([image])[0]
+
+    def score_many(self, images: Sequence[ImageLike]) -> list[Scores]:
+        """Score a list; the first image that cannot be read raises."""
+        results = []
+        for result in self.score_stream(images):
+            if isinstance(result, BgadError):
+                raise result
+            results.append(result)
+        return results
+
+    def score_stream(self, images: Iterable[ImageLike]) -> Iterator[Scores | BgadError]:
+        """Score any number of images in order at constant memory; an unreadable one yields its error."""
+        if isinstance(images, (str, Path)):
+            raise TypeError("score_stream takes several images; for one, use score")
+        source = iter(images)
+        with ThreadPoolExecutor(READERS) as pool:
+            ahead: deque[Future[tuple[FloatArray, Shape] | BgadError]] = deque()
+            while True:
+                while len(ahead) < 3 * BATCH and (item := next(source, None)) is not None:
+                    ahead.append(pool.submit(self._prepare, item))
+                if not ahead:
+                    return
+                yield from self._score_batch([ahead.popleft().result() for _ in range(min(BATCH, len(ahead)))])
+
+    def _prepare(self, image: ImageLike) -> tuple[FloatArray, Shape] | BgadError:
+        try:
+            picture = images.read(image, bits=self.card.bits)
+        except BgadError as error:
+            return error
+        size = self.card.size
+        return images.fit(picture, (size, size)), (picture.shape[0], picture.shape[1])
+
+    def _score_batch(self, batch: list[tuple[FloatArray, Shape] | BgadError]) -> Iterator[Scores | BgadError]:
+        ready = [item for item in batch if not isinstance(item, BgadError)]
+        results: Iterator[Scores] = iter(())
+        if ready:
+            scores, maps, levels = self.run(np.stack([pixels for pixels, _ in ready]))
+            results = iter(
+                [
+                    self._finish(float(scores[i]), maps[i], tuple(level[i] for level in levels), shape)
+                    for i, (_, shape) in enumerate(ready)
+                ]
+            )
+        for item in batch:
+            yield item if isinstance(item, BgadError) else next(results)
+
+    def _finish(self, score: float, small: FloatArray, levels: tuple[FloatArray, ...], shape: Shape) -> Scores:
+        return Scores(
+            score=score,
+            p_value=self.calibration.p_value(score),
+            threshold=self._threshold,
+            is_anomaly=score > self._threshold,
+            map=images.resize_map(small, shape),
+            boundary=self.card.map_boundary,
+            levels=levels,
+        )

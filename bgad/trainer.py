@@ -1,0 +1,345 @@
+"""Training: one visible loop over cached features.
+
+Phase 1 learns the normal distribution by likelihood. Phase 2 takes the boundary from it and adds the
+boundary-guided semi-push-pull. Every random draw of step s comes from a generator seeded by (seed, s), so a
+run that was killed goes on from its checkpoint as if nothing had happened.
+"""
+
+from __future__ import annotations
+
+import csv
+import json
+import math
+import os
+import time
+from collections.abc import Callable
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import numpy.typing as npt
+import safetensors
+import safetensors.torch
+import torch
+from torch import Tensor
+
+from bgad import console
+from bgad.boundary import NORMALISER, RunningBoundary, normal_boundary
+from bgad.config import Config, TrainConfig
+from bgad.detector import Level, LevelConstants, ScoringModel
+from bgad.errors import ModelError
+from bgad.features import FeatureStore, chunks
+from bgad.loss import objective
+from bgad.types import FloatArray
+
+CHECKPOINT = "checkpoint.safetensors"
+CHECKPOINT_SECONDS = 20.0
+LOG = "train.csv"
+WHOLE_SET_IMAGES = 400  # beyond, quantiles and moments come from an even pick of that many images
+INSTANCE_REFRESH = 20  # steps between two choices of the least likely positions of images without masks
+
+Index = npt.NDArray[np.int64]
+
+
+@dataclass
+class Anomalies:
+    """Known or pseudo anomalies: features, and per level and image the positions that show the defect.
+
+    `cells[level][image]` is empty-free; `marked[image]` is False where there was no mask, and the positions
+    are then the least likely ones, chosen anew while training.
+    """
+
+    store: FeatureStore
+    cells: list[list[Index]]
+    marked: list[bool]
+
+
+@dataclass(frozen=True)
+class Schedule:
+    """How many steps, where phase 2 begins, and the learning rate of each step."""
+
+    steps: int
+    push_at: int
+    config: TrainConfig
+
+    @classmethod
+    def plan(cls, config: TrainConfig, images: int, positions: int, *, push: bool) -> Schedule:
+        """From steps, or from epochs over `images` normals with `positions` features at the finest level."""
+        if config.epochs:
+            per_epoch = math.ceil(images / config.images) * math.ceil(positions / config.positions[0])
+            steps = config.epochs * per_epoch
+            return cls(steps, max(1, round(config.push_start * steps)) if push else steps, config)
+        return cls(
+            config.steps + config.push_steps,
+            config.steps if push else config.steps + config.push_steps,
+            config,
+        )
+
+    def lr(self, step: int) -> float:
+        """Linear warm-up from a tenth, then cosine to a thousandth; once per phase, or once where push_lr is 0."""
+        config = self.config
+        start, length, peak = 0, self.steps, config.lr
+        if config.push_lr and self.push_at < self.steps:
+            if step < self.push_at:
+                length = self.push_at
+            else:
+                start, length, peak = self.push_at, self.steps - self.push_at, config.push_lr
+        return peak * warm_cosine((step - start) / length, config.warmup)
+
+
+def warm_cosine(done: float, warmup: float) -> float:
+    """The factor on the learning rate after the share `done` of a schedule.
+
+    >>> warm_cosine(0.0, 0.1), warm_cosine(0.1, 0.1), round(warm_cosine(1.0, 0.1), 6)
+    (0.1, 1.0, 0.001)
+    """
+    if done < warmup:
+        return 0.1 + 0.9 * done / warmup
+    return 0.001 + 0.999 * 0.5 * (1 + math.cos(math.pi * (done - warmup) / (1 - warmup)))
+
+
+class Trainer:
+    """State of one run: model, optimiser, boundaries, step; all of it goes into a checkpoint."""
+
+    def __init__(
+        self,
+        model: ScoringModel,
+        normals: FeatureStore,
+        anomalies: list[Anomalies],
+        *,
+        work: Path,
+        device: torch.device,
+        run_key: str,
+        watch: Callable[[int, dict[str, float]], None] | None = None,
+    ) -> None:
+        self.config: Config = model.config
+        self.model, self.normals, self.anomalies = model, normals, anomalies
+        self.work, self.device, self.run_key, self.watch = work, device, run_key, watch
+        self.levels: list[Level] = list(model.levels)  # type: ignore[arg-type]
+        pushing = self.config.loss.method != "nfad"
+        positions = len(self.levels[0].position)
+        self.schedule = Schedule.plan(self.config.train, normals.count, positions, push=pushing)
+        self.optimiser = torch.optim.Adam(
+            [{"params": list(level.parameters())} for level in self.levels], lr=1.0, fused=True
+        )
+        self.boundaries = [RunningBoundary(self.config.loss.beta) for _ in self.levels]
+        self.step, self.seconds = 0, 0.0
+        self._started = False
+        if self.config.flow.standardise and not self._resumable():
+            for i, level in enumerate(self.levels):
+                mean, std = normals.moments(i)
+                level.mean.copy_(torch.from_numpy(mean))
+                level.std.copy_(torch.from_numpy(std))
+
+    def run(self) -> None:
+        """Train from where we are to the end; KeyboardInterrupt saves a checkpoint first."""
+        self.model.levels.train()
+        total = self.schedule.steps
+        begun, saved = time.monotonic(), time.monotonic()
+        before = self.seconds
+        rows: list[dict[str, float]] = []
+        with console.bar("training", total, done=self.step) as bar:
+            try:
+                while self.step < total:
+                    row = self._one_step(self.step)
+                    rows.append(row)
+                    self.step += 1
+                    self.seconds = before + time.monotonic() - begun
+                    if self.watch is not None:
+                        self.watch(self.step, row)
+                    edge = row["boundary0"]
+                    phase = "normals" if math.isnan(edge) else f"boundary {edge:+.3f}"
+                    bar.update(1, f"loss {row['loss']:.3f}  {phase}")
+                    if time.monotonic() - saved > CHECKPOINT_SECONDS:
+                        self.save(rows)
+                        rows, saved = [], time.monotonic()
+            except KeyboardInterrupt:
+                self.save(rows)
+                raise
+            self.save(rows)
+        self.model.levels.eval()
+
+    def _one_step(self, step: int) -> dict[str, float]:
+        rng = np.random.default_rng([self.config.seed, step])
+        loss_config, train = self.config.loss, self.config.train
+        pushing = step >= self.schedule.push_at
+        if pushing and not self._started:
+            self._start_boundaries()
+        if pushing and (step - self.schedule.push_at) % INSTANCE_REFRESH == 0:
+            self._choose_instances()
+        lr = self.schedule.lr(step)
+        for group in self.optimiser.param_groups:
+            group["lr"] = lr
+        self.optimiser.zero_grad(set_to_none=True)
+        row = {"step": float(step), "lr": lr, "loss": 0.0, "likelihood": 0.0, "pull": 0.0, "push": 0.0}
+        chosen = rng.choice(self.normals.count, min(train.images, self.normals.count), replace=False)
+        for i, level in enumerate(self.levels):
+            count = len(level.position)
+            at = np.sort(rng.choice(count, min(train.positions[i], count), replace=False))
+            normal = level(self._rows(self.normals, i, chosen[:, None], at), torch.from_numpy(at).to(self.device))
+            abnormal = self._abnormal_log_p(i, level, len(chosen) // 2 * len(at), rng) if pushing else None
+            b_n = self._boundary(i, normal) if pushing else None
+            parts = objective(loss_config, normal, abnormal, b_n)
+            parts.total.backward()  # type: ignore[no-untyped-call]
+            if train.clip:
+                torch.nn.utils.clip_grad_norm_(level.parameters(), train.clip)
+            row["loss"] += parts.total.item()
+            row["likelihood"] += parts.likelihood.item()
+            row["pull"] += parts.pull.item()
+            row["push"] += parts.push.item()
+            row[f"boundary{i}"] = math.nan if b_n is None else b_n
+        if not math.isfinite(row["loss"]):
+            raise ModelError(f"training diverged at step {step}: lower train.lr or set train.clip")
+        self.optimiser.step()
+        return row
+
+    def _rows(self, store: FeatureStore, level: int, image: Index, position: Index) -> Tensor:
+        """Features at broadcast indices, as float32 on the device; the last axis is the channels."""
+        return torch.from_numpy(store.levels[level][image, position].astype(np.float32)).to(self.device)
+
+    def _abnormal_log_p(self, i: int, level: Level, count: int, rng: np.random.Generator) -> Tensor | None:
+        """log p / d of `count` anomalous features, (1, count): each image alike, real ones and pseudo by share."""
+        if self.config.loss.method == "bgad-wo" or not self.anomalies or count == 0:
+            return None
+        share = self.config.pseudo.share if len(self.anomalies) == 2 else 0.0
+        wanted = [count - round(share * count), round(share * count)][: len(self.anomalies)]
+        rows, places = [], []
+        for group, number in zip(self.anomalies, wanted, strict=True):
+            image = rng.integers(group.store.count, size=number)
+            draw = rng.random(number)
+            cells = group.cells[i]
+            place = np.array([cells[k][int(u * len(cells[k]))] for k, u in zip(image, draw, strict=True)], np.int64)
+            rows.append(self._rows(group.store, i, image, place))
+            places.append(place)
+        at = torch.from_numpy(np.concatenate(places)).to(self.device)
+        return level(torch.cat(rows)[None], at)  # type: ignore[no-any-return]
+
+    def _boundary(self, i: int, normal: Tensor) -> float:
+        """b_n of the level, normalised: from the running window over the set, or from this step alone."""
+        values: FloatArray = (normal.detach().flatten() / NORMALISER).cpu().numpy()
+        if self.config.loss.boundary == "batch":
+            return normal_boundary(values, self.config.loss.beta)
+        self.boundaries[i].update(values)
+        return self.boundaries[i].value()
+
+    def _start_boundaries(self) -> None:
+        for i, boundary in enumerate(self.boundaries):
+            boundary.start(self.whole_set(i) / NORMALISER)
+        self._started = True
+
+    def _choose_instances(self) -> None:
+        """For anomalies without a mask: the least likely share of their positions, as the model sees them now."""
+        for group in self.anomalies:
+            for image, marked in enumerate(group.marked):
+                if marked:
+                    continue
+                for i in range(len(self.levels)):
+                    log_p = self._log_p(group.store, i, np.array([image]))[0]
+                    count = max(1, round(self.config.loss.instance_share * len(log_p)))
+                    group.cells[i][image] = np.argpartition(log_p, count - 1)[:count].astype(np.int64)
+
+    def _log_p(self, store: FeatureStore, i: int, chosen: Index) -> FloatArray:
+        """log p / d of every position of the chosen images, (images, positions)."""
+        level = self.levels[i]
+        with torch.inference_mode():
+            parts = [
+                level(torch.from_numpy(store.levels[i][chosen[part]].astype(np.float32)).to(self.device)).cpu().numpy()
+                for part in chunks(len(chosen), 8)
+            ]
+        return np.concatenate(parts)
+
+    def whole_set(self, i: int) -> FloatArray:
+        """log p / d of all normal features at a level, flat; an even pick of images where there are very many."""
+        count = min(self.normals.count, WHOLE_SET_IMAGES)
+        chosen = np.linspace(0, self.normals.count - 1, count).round().astype(np.int64)
+        return self._log_p(self.normals, i, chosen).ravel()
+
+    def constants(self) -> list[LevelConstants]:
+        """What the finished model must remember of its training normals."""
+        found = []
+        for i in range(len(self.levels)):
+            log_p = self.whole_set(i).astype(np.float64)
+            found.append(
+                LevelConstants(
+                    float(log_p.mean()),
+                    float(max(log_p.std(), 1e-6)),
+                    float(log_p.max()),
+                    normal_boundary(log_p, self.config.loss.beta),
+                )
+            )
+        return found
+
+    def _resumable(self) -> bool:
+        return (self.work / CHECKPOINT).exists()
+
+    def save(self, rows: list[dict[str, float]]) -> None:
+        """Append the log and replace the checkpoint, atomically."""
+        log = self.work / LOG
+        fresh = not log.exists()
+        with log.open("a", newline="") as file:
+            names = ["step", "lr", "loss", "likelihood", "pull", "push"]
+            writer = csv.DictWriter(file, [*names, *(f"boundary{i}" for i in range(len(self.levels)))])
+            if fresh:
+                writer.writeheader()
+            writer.writerows({k: f"{v:.8g}" for k, v in row.items()} for row in rows)
+        tensors: dict[str, Tensor] = {f"model.{k}": v for k, v in self.model.levels.state_dict().items()}
+        for number, state in self.optimiser.state_dict()["state"].items():
+            tensors |= {f"adam.{number}.{key}": torch.as_tensor(value) for key, value in state.items()}
+        for i, boundary in enumerate(self.boundaries):
+            tensors[f"window.{i}"] = torch.from_numpy(boundary.window[: boundary.filled].copy())
+        note = {
+            "key": self.run_key,
+            "step": self.step,
+            "seconds": self.seconds,
+            "started": self._started,
+            "next": [b.next for b in self.boundaries],
+            "cells": [[[c.tolist() for c in level] for level in group.cells] for group in self._unmarked()],
+        }
+        temporary = self.work / f"{CHECKPOINT}.new"
+        content = {key: value.detach().cpu().contiguous() for key, value in tensors.items()}
+        safetensors.torch.save_file(content, temporary, metadata={"note": json.dumps(note)})
+        with temporary.open("rb") as file:
+            os.fsync(file.fileno())
+        temporary.replace(self.work / CHECKPOINT)
+
+    def _unmarked(self) -> list[Anomalies]:
+        return [group for group in self.anomalies if not all(group.marked)]
+
+    def restore(self) -> bool:
+        """Go back to the checkpoint if there is one; False when the run starts afresh."""
+        path = self.work / CHECKPOINT
+        if not path.exists():
+            return False
+        with safetensors.safe_open(path, framework="pt") as file:
+            note: dict[str, Any] = json.loads(file.metadata()["note"])
+            tensors = {key: file.get_tensor(key) for key in file.keys()}  # noqa: SIM118
+        if note["key"] != self.run_key:
+            raise ModelError(
+                f"{self.work} belongs to a run with other data or settings: give the same ones, or delete it"
+            )
+        self.model.levels.load_state_dict({k[6:]: v for k, v in tensors.items() if k.startswith("model.")})
+        state = self.optimiser.state_dict()
+        state["state"] = {}
+        for key, value in tensors.items():
+            if key.startswith("adam."):
+                _, number, name = key.split(".")
+                state["state"].setdefault(int(number), {})[name] = value
+        self.optimiser.load_state_dict(state)
+        for i, boundary in enumerate(self.boundaries):
+            window = tensors[f"window.{i}"].numpy()
+            boundary.window[: len(window)] = window
+            boundary.filled, boundary.next = len(window), note["next"][i]
+        for group, cells in zip(self._unmarked(), note["cells"], strict=True):
+            group.cells = [[np.array(c, np.int64) for c in level] for level in cells]
+        self.step, self.seconds, self._started = note["step"], note["seconds"], note["started"]
+        self._trim_log()
+        return True
+
+    def _trim_log(self) -> None:
+        """Drop rows that were logged after the checkpoint was taken."""
+        log = self.work / LOG
+        if log.exists():
+            lines = log.read_text().splitlines(keepends=True)
+            kept = [line for line in lines[1:] if line.endswith("\n") and float(line.split(",")[0]) < self.step]
+            log.write_text("".join(lines[:1] + kept))

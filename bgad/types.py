@@ -1,0 +1,57 @@
+"""The seams of the package: what goes in (Sample), what comes out (Scores), and who does it (Scorer)."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Iterator, Sequence
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any, Protocol
+
+import numpy as np
+import numpy.typing as npt
+
+from bgad.errors import BgadError
+
+FloatArray = npt.NDArray[np.float32]
+BoolArray = npt.NDArray[np.bool_]
+ImageLike = str | Path | npt.NDArray[Any]
+
+GOOD = "good"
+
+
+@dataclass(frozen=True, slots=True)
+class Sample:
+    """One image of a data set and what is known about it."""
+
+    path: Path
+    name: str  # path relative to the data root, with forward slashes: how reports and splits call it
+    label: int  # 0 normal, 1 anomalous
+    defect: str = GOOD  # defect class; GOOD for a normal image
+    mask: Path | None = None  # where the defect is; None when nobody marked it
+    split: str = ""  # "train", "test", or "" where the layout does not say
+
+
+@dataclass(frozen=True, slots=True)
+class Scores:
+    """What a model says about one image."""
+
+    score: float  # higher is stranger
+    p_value: float  # the share of good images at least this strange
+    threshold: float
+    is_anomaly: bool  # score > threshold
+    map: FloatArray  # (H, W) in the pixel grid of the image that came in; higher is stranger
+    boundary: float  # map values above it lie outside the normal boundary
+    levels: tuple[FloatArray, ...] = ()  # log p / d of each level, (h, w), before fusion
+
+
+class Scorer(Protocol):
+    """Images in, Scores out; a score belongs to the image alone, not to its batch."""
+
+    @property
+    def threshold(self) -> float: ...
+
+    def score(self, image: ImageLike) -> Scores: ...
+
+    def score_many(self, images: Sequence[ImageLike]) -> list[Scores]: ...
+
+    def score_stream(self, images: Iterable[ImageLike]) -> Iterator[Scores | BgadError]: ...
