@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import os
 from importlib import import_module
 from typing import TYPE_CHECKING, Any
 
@@ -13,6 +14,10 @@ if TYPE_CHECKING:
     from bgad.learn import train
 
     load = Detector.load
+
+# Threads that wait for work sleep instead of spinning. OpenMP reads this once, when torch is loaded; without it a
+# second busy process on a small machine makes every step many times slower.
+os.environ.setdefault("OMP_WAIT_POLICY", "passive")
 
 __version__ = "0.1.0"
 __all__ = ["BgadError", "Sample", "Scorer", "Scores", "__version__", "load", "train"]

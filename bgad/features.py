@@ -6,9 +6,8 @@ Half precision; in memory while the budget lasts, in memory-mapped files beyond 
 from __future__ import annotations
 
 import json
+import os
 from collections.abc import Callable, Iterable
-from concurrent.futures import ThreadPoolExecutor
-from itertools import islice
 from pathlib import Path
 
 import numpy as np
@@ -16,10 +15,11 @@ import numpy.typing as npt
 import torch
 
 from bgad.backbone import Backbone
+from bgad.device import Workers
 from bgad.types import FloatArray
 
 HALF_MAX = 65_000.0  # float16 ends at 65,504
-BATCH = 16
+BATCH = 8
 
 HalfArray = npt.NDArray[np.float16]
 
@@ -80,20 +80,23 @@ class FeatureStore:
         device: torch.device,
         advance: Callable[[int], None],
     ) -> None:
-        """Compute what is missing; `pictures(i)` gives image i at the model's size, read ahead in threads."""
-        with ThreadPoolExecutor(2) as pool:
-            ahead = pool.map(pictures, range(self.done, self.count))
-            advance(self.done)
-            while batch := list(islice(ahead, BATCH)):
-                maps = extract(backbone, batch, device)
-                for level, values in zip(self.levels, maps, strict=True):
-                    level[self.done : self.done + len(batch)] = values
-                self.done += len(batch)
-                if self.on_disk:
-                    for level in self.levels:
-                        level.flush()  # type: ignore[attr-defined]
-                    self._note.write_text(json.dumps(self._mark | {"done": self.done}))
-                advance(len(batch))
+        """Compute what is missing; `pictures(i)` gives image i at the model's size."""
+
+        def batch(part: slice) -> tuple[slice, list[HalfArray]]:
+            return part, extract(backbone, [pictures(i) for i in range(part.start, part.stop)], device)
+
+        advance(self.done)
+        workers = Workers(os.cpu_count() or 1, device)
+        parts = [slice(p.start + self.done, p.stop + self.done) for p in chunks(self.count - self.done, BATCH)]
+        for part, maps in workers.stream(batch, parts):
+            for level, values in zip(self.levels, maps, strict=True):
+                level[part] = values
+            self.done = part.stop
+            if self.on_disk:
+                for level in self.levels:
+                    level.flush()  # type: ignore[attr-defined]
+                self._note.write_text(json.dumps(self._mark | {"done": self.done}))
+            advance(part.stop - part.start)
 
     def moments(self, level: int) -> tuple[FloatArray, FloatArray]:
         """Mean and standard deviation of each channel over all images and positions."""

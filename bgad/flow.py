@@ -14,6 +14,7 @@ tensor each: one matrix product gives the position part of the whole flow, and t
 from __future__ import annotations
 
 import math
+from typing import Any
 
 import torch
 import torch.nn.functional as F
@@ -94,8 +95,14 @@ class ConditionalFlow(nn.Module):
         """Features (B, K, C) and `position_part` (blocks, K, hidden) -> latents (B, K, C), log-determinant (B, K)."""
         scale = self._global_scale()
         mix = self.rotation * scale[:, None, :]  # (blocks, C, C): scaling and rotation as one matrix
-        shift = torch.einsum("bij,bj->bi", self.rotation, self.offset)
-        log_det = scale.log().sum().expand(x.shape[:-1])
+        shift = (self.rotation @ self.offset[:, :, None])[:, :, 0]  # (blocks, C)
+        constant = scale.log().sum()
+        if torch.is_grad_enabled():
+            z, log_det = _TrainingPass.apply(
+                x, part, self.w_in, 0.1 * self.w_out, 0.1 * self.b_out, mix, shift, self.clamp
+            )
+            return z, log_det + constant
+        log_det = constant.expand(x.shape[:-1])
         for block in range(self.blocks):
             x1, x2 = x[..., : self.kept], x[..., self.kept :]
             s, t = self._coefficients(x1, part[block], block)
@@ -118,3 +125,67 @@ class ConditionalFlow(nn.Module):
         z, log_det = self(x, part)
         log_p: Tensor = (log_det - 0.5 * z.square().sum(-1)) / self.channels - 0.5 * LOG_2PI
         return log_p
+
+
+class _TrainingPass(torch.autograd.Function):
+    """The blocks with a backward pass written out: the same numbers as autograd's, in about half the time.
+
+    Autograd would make a zero-filled gradient of every stacked weight for each block and a dozen small tensors in
+    between; here each gradient is written once, in place, and the activations are kept as they are.
+    """
+
+    @staticmethod
+    def forward(ctx: Any, x: Tensor, part: Tensor, w_in: Tensor, w_out: Tensor, b_out: Tensor, mix: Tensor,
+                shift: Tensor, clamp: float) -> tuple[Tensor, Tensor]:  # fmt: skip
+        images, positions, channels = x.shape
+        rows = images * positions
+        moved = b_out.shape[1] // 2
+        kept = channels - moved
+        x = x.reshape(rows, channels)
+        log_det = x.new_zeros(rows)
+        saved = []
+        for block in range(len(w_in)):
+            x1, x2 = x[:, :kept], x[:, kept:]
+            hidden = x1 @ w_in[block].T  # (rows, hidden)
+            hidden.view(images, positions, -1).add_(part[block]).relu_()
+            a = torch.addmm(b_out[block], hidden, w_out[block].T)  # (rows, 2 * moved)
+            tanh = a[:, :moved].tanh()
+            s = tanh * clamp
+            log_det += s.sum(1)
+            factor = s.exp_()
+            y = torch.cat([x1, torch.addcmul(a[:, moved:], x2, factor)], dim=1)
+            saved += [x, hidden, tanh, factor, y]
+            x = torch.addmm(shift[block], y, mix[block].T)
+        ctx.save_for_backward(w_in, w_out, mix, *saved)
+        ctx.clamp, ctx.shape = clamp, (images, positions, channels)
+        return x.view(images, positions, channels), log_det.view(images, positions)
+
+    @staticmethod
+    def backward(ctx: Any, grad_z: Tensor, grad_log_det: Tensor) -> tuple[Tensor | None, ...]:
+        w_in, w_out, mix, *saved = ctx.saved_tensors
+        images, positions, channels = ctx.shape
+        blocks, hidden_size, kept = w_in.shape
+        moved = channels - kept
+        g = grad_z.reshape(-1, channels)
+        g_log_det = grad_log_det.reshape(-1, 1) * ctx.clamp
+        g_part = g.new_empty(blocks, positions, hidden_size)
+        g_w_in, g_w_out, g_mix = torch.empty_like(w_in), torch.empty_like(w_out), torch.empty_like(mix)
+        g_b_out, g_shift = g.new_empty(blocks, 2 * moved), g.new_empty(blocks, channels)
+        for block in reversed(range(blocks)):
+            x, hidden, tanh, factor, y = saved[5 * block : 5 * block + 5]
+            torch.sum(g, 0, out=g_shift[block])
+            torch.mm(g.T, y, out=g_mix[block])
+            g_y = g @ mix[block]  # (rows, C)
+            g_y2 = g_y[:, kept:]
+            g_x2 = g_y2 * factor
+            g_a = g.new_empty(len(g), 2 * moved)
+            slope = torch.addcmul(g_log_det, g_x2, x[:, kept:], value=ctx.clamp)  # d loss / d tanh
+            torch.addcmul(slope, slope, tanh * tanh, value=-1, out=g_a[:, :moved])
+            g_a[:, moved:] = g_y2
+            torch.sum(g_a, 0, out=g_b_out[block])
+            torch.mm(g_a.T, hidden, out=g_w_out[block])
+            g_hidden = (g_a @ w_out[block]).mul_(hidden > 0)
+            torch.sum(g_hidden.view(images, positions, hidden_size), 0, out=g_part[block])
+            torch.mm(g_hidden.T, x[:, :kept], out=g_w_in[block])
+            g = torch.cat([torch.addmm(g_y[:, :kept], g_hidden, w_in[block]), g_x2], dim=1)
+        return g.view(ctx.shape), g_part, g_w_in, g_w_out, g_b_out, g_mix, g_shift, None

@@ -11,8 +11,11 @@ import csv
 import json
 import math
 import os
+import signal
+import threading
 import time
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
@@ -28,6 +31,7 @@ from bgad import console
 from bgad.boundary import NORMALISER, RunningBoundary, normal_boundary
 from bgad.config import Config, TrainConfig
 from bgad.detector import Level, LevelConstants, ScoringModel
+from bgad.device import Workers
 from bgad.errors import ModelError
 from bgad.features import FeatureStore, chunks
 from bgad.loss import objective
@@ -99,6 +103,20 @@ def warm_cosine(done: float, warmup: float) -> float:
     return 0.001 + 0.999 * 0.5 * (1 + math.cos(math.pi * (done - warmup) / (1 - warmup)))
 
 
+@contextmanager
+def _asked_to_stop() -> Iterator[threading.Event]:
+    """Ctrl-C sets the event instead of breaking into the middle of a step."""
+    asked = threading.Event()
+    if threading.current_thread() is not threading.main_thread():
+        yield asked
+        return
+    before = signal.signal(signal.SIGINT, lambda *_: asked.set())
+    try:
+        yield asked
+    finally:
+        signal.signal(signal.SIGINT, before)
+
+
 class Trainer:
     """State of one run: model, optimiser, boundaries, step; all of it goes into a checkpoint."""
 
@@ -120,9 +138,8 @@ class Trainer:
         pushing = self.config.loss.method != "nfad"
         positions = len(self.levels[0].position)
         self.schedule = Schedule.plan(self.config.train, normals.count, positions, push=pushing)
-        self.optimiser = torch.optim.Adam(
-            [{"params": list(level.parameters())} for level in self.levels], lr=1.0, fused=True
-        )
+        self.optimisers = [torch.optim.Adam(level.parameters(), fused=True) for level in self.levels]
+        self.workers = Workers(len(self.levels), device)
         self.boundaries = [RunningBoundary(self.config.loss.beta) for _ in self.levels]
         self.step, self.seconds = 0, 0.0
         self._started = False
@@ -133,74 +150,80 @@ class Trainer:
                 level.std.copy_(torch.from_numpy(std))
 
     def run(self) -> None:
-        """Train from where we are to the end; KeyboardInterrupt saves a checkpoint first."""
+        """Train from where we are to the end; Ctrl-C ends the step, saves a checkpoint and then interrupts."""
         self.model.levels.train()
         total = self.schedule.steps
         begun, saved = time.monotonic(), time.monotonic()
         before = self.seconds
         rows: list[dict[str, float]] = []
-        with console.bar("training", total, done=self.step) as bar:
-            try:
-                while self.step < total:
-                    row = self._one_step(self.step)
-                    rows.append(row)
-                    self.step += 1
-                    self.seconds = before + time.monotonic() - begun
-                    if self.watch is not None:
-                        self.watch(self.step, row)
-                    edge = row["boundary0"]
-                    phase = "normals" if math.isnan(edge) else f"boundary {edge:+.3f}"
-                    bar.update(1, f"loss {row['loss']:.3f}  {phase}")
-                    if time.monotonic() - saved > CHECKPOINT_SECONDS:
-                        self.save(rows)
-                        rows, saved = [], time.monotonic()
-            except KeyboardInterrupt:
-                self.save(rows)
-                raise
+        with console.bar("training", total, done=self.step) as bar, _asked_to_stop() as asked:
+            while self.step < total and not asked.is_set():
+                row = self._one_step(self.step)
+                rows.append(row)
+                self.step += 1
+                self.seconds = before + time.monotonic() - begun
+                if self.watch is not None:
+                    self.watch(self.step, row)
+                edge = row["boundary0"]
+                phase = "normals" if math.isnan(edge) else f"boundary {edge:+.3f}"
+                bar.update(1, f"loss {row['loss']:.3f}  {phase}")
+                if time.monotonic() - saved > CHECKPOINT_SECONDS:
+                    self.save(rows)
+                    rows, saved = [], time.monotonic()
             self.save(rows)
+        if asked.is_set():
+            raise KeyboardInterrupt
         self.model.levels.eval()
 
     def _one_step(self, step: int) -> dict[str, float]:
-        rng = np.random.default_rng([self.config.seed, step])
-        loss_config, train = self.config.loss, self.config.train
         pushing = step >= self.schedule.push_at
         if pushing and not self._started:
             self._start_boundaries()
         if pushing and (step - self.schedule.push_at) % INSTANCE_REFRESH == 0:
             self._choose_instances()
         lr = self.schedule.lr(step)
-        for group in self.optimiser.param_groups:
-            group["lr"] = lr
-        self.optimiser.zero_grad(set_to_none=True)
+        rng = np.random.default_rng([self.config.seed, step])
+        images = min(self.config.train.images, self.normals.count)
+        chosen = rng.choice(self.normals.count, images, replace=False)
         row = {"step": float(step), "lr": lr, "loss": 0.0, "likelihood": 0.0, "pull": 0.0, "push": 0.0}
-        chosen = rng.choice(self.normals.count, min(train.images, self.normals.count), replace=False)
-        for i, level in enumerate(self.levels):
-            count = len(level.position)
-            at = np.sort(rng.choice(count, min(train.positions[i], count), replace=False))
-            normal = level(self._rows(self.normals, i, chosen[:, None], at), torch.from_numpy(at).to(self.device))
-            abnormal = self._abnormal_log_p(i, level, len(chosen) // 2 * len(at), rng) if pushing else None
-            b_n = self._boundary(i, normal) if pushing else None
-            parts = objective(loss_config, normal, abnormal, b_n)
-            parts.total.backward()  # type: ignore[no-untyped-call]
-            if train.clip:
-                torch.nn.utils.clip_grad_norm_(level.parameters(), train.clip)
-            row["loss"] += parts.total.item()
-            row["likelihood"] += parts.likelihood.item()
-            row["pull"] += parts.pull.item()
-            row["push"] += parts.push.item()
-            row[f"boundary{i}"] = math.nan if b_n is None else b_n
+        for found in self.workers.each(lambda i: self._level_step(i, step, lr, chosen, pushing)):
+            for name, value in found.items():
+                row[name] = row.get(name, 0.0) + value
         if not math.isfinite(row["loss"]):
             raise ModelError(f"training diverged at step {step}: lower train.lr or set train.clip")
-        self.optimiser.step()
         return row
+
+    def _level_step(self, i: int, step: int, lr: float, chosen: Index, pushing: bool) -> dict[str, float]:
+        """Forward, backward and optimiser step of one level; the levels share no weights."""
+        level, optimiser, train = self.levels[i], self.optimisers[i], self.config.train
+        rng = np.random.default_rng([self.config.seed, step, i])
+        count = len(level.position)
+        at = np.sort(rng.choice(count, min(train.positions[i], count), replace=False))
+        normal = level(self._rows(self.normals, i, chosen[:, None], at), torch.from_numpy(at).to(self.device))
+        abnormal = self._abnormal_log_p(i, max(1, len(chosen) // 2) * len(at), rng) if pushing else None
+        b_n = self._boundary(i, normal) if pushing else None
+        parts = objective(self.config.loss, normal, abnormal, b_n)
+        optimiser.zero_grad(set_to_none=True)
+        parts.total.backward()  # type: ignore[no-untyped-call]
+        if train.clip:
+            torch.nn.utils.clip_grad_norm_(level.parameters(), train.clip)
+        optimiser.param_groups[0]["lr"] = lr
+        optimiser.step()
+        return {
+            "loss": parts.total.item(),
+            "likelihood": parts.likelihood.item(),
+            "pull": parts.pull.item(),
+            "push": parts.push.item(),
+            f"boundary{i}": math.nan if b_n is None else b_n,
+        }
 
     def _rows(self, store: FeatureStore, level: int, image: Index, position: Index) -> Tensor:
         """Features at broadcast indices, as float32 on the device; the last axis is the channels."""
         return torch.from_numpy(store.levels[level][image, position].astype(np.float32)).to(self.device)
 
-    def _abnormal_log_p(self, i: int, level: Level, count: int, rng: np.random.Generator) -> Tensor | None:
+    def _abnormal_log_p(self, i: int, count: int, rng: np.random.Generator) -> Tensor | None:
         """log p / d of `count` anomalous features, (1, count): each image alike, real ones and pseudo by share."""
-        if self.config.loss.method == "bgad-wo" or not self.anomalies or count == 0:
+        if self.config.loss.method == "bgad-wo" or not self.anomalies:
             return None
         share = self.config.pseudo.share if len(self.anomalies) == 2 else 0.0
         wanted = [count - round(share * count), round(share * count)][: len(self.anomalies)]
@@ -213,7 +236,7 @@ class Trainer:
             rows.append(self._rows(group.store, i, image, place))
             places.append(place)
         at = torch.from_numpy(np.concatenate(places)).to(self.device)
-        return level(torch.cat(rows)[None], at)  # type: ignore[no-any-return]
+        return self.levels[i](torch.cat(rows)[None], at)  # type: ignore[no-any-return]
 
     def _boundary(self, i: int, normal: Tensor) -> float:
         """b_n of the level, normalised: from the running window over the set, or from this step alone."""
@@ -224,20 +247,21 @@ class Trainer:
         return self.boundaries[i].value()
 
     def _start_boundaries(self) -> None:
-        for i, boundary in enumerate(self.boundaries):
-            boundary.start(self.whole_set(i) / NORMALISER)
+        for boundary, values in zip(self.boundaries, self.workers.each(self.whole_set), strict=True):
+            boundary.start(values / NORMALISER)
         self._started = True
 
     def _choose_instances(self) -> None:
         """For anomalies without a mask: the least likely share of their positions, as the model sees them now."""
-        for group in self.anomalies:
-            for image, marked in enumerate(group.marked):
-                if marked:
-                    continue
-                for i in range(len(self.levels)):
-                    log_p = self._log_p(group.store, i, np.array([image]))[0]
+
+        def choose(i: int) -> None:
+            for group in self._unmarked():
+                unmarked = np.flatnonzero(~np.array(group.marked))
+                for image, log_p in zip(unmarked, self._log_p(group.store, i, unmarked), strict=True):
                     count = max(1, round(self.config.loss.instance_share * len(log_p)))
                     group.cells[i][image] = np.argpartition(log_p, count - 1)[:count].astype(np.int64)
+
+        self.workers.each(choose)
 
     def _log_p(self, store: FeatureStore, i: int, chosen: Index) -> FloatArray:
         """log p / d of every position of the chosen images, (images, positions)."""
@@ -258,8 +282,8 @@ class Trainer:
     def constants(self) -> list[LevelConstants]:
         """What the finished model must remember of its training normals."""
         found = []
-        for i in range(len(self.levels)):
-            log_p = self.whole_set(i).astype(np.float64)
+        for values in self.workers.each(self.whole_set):
+            log_p = values.astype(np.float64)
             found.append(
                 LevelConstants(
                     float(log_p.mean()),
@@ -284,8 +308,9 @@ class Trainer:
                 writer.writeheader()
             writer.writerows({k: f"{v:.8g}" for k, v in row.items()} for row in rows)
         tensors: dict[str, Tensor] = {f"model.{k}": v for k, v in self.model.levels.state_dict().items()}
-        for number, state in self.optimiser.state_dict()["state"].items():
-            tensors |= {f"adam.{number}.{key}": torch.as_tensor(value) for key, value in state.items()}
+        for i, optimiser in enumerate(self.optimisers):
+            for number, state in optimiser.state_dict()["state"].items():
+                tensors |= {f"adam.{i}.{number}.{key}": torch.as_tensor(value) for key, value in state.items()}
         for i, boundary in enumerate(self.boundaries):
             tensors[f"window.{i}"] = torch.from_numpy(boundary.window[: boundary.filled].copy())
         note = {
@@ -319,13 +344,13 @@ class Trainer:
                 f"{self.work} belongs to a run with other data or settings: give the same ones, or delete it"
             )
         self.model.levels.load_state_dict({k[6:]: v for k, v in tensors.items() if k.startswith("model.")})
-        state = self.optimiser.state_dict()
-        state["state"] = {}
-        for key, value in tensors.items():
-            if key.startswith("adam."):
-                _, number, name = key.split(".")
-                state["state"].setdefault(int(number), {})[name] = value
-        self.optimiser.load_state_dict(state)
+        for i, optimiser in enumerate(self.optimisers):
+            state = optimiser.state_dict()
+            for key, value in tensors.items():
+                if key.startswith(f"adam.{i}."):
+                    _, _, number, name = key.split(".")
+                    state["state"].setdefault(int(number), {})[name] = value
+            optimiser.load_state_dict(state)
         for i, boundary in enumerate(self.boundaries):
             window = tensors[f"window.{i}"].numpy()
             boundary.window[: len(window)] = window
