@@ -1,27 +1,23 @@
 """Time and memory of all metrics over 200 maps of 512 x 512 against two of them with scikit-learn.
 
-Run: python benchmarks/metrics.py. It prints one line and appends one to results.jsonl beside it. Ours is the
-median of three runs. scikit-learn computes only pixel AUROC and AP, once, on a quarter of the maps, and its
+Ours is the median of three runs. scikit-learn computes only pixel AUROC and AP, once, on a quarter of the maps, and its
 time is multiplied by 4; as its cost grows a little faster than the number of pixels, that is in its favour.
-ratio = other / ours: above 1, ours is faster.
 """
 
 from __future__ import annotations
 
-import json
 import resource
 import sys
 import time
-from pathlib import Path
 
 import numpy as np
 
+from benchmarks import machine, record
 from bgad.metrics import compute
 from bgad.types import BoolArray, FloatArray
 
 IMAGES, SIDE, REGIONS, REGION_SIDE = 200, 512, 4, 45  # 4 squares of 45 x 45: about 3 % of the pixels
 PART = 4  # scikit-learn gets one image in PART
-RESULTS = Path(__file__).with_name("results.jsonl")
 
 
 def make(images: int, seed: int = 0) -> tuple[list[FloatArray], list[BoolArray]]:
@@ -57,6 +53,7 @@ def sklearn_seconds(maps: list[FloatArray], masks: list[BoolArray]) -> float:
 
 def main() -> None:
     """Measure, print, append."""
+    print(machine())
     maps, masks = make(IMAGES)
     labels = np.arange(IMAGES) % 2  # every mask has regions, the heaviest case; labels only feed the image metrics
     scores = np.random.default_rng(1).random(IMAGES) + 0.3 * labels
@@ -69,14 +66,9 @@ def main() -> None:
     ours, other = float(np.median(times)), sklearn_seconds(maps, masks)
 
     name = f"metrics, {IMAGES} maps of {SIDE} x {SIDE} (other: scikit-learn AUROC + AP, 1/{PART} size, scaled)"
-    line = {"name": name, "ours": round(ours, 3), "other": round(other, 3), "ratio": round(other / ours, 2)}
-    with RESULTS.open("a", encoding="utf-8") as file:
-        file.write(json.dumps(line | {"unit": "s"}) + "\n")
     share = float(np.mean([mask.mean() for mask in masks]))
-    print(
-        f"{name}: ours {ours:.2f} s (slowest {max(times):.2f}), {extra:.2f} GiB extra at the peak, "
-        f"{share:.1%} anomalous pixels; other {other:.2f} s; ratio {other / ours:.1f}"
-    )
+    print(f"slowest of three {max(times):.2f} s, {extra:.2f} GiB extra at the peak, {share:.1%} anomalous pixels")
+    record(name, ours, other, "s")
 
 
 if __name__ == "__main__":

@@ -125,12 +125,16 @@ class Detector(BaseScorer):
         """See BaseScorer."""
         return run_model(self.model, pixels, self.device)
 
+    def start_thread(self) -> None:
+        """See BaseScorer."""
+        torch.set_num_threads(1)
+
     @classmethod
     def load(cls, folder: str | Path, device: str = "auto") -> Detector:
         """Read a model folder and check every byte of it."""
         devices.keep_memory()
         folder = Path(folder)
-        card = modelfile.read(folder)
+        card = modelfile.read(folder, needs=(FLOW_FILE, BACKBONE_FILE))
         config = from_dict(card.data["config"], source=str(folder / modelfile.CARD))
         state = safetensors.torch.load_file(folder / BACKBONE_FILE)
         model = ScoringModel(config, backbones.build(config.backbone, state))

@@ -4,11 +4,13 @@ from __future__ import annotations
 
 import hashlib
 import json
+import os
 import platform
 import shutil
 import time
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
 from concurrent.futures import ThreadPoolExecutor
+from contextlib import contextmanager
 from dataclasses import dataclass, replace
 from datetime import UTC, datetime
 from pathlib import Path
@@ -26,9 +28,10 @@ from bgad.config import Config, to_dict
 from bgad.data import folders
 from bgad.data.split import Split, holdout_size, make_split
 from bgad.detector import Detector, ScoringModel, run_model, weights
-from bgad.errors import BgadError, DataError, OutputError
+from bgad.errors import BgadError, DataError, ModelError, OutputError
 from bgad.features import Budget, FeatureStore
 from bgad.modelfile import Card
+from bgad.outputs import write_whole
 from bgad.trainer import CHECKPOINT, LOG, Anomalies, Trainer
 from bgad.types import BoolArray, FloatArray, Sample
 
@@ -89,25 +92,18 @@ def _train(root: Path, config: Config, options: Options) -> Detector:
     key = _run_key(config, split)
     _prepare_work(work, key, options, root)
     try:
-        normals, anomalies = _features(model, split, config, scan.bits, torch_device, work, key, options.memory_gb)
-        trainer = Trainer(
-            model,
-            normals,
-            anomalies,
-            work=work,
-            device=torch_device,
-            run_key=key,
-            watch=_board(options.tensorboard),
-        )
-        if options.resume and trainer.restore():
-            console.say(f"going on from step {trainer.step} of {trainer.schedule.steps}")
-        trainer.run()
+        with _board(options.tensorboard) as watch:
+            normals, anomalies = _features(model, split, config, scan.bits, torch_device, work, key, options.memory_gb)
+            trainer = Trainer(model, normals, anomalies, work=work, device=torch_device, run_key=key, watch=watch)
+            if options.resume and trainer.restore():
+                console.say(f"going on from step {trainer.step} of {trainer.schedule.steps}")
+            trainer.run()
+        detector = _finish(model, trainer, dataset, split, config, options, scan.bits, torch_device, began)
     except KeyboardInterrupt:
         console.say(f"\nstopped; what was learnt is in {work}: go on with the same command and --resume")
         raise
     except OSError as error:
         raise OutputError(f"cannot write to {work}: {error.strerror or error}; go on with --resume") from error
-    detector = _finish(model, trainer, dataset, split, config, options, scan.bits, torch_device, began)
     shutil.rmtree(work)
     return detector
 
@@ -192,18 +188,18 @@ def _work_folder(options: Options) -> Path:
 
 
 def _prepare_work(work: Path, key: str, options: Options, root: Path) -> None:
+    note = work / "run.json"
     if not options.resume and work.exists():
         shutil.rmtree(work)
-    try:
-        work.mkdir(parents=True, exist_ok=True)
-        (work / "run.json").write_text(json.dumps({"key": key, "data": root.name}))
-    except OSError as error:
-        raise OutputError(f"cannot write to {work}: {error.strerror or error}") from error
+    if note.exists() and json.loads(note.read_text())["key"] != key:
+        raise ModelError(f"{work} belongs to a run with other data or settings: give the same ones, or delete it")
+    write_whole(note, json.dumps({"key": key, "data": root.name}).encode())
 
 
 def _run_key(config: Config, split: Split) -> str:
     """Two runs with the same key make the same model."""
-    text = json.dumps([to_dict(config), split.to_json(), torch.__version__, __version__], sort_keys=True)
+    masks = [folders.hash_file(s.mask) if s.mask else None for s in split.known]
+    text = json.dumps([to_dict(config), split.to_json(), masks, torch.__version__, __version__], sort_keys=True)
     return hashlib.sha256(text.encode()).hexdigest()
 
 
@@ -293,13 +289,13 @@ def _finish(
     size = (config.backbone.size, config.backbone.size)
 
     def run(samples: list[Sample], bar: console.Bar) -> list[tuple[float, FloatArray]]:
-        found = []
-        for sample in samples:
+        def one(sample: Sample) -> tuple[float, FloatArray]:
             pixels = images.fit(images.read(sample.path, bits=bits), size)
             scores, maps, _ = run_model(model, pixels[None], device)
-            found.append((float(scores[0]), maps[0]))
             bar.update()
-        return found
+            return float(scores[0]), maps[0]
+
+        return list(devices.Workers(os.cpu_count() or 1, device).stream(one, samples))
 
     step = max(1, len(split.train) // BOUNDARY_IMAGES)
     some = split.train[::step][:BOUNDARY_IMAGES]
@@ -384,19 +380,21 @@ def _backbone_licence(name: str) -> str:
     return f"see timm's page of {name}"
 
 
-def _board(folder: Path | None) -> Callable[[int, dict[str, float]], None] | None:
-    """A TensorBoard writer, when asked for and installed."""
+@contextmanager
+def _board(folder: Path | None) -> Iterator[Callable[[int, dict[str, float]], None] | None]:
+    """A TensorBoard writer, when asked for and installed; what it still holds is written at the end."""
     if folder is None:
-        return None
+        yield None
+        return
     try:
         from torch.utils.tensorboard import SummaryWriter
     except ImportError as error:
         raise OutputError("TensorBoard is not installed: pip install 'bgad[tensorboard]'") from error
-    writer = SummaryWriter(str(folder))
+    with SummaryWriter(str(folder)) as writer:
 
-    def watch(step: int, row: dict[str, float]) -> None:
-        for key, value in row.items():
-            if key != "step" and not np.isnan(value):
-                writer.add_scalar(key, value, step)
+        def watch(step: int, row: dict[str, float]) -> None:
+            for key, value in row.items():
+                if key != "step" and not np.isnan(value):
+                    writer.add_scalar(key, value, step)
 
-    return watch
+        yield watch

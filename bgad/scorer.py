@@ -2,10 +2,12 @@
 
 from __future__ import annotations
 
+import os
 from abc import ABC, abstractmethod
 from collections import deque
 from collections.abc import Iterable, Iterator, Sequence
 from concurrent.futures import Future, ThreadPoolExecutor
+from itertools import chain, islice
 from pathlib import Path
 
 import numpy as np
@@ -16,8 +18,7 @@ from bgad.errors import BgadError
 from bgad.modelfile import Card
 from bgad.types import FloatArray, ImageLike, Scores
 
-BATCH = 8
-READERS = 2
+BATCH = 4
 
 Shape = tuple[int, int]
 
@@ -62,14 +63,23 @@ class BaseScorer(ABC):
         if isinstance(images, (str, Path)):
             raise TypeError("score_stream takes several images; for one, use score")
         source = iter(images)
-        with ThreadPoolExecutor(READERS) as pool:
-            ahead: deque[Future[tuple[FloatArray, Shape] | BgadError]] = deque()
+        first = list(islice(source, 2))
+        if len(first) < 2:  # one image: here, with all cores on it
+            yield from self._score_batch(first)
+            return
+        source = chain(first, source)
+        threads = os.cpu_count() or 1
+        with ThreadPoolExecutor(threads, initializer=self.start_thread) as pool:
+            ahead: deque[Future[list[Scores | BgadError]]] = deque()
             while True:
-                while len(ahead) < 3 * BATCH and (item := next(source, None)) is not None:
-                    ahead.append(pool.submit(self._prepare, item))
+                while len(ahead) <= threads and (batch := list(islice(source, BATCH))):
+                    ahead.append(pool.submit(self._score_batch, batch))
                 if not ahead:
                     return
-                yield from self._score_batch([ahead.popleft().result() for _ in range(min(BATCH, len(ahead)))])
+                yield from ahead.popleft().result()
+
+    def start_thread(self) -> None:  # noqa: B027  (most engines need nothing here)
+        """Called once in every thread that scores batches beside others: one core is its share."""
 
     def _prepare(self, image: ImageLike) -> tuple[FloatArray, Shape] | BgadError:
         try:
@@ -79,19 +89,18 @@ class BaseScorer(ABC):
         size = self.card.size
         return images.fit(picture, (size, size)), (picture.shape[0], picture.shape[1])
 
-    def _score_batch(self, batch: list[tuple[FloatArray, Shape] | BgadError]) -> Iterator[Scores | BgadError]:
-        ready = [item for item in batch if not isinstance(item, BgadError)]
-        results: Iterator[Scores] = iter(())
+    def _score_batch(self, batch: list[ImageLike]) -> list[Scores | BgadError]:
+        items = [self._prepare(image) for image in batch]
+        ready = [item for item in items if not isinstance(item, BgadError)]
+        results: list[Scores] = []
         if ready:
             scores, maps, levels = self.run(np.stack([pixels for pixels, _ in ready]))
-            results = iter(
-                [
-                    self._finish(float(scores[i]), maps[i], tuple(level[i] for level in levels), shape)
-                    for i, (_, shape) in enumerate(ready)
-                ]
-            )
-        for item in batch:
-            yield item if isinstance(item, BgadError) else next(results)
+            results = [
+                self._finish(float(scores[i]), maps[i], tuple(level[i] for level in levels), shape)
+                for i, (_, shape) in enumerate(ready)
+            ]
+        in_order = iter(results)
+        return [item if isinstance(item, BgadError) else next(in_order) for item in items]
 
     def _finish(self, score: float, small: FloatArray, levels: tuple[FloatArray, ...], shape: Shape) -> Scores:
         return Scores(

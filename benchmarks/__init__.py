@@ -1,0 +1,29 @@
+"""Speed, measured: each script prints what it found and appends a JSON line to results.jsonl beside it."""
+
+from __future__ import annotations
+
+import json
+import os
+import platform
+from pathlib import Path
+
+RESULTS = Path(__file__).with_name("results.jsonl")
+
+
+def machine() -> str:
+    """What it ran on."""
+    model = platform.processor() or platform.machine()
+    try:
+        lines = Path("/proc/cpuinfo").read_text().splitlines()
+        model = next((line.split(":", 1)[1].strip() for line in lines if line.startswith("model name")), model)
+    except OSError:
+        pass
+    return f"{os.cpu_count()} cores, {model}, {platform.system()}, Python {platform.python_version()}"
+
+
+def record(name: str, ours: float, other: float, unit: str) -> None:
+    """Print and keep one comparison; ratio = other / ours: above 1, ours is better."""
+    print(f"{name}: ours {ours:.3g} {unit}, other {other:.3g} {unit}: {ours / other:.2f} times the other's")
+    row = {"name": name, "ours": ours, "other": other, "ratio": other / ours, "unit": unit}
+    with RESULTS.open("a", encoding="utf-8") as file:
+        file.write(json.dumps(row) + "\n")

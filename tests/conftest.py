@@ -1,0 +1,77 @@
+"""What several tests share: a tiny data set, a tiny recipe, and a model trained once."""
+
+from __future__ import annotations
+
+import os
+from pathlib import Path
+
+import numpy as np
+import pytest
+from PIL import Image
+
+from bgad.config import Config, from_dict
+
+SIZE = 64
+
+
+def picture(rng: np.random.Generator, *, defect: bool) -> tuple[np.ndarray, np.ndarray]:
+    """A smooth grey plate with grain; a defect is a dark blot."""
+    y, x = np.mgrid[:SIZE, :SIZE] / SIZE
+    image = 150 + 30 * np.sin(6 * x + rng.uniform(-0.2, 0.2)) + 20 * y + rng.normal(0, 3, (SIZE, SIZE))
+    mask = np.zeros((SIZE, SIZE), bool)
+    if defect:
+        cy, cx = rng.uniform(0.25, 0.75, 2)
+        mask = (y - cy) ** 2 + (x - cx) ** 2 < 0.12**2
+        image[mask] -= 90
+    return np.repeat(np.clip(image, 0, 255).astype(np.uint8)[..., None], 3, axis=2), mask
+
+
+def write_set(root: Path, *, train: int = 24, good: int = 10, bad: int = 8, masks: bool = True) -> Path:
+    """A set in the MVTec layout with one defect class."""
+    rng = np.random.default_rng(7)
+    for folder, count, defect in (("train/good", train, False), ("test/good", good, False), ("test/blot", bad, True)):
+        (root / folder).mkdir(parents=True)
+        for i in range(count):
+            image, mask = picture(rng, defect=defect)
+            Image.fromarray(image).save(root / folder / f"{i:03d}.png")
+            if defect and masks:
+                truth = root / "ground_truth/blot"
+                truth.mkdir(parents=True, exist_ok=True)
+                Image.fromarray(mask.astype(np.uint8) * 255).save(truth / f"{i:03d}_mask.png")
+    return root
+
+
+def tiny_config(**values: object) -> Config:
+    """A recipe that trains in seconds."""
+    base = from_dict(
+        {
+            "backbone": {"size": SIZE},
+            "flow": {"blocks": 2, "width": 0.5},
+            "train": {"steps": 30, "push_steps": 20, "images": 8, "positions": [16, 16, 8], "lr": 1e-2},
+            "pseudo": {"count": 8},
+        }
+    )
+    return from_dict(values, base)
+
+
+@pytest.fixture(scope="session")
+def data_set(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    return write_set(tmp_path_factory.mktemp("data") / "plate")
+
+
+@pytest.fixture(scope="session")
+def model(data_set: Path, tmp_path_factory: pytest.TempPathFactory) -> Path:
+    from bgad import train
+
+    out = tmp_path_factory.mktemp("model") / "plate.bgad"
+    train(data_set, out, config=tiny_config(), known=4, device="cpu")
+    return out
+
+
+@pytest.fixture(scope="session")
+def real_data() -> Path:
+    """Folder with the real data sets, where the environment names one."""
+    value = os.environ.get("BGAD_DATA")
+    if not value:
+        pytest.skip("BGAD_DATA is not set: tests on real data need the folder that holds them")
+    return Path(value)

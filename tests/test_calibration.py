@@ -1,0 +1,96 @@
+from __future__ import annotations
+
+import numpy as np
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+from scipy.stats import beta
+
+from bgad.calibration import (
+    Calibration,
+    effective_rate,
+    normals_needed,
+    rate_bound,
+    rate_table,
+    smallest_rate,
+)
+from bgad.errors import ConfigError
+
+
+def test_p_value_by_hand() -> None:
+    calibration = Calibration((1.0, 2.0, 3.0, 4.0), 0.2)
+    assert [calibration.p_value(s) for s in (0.5, 1.0, 2.5, 4.0, 4.5)] == [1.0, 1.0, 0.6, 0.4, 0.2]
+
+
+@given(
+    st.lists(st.floats(-10, 10), min_size=1, max_size=60),
+    st.floats(-11, 11),
+    st.floats(0.02, 0.99),
+)
+def test_threshold_and_p_value_say_the_same(scores: list[float], score: float, rate: float) -> None:
+    if rate < smallest_rate(len(scores)):
+        with pytest.raises(ConfigError, match="held-out normals"):
+            Calibration(tuple(scores), rate)
+        return
+    calibration = Calibration(tuple(scores), rate)
+    assert (score > calibration.threshold) == (calibration.p_value(score) <= rate + 1e-12)
+
+
+def test_promised_rate_holds_over_many_splits() -> None:
+    """A good part is rejected at most as often as promised, whatever the distribution: 4,000 random splits."""
+    rng = np.random.default_rng(0)
+    for rate, n in ((0.01, 99), (0.05, 60), (0.1, 25)):
+        pool = rng.gamma(2.0, 1.0, 5_000) + (rng.random(5_000) < 0.03) * 8
+        rejected = []
+        for _ in range(4_000):
+            drawn = rng.choice(pool, n + 1, replace=False)
+            rejected.append(drawn[0] > Calibration(tuple(drawn[1:]), rate).threshold)
+        promised = np.floor(rate * (n + 1) + 1e-9) / (n + 1)
+        error = np.sqrt(promised * (1 - promised) / 4_000)
+        assert np.mean(rejected) <= promised + 4 * error
+        assert np.mean(rejected) >= promised - 4 * error  # and the threshold is not wasteful
+
+
+def test_a_biased_calibration_would_be_noticed() -> None:
+    """The statistical test has power: scores of training images, which are lower, break the promise."""
+    rng = np.random.default_rng(1)
+    rejected = [rng.normal() > Calibration(tuple(rng.normal(-0.5, 1, 60)), 0.05).threshold for _ in range(4_000)]
+    assert np.mean(rejected) > 0.05 + 4 * np.sqrt(0.05 * 0.95 / 4_000)
+
+
+@pytest.mark.parametrize(("n", "k"), [(99, 1), (60, 3), (1000, 50), (20_000, 200)])
+def test_confidence_bound_is_the_beta_quantile(n: int, k: int) -> None:
+    assert rate_bound(n, k, 0.9) == pytest.approx(beta(k, n + 1 - k).ppf(0.9), abs=1e-9)
+
+
+def test_refuses_what_cannot_be_promised() -> None:
+    with pytest.raises(ConfigError, match="needs 99 held-out normals, there are 40"):
+        Calibration(tuple(range(40)), 0.01)
+    for rate in (0.0, 1.0, -0.1, 2.0):
+        with pytest.raises(ConfigError, match="between 0 and 1"):
+            Calibration((1.0,), rate)
+    with pytest.raises(ConfigError, match="at least one"):
+        Calibration((), 0.5)
+
+
+def test_needs_and_defaults() -> None:
+    assert [normals_needed(r) for r in (0.5, 0.05, 0.01, 0.001, 0.03)] == [1, 19, 99, 999, 33]
+    assert effective_rate(100, None) == 0.05
+    assert effective_rate(9, None) == pytest.approx(0.1)
+    assert effective_rate(9, 0.3) == 0.3
+
+
+def test_guarantee_states_rate_count_and_limit() -> None:
+    text = Calibration(tuple(range(99)), 0.05).guarantee()
+    assert "at most 0.05" in text
+    assert "99 held-out" in text
+    assert "0.01" in text
+
+
+def test_rate_table() -> None:
+    calibration = Calibration(tuple(float(i) for i in range(1, 20)), 0.05)
+    rows = rate_table(calibration, normal=[1.0, 19.5], anomalous=[5.0, 18.5, 30.0, 40.0], rates=[0.01, 0.05, 0.1])
+    assert rows[0] == (0.01, None, None, None)
+    assert rows[1] == (0.05, 19.0, 0.5, 0.5)
+    assert rows[2] == (0.1, 18.0, 0.25, 0.5)
+    assert rate_table(calibration, [], [], [0.05]) == [(0.05, 19.0, None, None)]

@@ -1,0 +1,81 @@
+from __future__ import annotations
+
+import tomllib
+from pathlib import Path
+
+import pytest
+
+from bgad.config import METHODS, PRESETS, Config, from_dict, override, read_toml, to_dict, to_toml
+from bgad.errors import ConfigError
+
+
+@pytest.mark.parametrize("preset", PRESETS)
+def test_toml_round_trip(preset: str, tmp_path: Path) -> None:
+    config = PRESETS[preset]
+    path = tmp_path / "recipe.toml"
+    path.write_text(to_toml(config))
+    assert read_toml(path) == config
+    assert from_dict(tomllib.loads(to_toml(config))) == config
+    assert from_dict(to_dict(config)) == config
+
+
+@pytest.mark.parametrize("preset", PRESETS)
+def test_presets_are_valid(preset: str) -> None:
+    assert PRESETS[preset].check() is PRESETS[preset]
+
+
+def test_paper_preset_is_the_paper() -> None:
+    paper = PRESETS["paper"]
+    assert paper.backbone.name == "tf_efficientnet_b6"
+    assert (paper.train.lr, paper.train.epochs, paper.train.images) == (2e-4, 200, 32)
+    assert (paper.loss.beta, paper.loss.tau, paper.loss.weight) == (0.01, 0.1, 1.0)
+    assert (paper.score.fusion, paper.score.top_share) == ("probability", 0.0)
+
+
+def test_unknown_key_names_the_nearest() -> None:
+    with pytest.raises(ConfigError, match=r"unknown key loss\.taw in --set; did you mean loss\.tau\?"):
+        override(Config(), ["loss.taw=0.1"])
+    with pytest.raises(ConfigError, match="unknown key zzz"):
+        from_dict({"zzz": 1})
+
+
+@pytest.mark.parametrize(
+    ("text", "message"),
+    [
+        ("loss.tau", "KEY=VALUE"),
+        ("loss.tau=high", "must be of type float"),
+        ("loss=3", "must be a table"),
+        ("backbone.strides=4", "must be a list"),
+        ("backbone.strides=[4, 8]", "train.positions must be one number for each"),
+        ("backbone.size=100", "multiple of 16"),
+        ("loss.method=bgat", "loss.method must be one of"),
+        ("loss.beta=1.5", "between 0 and 1"),
+        ("train.steps=true", "must be of type int"),
+        ("score.top_share=2", "0 to 1"),
+        ("seed=-1", "seed must be 0 or more"),
+    ],
+)
+def test_bad_values_are_refused(text: str, message: str) -> None:
+    with pytest.raises(ConfigError, match=message):
+        override(Config(), [text])
+
+
+def test_override_takes_words_numbers_and_lists() -> None:
+    config = override(Config(), ["loss.method=nfad", "loss.tau=1", "train.positions=[8, 8, 4]", 'backbone.name="lite1"'])
+    assert config.loss.method == "nfad"
+    assert config.loss.tau == 1.0
+    assert config.train.positions == (8, 8, 4)
+    assert config.backbone.name == "lite1"
+
+
+def test_broken_file(tmp_path: Path) -> None:
+    path = tmp_path / "x.toml"
+    with pytest.raises(ConfigError, match="cannot read"):
+        read_toml(path)
+    path.write_text("loss = [")
+    with pytest.raises(ConfigError, match="not valid TOML"):
+        read_toml(path)
+
+
+def test_methods_are_the_papers() -> None:
+    assert list(METHODS) == ["nfad", "bgad-wo", "bgad-full-push", "bgad"]
