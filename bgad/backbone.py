@@ -8,6 +8,7 @@ or read from a file.
 from __future__ import annotations
 
 import copy
+import difflib
 import hashlib
 import importlib
 import logging
@@ -15,7 +16,7 @@ import os
 import re
 import socket
 from collections.abc import Iterator
-from contextlib import contextmanager
+from contextlib import contextmanager, nullcontext
 from dataclasses import dataclass
 from itertools import pairwise
 from pathlib import Path
@@ -90,6 +91,7 @@ class Backbone(nn.Module):
         info: Any = net.feature_info
         self.channels: list[int] = [info.channels()[i] for i in picks]
         self.strides: list[int] = [info.reduction()[i] for i in picks]
+        self._channels_last = str(getattr(net, "output_fmt", "")).endswith("NHWC")
         self.register_buffer("mean", torch.tensor(mean).view(1, 3, 1, 1))
         self.register_buffer("std", torch.tensor(std).view(1, 3, 1, 1))
         self.requires_grad_(False)
@@ -103,7 +105,8 @@ class Backbone(nn.Module):
     def forward(self, pixels: Tensor) -> list[Tensor]:
         """Pixels (B, H, W, 3) in 0..1 -> one feature map (B, C, h, w) per stride."""
         x = (pixels.permute(0, 3, 1, 2) - self.mean) / self.std  # (B, 3, H, W)
-        return list(self.net(x.contiguous(memory_format=torch.channels_last)))
+        maps = self.net(x.contiguous(memory_format=torch.channels_last))
+        return [m.permute(0, 3, 1, 2) for m in maps] if self._channels_last else list(maps)  # (B, C, h, w)
 
     def grids(self, size: int) -> list[tuple[int, int]]:
         """(height, width) of each feature map for square pictures of `size`."""
@@ -117,8 +120,9 @@ def build(config: BackboneConfig, state: dict[str, Tensor] | None = None) -> Bac
     packaged = BACKBONES.get(config.name)
     name = packaged.timm_name if packaged else config.name
     if not timm.is_model(name):
-        near = timm.list_models(f"*{config.name}*")[:3]
-        hint = f"did you mean {', '.join(near)}?" if near else "take lite0, lite1, lite2 or a name of timm's"
+        names = [*BACKBONES, *timm.list_models()]
+        near = [known for known in names if config.name in known] or difflib.get_close_matches(config.name, names)
+        hint = f"did you mean {', '.join(near[:3])}?" if near else "take lite0, lite1, lite2 or a name of timm's"
         raise ModelError(f"unknown backbone {config.name!r}: {hint}")
     pretrained = not packaged and not config.weights and state is None
     net, picks = _feature_net(name, config, pretrained)
@@ -131,27 +135,32 @@ def build(config: BackboneConfig, state: dict[str, Tensor] | None = None) -> Bac
         _load(net, _read_weights(Path(config.weights)), config.weights)
     elif packaged and state is None:
         _load(net, _packaged_state(packaged), packaged.module)
-    backbone = Backbone(_fused(net.eval()), picks, mean, std)
-    if state is not None:
-        _load(backbone, state, f"the saved backbone {config.name}")
+    net.eval()
+    if state is None:
+        return Backbone(_fused(net, config), picks, mean, std)
+    saved = {key.removeprefix("net.") for key in state} - {"mean", "std"}
+    backbone = Backbone(net if net.state_dict().keys() == saved else _fold(net), picks, mean, std)
+    _load(backbone, state, f"the saved backbone {config.name}")
     return backbone
 
 
 def _feature_net(name: str, config: BackboneConfig, pretrained: bool) -> tuple[nn.Module, list[int]]:
     """timm's feature extractor cut after the last stride that is wanted, and which outputs to take."""
-    info = timm.create_model(name, features_only=True, pretrained=False).feature_info
+    try:
+        info = timm.create_model(name, features_only=True, pretrained=False).feature_info
+    except Exception as error:
+        raise ModelError(f"{config.name} gives no feature maps: {_first_line(error)}; take another backbone") from error
     reductions = info.reduction()
     missing = [s for s in config.strides if s not in reductions]
     if missing:
         raise ModelError(f"{config.name} has no stride {missing[0]}; it has {', '.join(map(str, reductions))}")
     indices = [len(reductions) - 1 - reductions[::-1].index(s) for s in config.strides]  # the deepest of a stride
     try:
-        with _hub():
+        with _hub() if pretrained else nullcontext():
             net: nn.Module = timm.create_model(name, features_only=True, out_indices=indices, pretrained=pretrained)
     except Exception as error:
-        cause = str(error).strip().splitlines()[0] if str(error).strip() else type(error).__name__
         raise ModelError(
-            f"cannot download the weights of {name} ({cause[:120]}): give a file with --weights FILE "
+            f"cannot download the weights of {name} ({_first_line(error)}): give a file with --weights FILE "
             "(safetensors or a state dict), or take --backbone lite0, which needs no network"
         ) from error
     blocks = getattr(net, "blocks", None)
@@ -181,9 +190,30 @@ def _hub() -> Iterator[None]:
         huggingface_hub.constants.HF_HUB_OFFLINE = offline
 
 
-def _fused(net: nn.Module) -> nn.Module:
+def _fused(net: nn.Module, config: BackboneConfig) -> nn.Module:
     """Fold each batch norm into the convolution before it: the weights are frozen, so this saves half the memory
     traffic. A network whose modules are not declared in the order in which they run is left as it is."""
+    probe = torch.rand(1, 3, config.size, config.size, generator=torch.Generator().manual_seed(0))
+    with torch.no_grad():
+        try:
+            expected = net(probe)
+        except Exception as error:
+            raise ModelError(
+                f"{config.name} cannot take pictures of {config.size} x {config.size} ({_first_line(error)}): "
+                "choose another --size"
+            ) from error
+        try:
+            folded = _fold(net)
+            same = all(
+                torch.allclose(a, b, rtol=1e-3, atol=1e-3 * float(a.abs().max()))
+                for a, b in zip(expected, folded(probe), strict=True)
+            )
+        except RuntimeError:  # shapes that do not fit: not a plain conv-norm order
+            return net
+    return folded if same else net
+
+
+def _fold(net: nn.Module) -> nn.Module:
     folded = copy.deepcopy(net)
     for module in list(folded.modules()):
         children = list(module.named_children())
@@ -191,20 +221,19 @@ def _fused(net: nn.Module) -> nn.Module:
             if isinstance(conv, nn.Conv2d) and isinstance(norm, nn.BatchNorm2d):
                 setattr(module, conv_name, fuse_conv_bn_eval(conv, norm))
                 setattr(module, norm_name, getattr(norm, "act", None) or nn.Identity())
-    probe = torch.rand(1, 3, 64, 64, generator=torch.Generator().manual_seed(0))
-    with torch.inference_mode():
-        try:
-            same = all(
-                torch.allclose(a, b, rtol=1e-3, atol=1e-3 * float(a.abs().max()))
-                for a, b in zip(net(probe), folded(probe), strict=True)
-            )
-        except RuntimeError:  # shapes that do not fit: not a plain conv-norm order
-            same = False
-    return folded if same else net
+    return folded
+
+
+def _first_line(error: Exception) -> str:
+    text = str(error).strip()
+    return text.splitlines()[0][:160] if text else type(error).__name__
 
 
 def _load(net: nn.Module, state: dict[str, Tensor], source: str) -> None:
     wanted = net.state_dict()
+    # timm's feature extractors rename what they wrap: stages.0 becomes stages_0, or all of it goes below model
+    renamed = {f"model.{k}": v for k, v in state.items()} | {k.replace(".", "_", 1): v for k, v in state.items()}
+    state = renamed | state
     missing = [key for key in wanted if key not in state]
     wrong = [key for key in wanted if key in state and state[key].shape != wanted[key].shape]
     if missing or wrong:
@@ -223,8 +252,7 @@ def _read_weights(path: Path) -> dict[str, Tensor]:
             return safetensors.torch.load_file(path)
         loaded: Any = torch.load(path, map_location="cpu", weights_only=True)
     except Exception as error:
-        cause = str(error).strip().splitlines()[0] if str(error).strip() else type(error).__name__
-        raise ModelError(f"cannot read the weights {path}: {cause[:160]}") from error
+        raise ModelError(f"cannot read the weights {path}: {_first_line(error)}") from error
     for key in ("state_dict", "model", "model_state_dict"):
         if isinstance(loaded, dict) and isinstance(loaded.get(key), dict):
             loaded = loaded[key]

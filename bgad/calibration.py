@@ -105,7 +105,7 @@ def require_supported(n: int, rate: float) -> int:
     if k < 1:
         raise ConfigError(
             f"a false-reject rate of {rate:g} needs {normals_needed(rate)} held-out normals, there are {n}: "
-            f"add normals, or ask for {smallest_rate(n):.4g} or more"
+            f"add normals, or ask for {math.ceil(1e4 / (n + 1)) / 1e4:g} or more"  # rounded up: works when typed back
         )
     return k
 

@@ -21,7 +21,7 @@ def defect_cells(mask: BoolArray, grid: tuple[int, int]) -> npt.NDArray[np.int64
     peak = float(cover.max())
     if peak <= 0:
         return np.empty(0, np.int64)
-    return np.flatnonzero(cover >= min(0.5, peak * 0.999))
+    return np.flatnonzero(cover >= 0.999 * min(0.5, peak))  # rounding must not take a cell that is just half covered
 
 
 def _overlap(pixels: int, cells: int) -> FloatArray:

@@ -3,14 +3,19 @@
 from __future__ import annotations
 
 import argparse
+import io
 import json
+import math
 import os
+import re
 import sys
 from collections.abc import Callable, Sequence
+from contextlib import suppress
 from pathlib import Path
-from typing import Any
+from shlex import quote
+from typing import Any, NoReturn
 
-from bgad import __version__, console
+from bgad import __version__, console, outputs
 from bgad.config import METHODS, PRESETS, Config, override, read_toml, to_toml
 from bgad.errors import BgadError, ConfigError, DataError
 
@@ -19,9 +24,13 @@ EXIT_BAD_IMAGES, EXIT_ERROR, EXIT_INTERRUPTED = 1, 2, 130
 
 def main(argv: Sequence[str] | None = None) -> int:
     """Run one command; the exit code is 0, 1 (some images could not be scored), 2 (error) or 130 (Ctrl-C)."""
-    arguments = _parser().parse_args(argv)
+    if isinstance(sys.stdout, io.TextIOWrapper):
+        sys.stdout.reconfigure(errors="backslashreplace")  # a file name need not fit the terminal's encoding
     try:
-        return int(arguments.run(arguments))
+        arguments = _parser().parse_args(argv)
+        code = int(arguments.run(arguments))
+        print(end="", flush=True)  # noqa: T201 - a full disk or a closed pipe is told here, not on the way out
+        return code
     except BgadError as error:
         return _fail(str(error))
     except ModuleNotFoundError as error:
@@ -31,25 +40,60 @@ def main(argv: Sequence[str] | None = None) -> int:
     except KeyboardInterrupt:
         return EXIT_INTERRUPTED
     except BrokenPipeError:  # the reader of our output has gone, as in `bgad predict ... | head`
-        os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
+        _close_stdout()
         return EXIT_ERROR
     except OSError as error:
+        if not error.filename:  # a stream, not a file
+            _close_stdout()
         return _fail(f"{error.filename or 'input or output'}: {error.strerror or error}")
-    except MemoryError:
-        return _fail("out of memory: lower --memory or backbone.size")
+    except (MemoryError, RuntimeError) as error:  # torch has a RuntimeError for it
+        if isinstance(error, RuntimeError) and not re.search("out of memory|allocate memory", str(error)):
+            raise
+        return _fail("out of memory: lower --memory, --size or train.images")
+
+
+def _close_stdout() -> None:
+    """Let what is still buffered go nowhere: the interpreter would try to write it again on its way out."""
+    with suppress(OSError):
+        os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
 
 
 def _fail(message: str) -> int:
-    console.console.print(f"bgad: error: {message}", style="red", markup=False)
+    console.fail(message)
     return EXIT_ERROR
 
 
+class _Parser(argparse.ArgumentParser):
+    """Says what is wrong in one line, like every other error."""
+
+    def error(self, message: str) -> NoReturn:
+        raise ConfigError(f"{message}; see {self.prog} --help")
+
+
+def _number(kind: type[float], least: float, below: float = math.inf) -> Callable[[str], float]:
+    """Reads an option's number (of type int or float) and says what is allowed."""
+
+    def read(text: str) -> float:
+        try:
+            value = kind(text)
+        except ValueError:
+            value = math.nan
+        if not least <= value < below:
+            what = "a whole number" if kind is int else "a number"
+            upto = f" and less than {below}" if below < math.inf else ""
+            raise argparse.ArgumentTypeError(f"{text!r} must be {what}, {least:g} or more{upto}")
+        return value
+
+    return read
+
+
 def _parser() -> argparse.ArgumentParser:
-    parser = argparse.ArgumentParser(
+    parser = _Parser(
         prog="bgad",
         description="Find defects in pictures: learn normal from good images, sharpen its edge with a few bad ones.",
         epilog="Start with `bgad demo`, then `bgad train FOLDER` on your own pictures. "
         "Each command explains itself with --help.",
+        allow_abbrev=False,
     )
     parser.add_argument("--version", action="version", version=f"bgad {__version__}")
     commands = parser.add_subparsers(title="commands", metavar="COMMAND", required=True)
@@ -69,6 +113,7 @@ def _command(commands: Any, name: str, run: Callable[[Any], int], text: str, epi
         description=text,
         epilog=epilog,
         formatter_class=argparse.RawDescriptionHelpFormatter,
+        allow_abbrev=False,  # a shortened option would change its meaning with the next one that begins alike
     )
     parser.set_defaults(run=run)
     return parser
@@ -91,7 +136,9 @@ def _add_recipe(parser: argparse.ArgumentParser) -> None:
     group.add_argument("--backbone", metavar="NAME", help="lite0 (default), lite1, lite2, or any timm model")
     group.add_argument("--weights", metavar="FILE", help="weights of the backbone: safetensors or a state dict")
     group.add_argument("--size", type=int, metavar="PIXELS", help="side of the model's input (default 256)")
-    group.add_argument("--seed", type=int, help="same seed, same machine, same model (default 0)")
+    group.add_argument(
+        "--seed", type=_number(int, 0, 2**32), metavar="N", help="same seed, same machine, same model (default 0)"
+    )
     group.add_argument(
         "--set",
         action="append",
@@ -130,14 +177,14 @@ def _add_train(commands: Any) -> None:
     parser.add_argument("--out", type=Path, metavar="DIR", help="model folder to write (default: ./NAME.bgad)")
     parser.add_argument(
         "--known",
-        type=int,
+        type=_number(int, 0),
         metavar="N",
         help="use N known anomalies, drawn by seed; the others stay for test (default: all of bad/ or "
         "train/<class>; in the MVTec layout 10 drawn from test/, which `evaluate` then leaves out)",
     )
     parser.add_argument(
         "--test",
-        type=float,
+        type=_number(float, 0, 1),
         default=0.0,
         metavar="SHARE",
         help="keep this share of the normals aside for `evaluate`, where the data has no test split (default 0)",
@@ -151,18 +198,24 @@ def _add_train(commands: Any) -> None:
     _add_recipe(parser)
     group = parser.add_argument_group("run")
     group.add_argument("--device", default="auto", help="auto (CUDA or MPS where there is one), cpu, cuda, mps")
-    group.add_argument("--memory", type=float, default=4.0, metavar="GB", help="for cached features; beyond: on disk")
-    group.add_argument("--max-bad", type=int, default=10, metavar="N", help="broken images to skip before giving up")
+    group.add_argument(
+        "--memory", type=_number(float, 0), default=4.0, metavar="GB", help="of cached features; beyond: on disk"
+    )
+    group.add_argument(
+        "--max-bad", type=_number(int, 0), default=10, metavar="N", help="broken images to skip before giving up"
+    )
     group.add_argument("--resume", action="store_true", help="go on with a run that was stopped")
     group.add_argument("--overwrite", action="store_true", help="replace the model folder if there is one")
     group.add_argument("--tensorboard", type=Path, metavar="DIR", help="also log to TensorBoard")
 
 
 def _train(arguments: argparse.Namespace) -> int:
+    config = _config(arguments)
+    if arguments.tensorboard:
+        outputs.check_folder(arguments.tensorboard)
     from bgad.learn import train
 
-    config = _config(arguments)
-    detector = train(
+    train(
         arguments.data,
         arguments.out,
         config=config,
@@ -176,9 +229,9 @@ def _train(arguments: argparse.Namespace) -> int:
         overwrite=arguments.overwrite,
         tensorboard=arguments.tensorboard,
     )
-    name = arguments.out or Path(f"{arguments.data.resolve().stem}.bgad")
-    console.say(f"next: bgad predict {name} PICTURE...   or   bgad evaluate {name} {arguments.data}")
-    return 0 if detector else EXIT_ERROR
+    model = quote(str(arguments.out or Path(f"{arguments.data.resolve().stem}.bgad")))
+    console.say(f"next: bgad predict {model} PICTURE...   or   bgad evaluate {model} {quote(str(arguments.data))}")
+    return 0
 
 
 def _add_predict(commands: Any) -> None:
@@ -196,28 +249,29 @@ def _add_predict(commands: Any) -> None:
     parser.add_argument("--out", type=Path, metavar="DIR", help="write overlays (.png) and raw maps (.tif) there")
     parser.add_argument("--false-reject-rate", type=float, metavar="RATE", help="another threshold than the model's")
     parser.add_argument("--json", action="store_true", help="JSON lines on a terminal, too")
-    parser.add_argument("--device", default="auto")
+    parser.add_argument("--device", default="auto", help="auto, cpu, cuda or mps")
 
 
 def _predict(arguments: argparse.Namespace) -> int:
-    from bgad import images
-    from bgad.detector import Detector
-    from bgad.predict import predict, table
+    from bgad.predict import find, predict, table
 
-    paths = images.expand(arguments.paths)
+    paths = find(arguments.paths, arguments.out)
+    from bgad.detector import Detector  # after the paths are known to be good: torch takes seconds to load
+
     detector = Detector.load(arguments.model, arguments.device)
     if arguments.false_reject_rate is not None:
         detector.set_rate(arguments.false_reject_rate)
-    as_table = sys.stdout.isatty() and not arguments.json
+    terminal = bool(sys.stdout and sys.stdout.isatty())
+    as_table = terminal and not arguments.json
     rows = []
     failed = 0
-    with console.bar("scoring", len(paths)) as bar:
+    with console.bar("scoring", len(paths), show=as_table or not terminal) as bar:
         for row in predict(detector, paths, arguments.out):
             failed += row["error"] is not None
             if as_table:
                 rows.append(row)
             else:
-                print(json.dumps(row, ensure_ascii=False), flush=True)  # noqa: T201
+                print(json.dumps(row), flush=True)  # noqa: T201
             bar.update()
     if as_table:
         from rich.console import Console
@@ -240,22 +294,25 @@ def _add_evaluate(commands: Any) -> None:
     parser.add_argument("data", type=Path, metavar="DATA")
     parser.add_argument("--out", type=Path, metavar="DIR", help="where to write (default: ./NAME-evaluation)")
     parser.add_argument("--false-reject-rate", type=float, metavar="RATE", help="another threshold than the model's")
-    parser.add_argument("--device", default="auto")
+    parser.add_argument("--device", default="auto", help="auto, cpu, cuda or mps")
 
 
 def _evaluate(arguments: argparse.Namespace) -> int:
     from bgad import report
     from bgad.data import folders
-    from bgad.detector import Detector
     from bgad.evaluate import evaluate, write_results
+
+    out = arguments.out or Path(f"{arguments.model.resolve().stem}-evaluation")
+    outputs.check_folder(out)
+    dataset = folders.load(arguments.data, need_normals=False)
+    from bgad.detector import Detector
 
     detector = Detector.load(arguments.model, arguments.device)
     if arguments.false_reject_rate is not None:
         detector.set_rate(arguments.false_reject_rate)
-    cell, section, rows = evaluate(detector, folders.load(arguments.data, need_normals=False))
-    out = arguments.out or Path(f"{arguments.model.resolve().stem}-evaluation")
-    results = write_results(out, [cell], rows)
+    cell, section, rows = evaluate(detector, dataset)
     report.write(out / "report.html", f"bgad: {section.title}", [section], [cell])
+    results = write_results(out, [cell], rows)
     _print_table([cell])
     console.say(f"figures: {results}\nreport:  {out / 'report.html'}")
     return 0
@@ -266,7 +323,7 @@ def _print_table(cells: list[dict[str, Any]]) -> None:
 
     from bgad import report
 
-    width = None if sys.stdout.isatty() else 160  # a pipe has no width; do not fold the table
+    width = None if sys.stdout and sys.stdout.isatty() else 160  # a pipe has no width; do not fold the table
     Console(width=width).print(report.terminal_table(cells))
 
 
@@ -280,24 +337,24 @@ def _add_demo(commands: Any) -> None:
     )
     parser.add_argument("--out", type=Path, default=Path("bgad-demo"), metavar="DIR", help="default ./bgad-demo")
     parser.add_argument("--methods", default="bgad", metavar="A,B", help=f"of {', '.join(METHODS)} (default bgad)")
-    parser.add_argument("--seeds", type=int, default=1, metavar="N", help="train with seeds 0 to N-1 (default 1)")
-    parser.add_argument("--known", type=int, default=10, metavar="N", help="known anomalies (default 10)")
-    parser.add_argument("--device", default="auto")
+    parser.add_argument(
+        "--seeds", type=_number(int, 1), default=1, metavar="N", help="train with seeds 0 to N-1 (default 1)"
+    )
+    parser.add_argument("--known", type=_number(int, 0), default=10, metavar="N", help="known anomalies (default 10)")
+    parser.add_argument("--device", default="auto", help="auto, cpu, cuda or mps")
 
 
 def _demo(arguments: argparse.Namespace) -> int:
     from bgad.demo import run_demo
 
-    methods = arguments.methods.split(",")
+    methods = list(dict.fromkeys(name.strip() for name in arguments.methods.split(",")))
     for method in methods:
         if method not in METHODS:
             raise ConfigError(f"unknown method {method!r}: choose from {', '.join(METHODS)}")
-    if arguments.seeds < 1:
-        raise ConfigError("--seeds must be at least 1")
     cells = run_demo(arguments.out, methods, arguments.seeds, arguments.known, arguments.device)
     _print_table(cells)
-    out = arguments.out
-    console.say(f"figures: {out / 'results.json'}\nreport:  {out / 'report.html'}   (open it in a browser)")
+    out = quote(str(arguments.out))
+    console.say(f"figures: {out}/results.json\nreport:  {out}/report.html   (open it in a browser)")
     console.say(f"next: bgad predict {out}/washer.bgad {out}/data/washer/test/scratch --out {out}/looked-at")
     return 0
 
@@ -312,18 +369,25 @@ def _add_pseudo(commands: Any) -> None:
     )
     parser.add_argument("data", type=Path, metavar="DATA")
     parser.add_argument("--out", type=Path, default=Path("pseudo.png"), metavar="FILE", help="default ./pseudo.png")
-    parser.add_argument("--count", type=int, default=24, metavar="N")
-    parser.add_argument("--known", type=int, metavar="N", help="as for train")
+    parser.add_argument("--count", type=_number(int, 1), default=24, metavar="N", help="how many (default 24)")
+    parser.add_argument("--known", type=_number(int, 0), metavar="N", help="as for train")
     _add_recipe(parser)
 
 
 def _pseudo(arguments: argparse.Namespace) -> int:
-    from bgad import images, pseudo
+    from bgad import images
     from bgad.data import folders
     from bgad.data.split import holdout_size, make_split
 
     config = _config(arguments)
+    outputs.check_folder(arguments.out.parent)
     dataset = folders.load(arguments.data)
+    from bgad import pseudo
+    from bgad.learn import Options, scan_images
+
+    dataset, scan = scan_images(dataset, Options.max_bad)
+    for note in dataset.notes:
+        console.warn(note)
     normals = sum(s.label == 0 and s.split != "test" for s in dataset.samples)
     split = make_split(dataset, seed=config.seed, known=arguments.known, holdout=holdout_size(normals))
     known = [s for s in split.known if s.mask is not None]
@@ -341,6 +405,7 @@ def _pseudo(arguments: argparse.Namespace) -> int:
             size=size,
             method=method,
             transforms=config.pseudo.transforms,
+            bits=scan.bits,
         ):
             tiles.append(tile)
             bar.update()
@@ -374,10 +439,10 @@ def _info(arguments: argparse.Namespace) -> int:
         return 0
     card = modelfile.read(arguments.model).data
     if arguments.json:
-        print(json.dumps(card, indent=1, ensure_ascii=False))  # noqa: T201
+        print(json.dumps(card, indent=1))  # noqa: T201
     elif arguments.recipe:
         print(to_toml(from_dict(card["config"])), end="")  # noqa: T201
     else:
         for line in modelfile.describe(card):
-            print(line)  # noqa: T201
+            print(console.printable(line))  # noqa: T201
     return 0

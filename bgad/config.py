@@ -67,7 +67,7 @@ class LossConfig:
     beta: float = 0.01  # share of normal features outside the normal boundary
     tau: float = 0.1  # margin between normal and abnormal boundary, after the normaliser; 0 switches it off
     weight: float = 1.0  # the paper's lambda
-    asymmetric: bool = True  # weights on hard normal and on anomalous features
+    asymmetric: bool = False  # the paper's weights on hard normal and on anomalous features
     weight_cap: float = 20.0  # the abnormal weight has a pole at log p = 0
     exclude_far: bool = True  # leave features below -1 after the normaliser alone
     instance_share: float = 0.01  # of a bad image without a mask: the least likely share that is pushed
@@ -131,11 +131,15 @@ class TrainConfig:
 class ScoreConfig:
     """From log-likelihood maps to one map and one score."""
 
-    fusion: str = "standard"  # mean of standardised log-likelihoods; "probability": summed likelihoods (paper)
-    top_share: float = 0.003  # image score: mean of the highest share of the map; 0: the maximum
+    fusion: str = "boundary"  # how far beyond the boundary; "standard": in deviations; "probability": the paper's
+    top_share: float = 0.01  # image score: mean of the highest share of the map; 0: the maximum
 
     def check(self) -> None:
-        _need(self.fusion in ("standard", "probability"), "score.fusion", "standard or probability")
+        _need(
+            self.fusion in ("boundary", "standard", "probability"),
+            "score.fusion",
+            "boundary, standard or probability",
+        )
         _need(0 <= self.top_share <= 1, "score.top_share", "0 to 1")
 
 
@@ -174,6 +178,7 @@ PRESETS: dict[str, Config] = {
     "paper": Config(
         backbone=BackboneConfig(name="tf_efficientnet_b6"),
         flow=FlowConfig(standardise=False),
+        loss=LossConfig(asymmetric=True),
         train=TrainConfig(
             epochs=200,
             push_start=0.04,  # one meta epoch of 25

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 from collections.abc import Iterator
 from contextlib import contextmanager
 
@@ -15,17 +16,31 @@ from rich.progress import (
     TimeRemainingColumn,
 )
 
-console = Console(stderr=True, highlight=False, soft_wrap=True)
+console = Console(stderr=True, highlight=False, markup=False, emoji=False, soft_wrap=True)
+
+
+def printable(text: str) -> str:
+    """Control characters and broken ones, which a file name may hold, as escapes: the line stays one line.
+
+    >>> print(printable("a\\nb\\x1b[31m"))
+    a\\nb\\x1b[31m
+    """
+    return re.sub(r"[\x00-\x1f\x7f-\x9f\ud800-\udfff]", lambda found: repr(found[0])[1:-1], text)
 
 
 def say(message: str) -> None:
     """Print one plain line for the person at the terminal."""
-    console.print(message, markup=False)
+    console.print(message)
 
 
 def warn(message: str) -> None:
     """Print one line that asks for attention."""
-    console.print(f"warning: {message}", style="yellow", markup=False)
+    console.print(f"warning: {printable(message)}", style="yellow")
+
+
+def fail(message: str) -> None:
+    """Print the one line that ends a command that could not do its work."""
+    console.print(f"bgad: error: {printable(message)}", style="red")
 
 
 class Bar:
@@ -41,7 +56,7 @@ class Bar:
 
 
 @contextmanager
-def bar(title: str, total: int, done: int = 0) -> Iterator[Bar]:
+def bar(title: str, total: int, done: int = 0, *, show: bool = True) -> Iterator[Bar]:
     """A progress bar with count, elapsed time, time left and a free note."""
     columns = (
         TextColumn("{task.description}"),
@@ -52,6 +67,7 @@ def bar(title: str, total: int, done: int = 0) -> Iterator[Bar]:
         TimeRemainingColumn(),
         TextColumn("{task.fields[note]}"),
     )
-    with Progress(*columns, console=console, transient=False) as progress:
+    # rich would take stdout over and print what is meant for a pipe on the terminal
+    with Progress(*columns, console=console, redirect_stdout=False, disable=not show) as progress:
         task = progress.add_task(title, total=total, completed=done, note="")
         yield Bar(progress, task)

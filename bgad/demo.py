@@ -11,17 +11,14 @@ from bgad import console, report
 from bgad.config import Config
 from bgad.data import folders
 from bgad.data.demo import write_demo
-from bgad.errors import OutputError
 from bgad.evaluate import evaluate, write_results
 from bgad.learn import train
+from bgad.outputs import check_folder
 
 
 def run_demo(out: Path, methods: list[str], seeds: int, known: int, device: str) -> list[dict[str, Any]]:
     """Train every method and seed on both categories; the result cells, also in results.json and report.html."""
-    try:
-        out.mkdir(parents=True, exist_ok=True)
-    except OSError as error:
-        raise OutputError(f"cannot write to {out}: {error.strerror or error}") from error
+    check_folder(out)
     console.say(f"making pictures in {out / 'data'}")
     categories = write_demo(out / "data")
     cells: list[dict[str, Any]] = []
@@ -41,6 +38,6 @@ def run_demo(out: Path, methods: list[str], seeds: int, known: int, device: str)
                 rows += [{"category": category.name, "method": method, "seed": seed, **row} for row in images]
                 if seed == 0:
                     sections.append(section)
-                write_results(out, cells, rows)
                 report.write(out / "report.html", "bgad demo", sections, cells)
+                write_results(out, cells, rows)
     return cells

@@ -19,6 +19,7 @@ from bgad.modelfile import Card
 from bgad.scorer import BaseScorer
 from bgad.types import FloatArray
 
+SHARPNESS = 4.0  # of the step from inside to outside, per unit of log p / d
 FLOW_FILE, BACKBONE_FILE = "flow.safetensors", "backbone.safetensors"
 
 
@@ -92,13 +93,17 @@ class ScoringModel(nn.Module):
 def fuse(log_p: list[Tensor], constants: list[Tensor], size: int, config: ScoreConfig) -> Tensor:
     """One anomaly map (B, size, size) of all levels; higher is stranger.
 
+    `boundary`: a sigmoid of how far a feature lies beyond its level's boundary b_n, averaged over levels: 0 well
+    inside, 1/2 on the boundary, 1 far outside. As it is bounded, one freak feature of one level cannot decide alone.
     `standard`: how many standard deviations of the training normals below their mean, averaged over levels.
     `probability`: the paper's 1 - exp(log p), relative to the most likely training normal, averaged likewise.
     """
     maps = []
     for values, constant in zip(log_p, constants, strict=True):
-        centre, spread, highest, _ = constant.unbind()
-        if config.fusion == "standard":
+        centre, spread, highest, boundary = constant.unbind()
+        if config.fusion == "boundary":
+            strange = torch.sigmoid(SHARPNESS * (boundary - values))
+        elif config.fusion == "standard":
             strange = (centre - values) / spread
         else:
             strange = 1 - torch.exp((values - highest).clamp(max=0.0))

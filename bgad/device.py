@@ -27,7 +27,7 @@ def pick(name: str) -> torch.device:
         return torch.device("mps" if torch.backends.mps.is_available() else "cpu")
     try:
         device = torch.device(name)
-        torch.empty(1, device=device)
+        torch.zeros(1, device=device).item()
     except (RuntimeError, AssertionError) as error:
         raise ConfigError(f"device {name!r} is not usable here: {str(error).splitlines()[0][:120]}") from error
     return device

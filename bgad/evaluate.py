@@ -20,9 +20,10 @@ from bgad.calibration import rate_table
 from bgad.cells import defect_cells
 from bgad.data.folders import Dataset, hash_file
 from bgad.data.split import Split
-from bgad.errors import BgadError, DataError, OutputError
+from bgad.errors import BgadError, DataError
 from bgad.modelfile import Card
-from bgad.scorer import BaseScorer
+from bgad.outputs import write_whole
+from bgad.scorer import BaseScorer, Shape
 from bgad.types import BoolArray, FloatArray, Sample, Scores
 
 RATES = (0.001, 0.005, 0.01, 0.02, 0.05, 0.1, 0.2)
@@ -32,28 +33,38 @@ GALLERY = 30
 OUTLINE = (0, 200, 90)
 
 
-def test_samples(card: Card, dataset: Dataset) -> list[Sample]:
-    """The labelled images that the model has not seen, recognised by content: never a training image."""
+def unseen(card: Card, dataset: Dataset) -> tuple[list[Sample], int]:
+    """The labelled images that the model has not seen, recognised by content, and how many it has seen."""
     roles = Split.roles_from_json(card.data["split"])
     pool = [s for s in dataset.samples if s.split == "test"] or [s for s in dataset.samples if s.split != "train"]
+    if not pool:
+        raise DataError(f"{dataset.root}: every image belongs to the training split, so nothing is left to evaluate on")
     left = [s for s in pool if roles.get(hash_file(s.path), "test") == "test"]
     if not left:
         raise DataError(
             f"{dataset.root}: the model was trained or calibrated on all of these images, so nothing is left to "
             "evaluate on; give other data, or train with --test 0.25 to keep some aside"
         )
-    return left
+    return left, len(pool) - len(left)
 
 
 def evaluate(
     scorer: BaseScorer, dataset: Dataset, *, data: str | None = None
 ) -> tuple[dict[str, Any], report.Section, list[dict[str, Any]]]:
     """Score the unseen images of a data set: the result cell, the report's section, and one row per image."""
-    samples = test_samples(scorer.card, dataset)
+    samples, familiar = unseen(scorer.card, dataset)
+    left_out = [f"{familiar} images left out: the model was trained or calibrated on them"] if familiar else []
+    notes = list(dataset.notes)
+    if all(s.label for s in samples):
+        notes.append("no normal images to compare with: train with --test 0.25 to keep some aside, or give others")
     began = time.monotonic()
-    seen, results, notes = _score(scorer, samples)
+    seen, results, shapes, step = _score(scorer, samples, notes)
     seconds = time.monotonic() - began
-    masks = [_mask(sample, result, notes) for sample, result in zip(seen, results, strict=True)]
+    masks = [_mask(sample, shape, step, notes) for sample, shape in zip(seen, shapes, strict=True)]
+    for note in left_out:
+        console.say(note)
+    for note in notes:
+        console.warn(note)
     maps = [r.map for r in results]
     scores, labels = [r.score for r in results], [s.label for s in seen]
     has_masks = any(m is not None for m in masks)
@@ -96,7 +107,7 @@ def evaluate(
         pro=None if pro is None else _lists(pro),
         classes=_classes(seen, results, maps, masks, has_masks),
         rates=_rates(scorer, scores, labels),
-        notes=notes,
+        notes=left_out + notes,
         guarantee=scorer.calibration.guarantee(),
     )
     return cell, section, rows
@@ -105,42 +116,41 @@ def evaluate(
 def write_results(out: Path, cells: Sequence[dict[str, Any]], rows: Sequence[dict[str, Any]]) -> Path:
     """results.json: `cells` as documented, `images` with one row per scored image; replaced in one step."""
     path = out / "results.json"
-    temporary = path.with_name(f".{path.name}.new")
-    try:
-        out.mkdir(parents=True, exist_ok=True)
-        temporary.write_text(json.dumps({"bgad": __version__, "cells": list(cells), "images": list(rows)}, indent=1))
-        temporary.replace(path)
-    except OSError as error:
-        raise OutputError(f"cannot write {path}: {error.strerror or error}") from error
+    content = {"bgad": __version__, "cells": list(cells), "images": list(rows)}
+    write_whole(path, json.dumps(content, indent=1).encode())
     return path
 
 
-def _score(scorer: BaseScorer, samples: list[Sample]) -> tuple[list[Sample], list[Scores], list[str]]:
+def _score(
+    scorer: BaseScorer, samples: list[Sample], notes: list[str]
+) -> tuple[list[Sample], list[Scores], list[Shape], int]:
+    """The images that could be read, what the model says of them, their sizes, and which part of the maps is kept."""
     seen: list[Sample] = []
     results: list[Scores] = []
-    notes: list[str] = []
+    shapes: list[Shape] = []
     step = 1
     with console.bar("scoring", len(samples)) as bar:
         for sample, result in zip(samples, scorer.score_stream([s.path for s in samples]), strict=True):
             if isinstance(result, BgadError):
                 notes.append(f"left out: {result}")
-                console.warn(f"left out: {result}")
             else:
                 if not results:
                     step = max(1, math.ceil(math.sqrt(result.map.size * len(samples) / MAX_MAP_PIXELS)))
                     if step > 1:
                         notes.append(
-                            f"pixel figures are measured on every {step}th row and column, to bound the memory"
+                            f"pixel figures are measured on one in {step} rows and columns, to bound the memory"
                         )
                 seen.append(sample)
+                shapes.append((result.map.shape[0], result.map.shape[1]))
                 results.append(replace(result, map=result.map[::step, ::step].copy()) if step > 1 else result)
             bar.update()
     if not results:
-        raise DataError(f"none of the {len(samples)} images could be read; the first: {notes[0]}")
-    return seen, results, notes
+        raise DataError(f"none of the {len(samples)} images could be read; the last: {notes[-1]}")
+    return seen, results, shapes, step
 
 
-def _mask(sample: Sample, result: Scores, notes: list[str]) -> BoolArray | None:
+def _mask(sample: Sample, shape: Shape, step: int, notes: list[str]) -> BoolArray | None:
+    """Where the defect is, at the pixels that are measured; None where nobody marked it."""
     if sample.mask is None:
         return None
     try:
@@ -148,8 +158,14 @@ def _mask(sample: Sample, result: Scores, notes: list[str]) -> BoolArray | None:
     except BgadError as error:
         notes.append(f"mask not used: {error}")
         return None
-    height, width = result.map.shape
-    return mask if mask.shape == (height, width) else images.resize_mask(mask, (height, width))
+    if not mask.any():
+        notes.append(f"{sample.mask} marks no pixel: {sample.name} counts as an anomaly without a mask")
+        return None
+    if mask.shape != shape:
+        sizes = f"{mask.shape[1]}x{mask.shape[0]} instead of {shape[1]}x{shape[0]}"
+        notes.append(f"{sample.mask} is {sizes}: it is resized to its image")
+        mask = images.resize_mask(mask, shape)
+    return mask[::step, ::step]
 
 
 def _lists(curve: tuple[npt.NDArray[Any], npt.NDArray[Any]]) -> tuple[list[float], list[float]]:

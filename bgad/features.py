@@ -20,6 +20,7 @@ from bgad.types import FloatArray
 
 HALF_MAX = 65_000.0  # float16 ends at 65,504
 BATCH = 8
+AHEAD = 16  # batches that may be computed before they are stored
 
 HalfArray = npt.NDArray[np.float16]
 
@@ -66,12 +67,9 @@ class FeatureStore:
         again = {k: known.get(k) for k in mark} == mark
         self._mark = mark
         self.done = int(known["done"]) if again else 0
-        self.levels = [
-            np.lib.format.open_memmap(
-                folder / f"level{i}.npy", mode="r+" if again else "w+", dtype=np.float16, shape=shape
-            )
-            for i, shape in enumerate(shapes)
-        ]
+        if not again:
+            self._note.unlink(missing_ok=True)  # before the files that it speaks of are emptied
+        self.levels = [_mapped(folder / f"level{i}.npy", shape, new=not again) for i, shape in enumerate(shapes)]
 
     def fill(
         self,
@@ -88,15 +86,22 @@ class FeatureStore:
         advance(self.done)
         workers = Workers(os.cpu_count() or 1, device)
         parts = [slice(p.start + self.done, p.stop + self.done) for p in chunks(self.count - self.done, BATCH)]
-        for part, maps in workers.stream(batch, parts):
-            for level, values in zip(self.levels, maps, strict=True):
-                level[part] = values
-            self.done = part.stop
-            if self.on_disk:
-                for level in self.levels:
-                    level.flush()  # type: ignore[attr-defined]
-                self._note.write_text(json.dumps(self._mark | {"done": self.done}))
-            advance(part.stop - part.start)
+        for some in chunks(len(parts), AHEAD):
+            for part, maps in workers.stream(batch, parts[some]):
+                for level, values in zip(self.levels, maps, strict=True):
+                    level[part] = values
+                self.done = part.stop
+                if self.on_disk:
+                    self._remember()
+                advance(part.stop - part.start)
+
+    def _remember(self) -> None:
+        """Write down how far we are, once the features themselves are written."""
+        for level in self.levels:
+            level.flush()  # type: ignore[attr-defined]
+        fresh = self._note.with_suffix(".new")
+        fresh.write_text(json.dumps(self._mark | {"done": self.done}))
+        fresh.replace(self._note)
 
     def moments(self, level: int) -> tuple[FloatArray, FloatArray]:
         """Mean and standard deviation of each channel over all images and positions."""
@@ -119,6 +124,15 @@ def extract(backbone: Backbone, batch: list[FloatArray], device: torch.device) -
         maps = backbone(torch.from_numpy(np.stack(batch)).to(device))
         rows = [m.flatten(2).transpose(1, 2).clamp(-HALF_MAX, HALF_MAX) for m in maps]  # (B, h * w, C)
         return [r.half().cpu().numpy() for r in rows]
+
+
+def _mapped(path: Path, shape: tuple[int, ...], *, new: bool) -> HalfArray:
+    """A memory-mapped array; a new one takes its room on the disk at once, so that a full one is an error, no crash."""
+    array: HalfArray = np.lib.format.open_memmap(path, mode="w+" if new else "r+", dtype=np.float16, shape=shape)
+    if new and hasattr(os, "posix_fallocate"):
+        with path.open("r+b") as file:
+            os.posix_fallocate(file.fileno(), 0, path.stat().st_size)
+    return array
 
 
 def chunks(count: int, size: int) -> Iterable[slice]:

@@ -3,15 +3,15 @@
 from __future__ import annotations
 
 import glob
+import io
 import os
 import re
 import stat
 import sys
 import threading
-import uuid
 from collections import deque
 from collections.abc import Iterable, Iterator, Sequence
-from contextlib import contextmanager, suppress
+from contextlib import contextmanager
 from pathlib import Path
 from typing import Any
 
@@ -19,7 +19,8 @@ import numpy as np
 import numpy.typing as npt
 from PIL import Image, ImageFile, ImageOps, TiffImagePlugin, UnidentifiedImageError
 
-from bgad.errors import BgadError, DataError, ImageError, OutputError
+from bgad.errors import BgadError, DataError, ImageError
+from bgad.outputs import write_whole
 from bgad.types import BoolArray, FloatArray, ImageLike
 
 MAX_PIXELS = 200_000_000
@@ -134,17 +135,16 @@ def outline(image: AnyArray, mask: BoolArray, colour: tuple[int, int, int] = (25
 
 def save_png(array: AnyArray, path: str | Path) -> None:
     """Write an 8-bit picture as PNG; the file appears whole or not at all."""
-    path = Path(path)
-    draft = path.with_name(f".{uuid.uuid4().hex}.tmp")
-    try:
-        with draft.open("xb") as file:
-            Image.fromarray(array).save(file, format="PNG")
-        draft.replace(path)
-    except OSError as error:
-        raise OutputError(f"{path}: cannot be written: {_cause(error)}") from error
-    finally:
-        with suppress(OSError):  # the folder itself may be out of reach; the error above says so
-            draft.unlink(missing_ok=True)
+    buffer = io.BytesIO()
+    Image.fromarray(array).save(buffer, "PNG")
+    write_whole(Path(path), buffer.getvalue())
+
+
+def save_map(map: FloatArray, path: str | Path) -> None:
+    """Write a map as 32-bit float TIFF: every image tool reads it, and nothing is rounded."""
+    buffer = io.BytesIO()  # not straight to the file: libtiff refuses some of the names that a file can have
+    Image.fromarray(np.ascontiguousarray(map)).save(buffer, "TIFF", compression="tiff_adobe_deflate")
+    write_whole(Path(path), buffer.getvalue())
 
 
 def natural_key(path: Path) -> tuple[list[str | int], str]:
@@ -160,8 +160,11 @@ def walk(folder: Path) -> list[Path]:
     return sorted(found, key=natural_key)
 
 
-def expand(paths: Sequence[str | Path]) -> list[Path]:
-    """Files, folders and glob patterns (with **) as a list of images, each once, in the order given."""
+def expand(paths: Sequence[str | Path], *, missing_ok: bool = False) -> list[Path]:
+    """Files, folders and glob patterns (with **) as a list of images, each once, in the order given.
+
+    With `missing_ok` a file that does not exist stays in the list, for its reader to complain of.
+    """
     images: dict[Path, Path] = {}
     for given in paths:
         path = Path(given)
@@ -173,12 +176,14 @@ def expand(paths: Sequence[str | Path]) -> list[Path]:
             found = []
             for match in sorted(_glob(Path(given).as_posix()), key=natural_key):
                 found += walk(match) if match.is_dir() else [match] if _is_image(match) else []
+        elif missing_ok:
+            found = [path]
         else:
             raise DataError(f"{given}: no such file or folder")
         if not found:
             raise DataError(f"{given}: no image found ({', '.join(sorted(IMAGE_SUFFIXES))})")
         for one in found:
-            images.setdefault(one.resolve(), one)
+            images.setdefault(Path(os.path.realpath(one)), one)  # unlike resolve, takes a circle of links
     return list(images.values())
 
 

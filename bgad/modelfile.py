@@ -6,13 +6,14 @@ sha256 is in the card, and the card's own in its `checksum`.
 
 from __future__ import annotations
 
+import ctypes
 import hashlib
 import json
 import os
 import shutil
 import uuid
 from collections import Counter
-from collections.abc import Mapping
+from collections.abc import Iterable, Mapping
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
@@ -63,7 +64,7 @@ class Card:
 def checksum(data: Mapping[str, Any]) -> str:
     """sha256 of the card without its checksum, in one canonical form."""
     body = {key: value for key, value in data.items() if key != "checksum"}
-    return hashlib.sha256(json.dumps(body, sort_keys=True, ensure_ascii=False).encode()).hexdigest()
+    return hashlib.sha256(json.dumps(body, sort_keys=True).encode()).hexdigest()
 
 
 def check_destination(folder: Path, *, overwrite: bool) -> None:
@@ -88,25 +89,40 @@ def write(folder: Path, card: dict[str, Any], files: Mapping[str, bytes]) -> Non
     data["checksum"] = checksum(data)
     try:
         temporary.mkdir(parents=True)
-        for name, content in {**files, CARD: json.dumps(data, indent=1, ensure_ascii=False).encode()}.items():
+        for name, content in {**files, CARD: json.dumps(data, indent=1).encode()}.items():
             with (temporary / name).open("wb") as file:
                 file.write(content)
                 file.flush()
                 os.fsync(file.fileno())
-        if folder.exists():
-            old = folder.parent / f".{folder.name}.{uuid.uuid4().hex}.old"
-            folder.rename(old)  # a folder cannot be replaced in one step; the old one stays whole beside it
+        if not folder.exists():
             temporary.rename(folder)
-            shutil.rmtree(old)
-        else:
-            temporary.rename(folder)
+        elif not _exchange(temporary, folder):
+            old = temporary.with_name(f"{temporary.name}.old")
+            folder.rename(old)
+            try:
+                temporary.rename(folder)
+            except BaseException:
+                old.rename(folder)
+                raise
+            shutil.rmtree(old, ignore_errors=True)
     except OSError as error:
-        shutil.rmtree(temporary, ignore_errors=True)
         raise OutputError(f"cannot write the model {folder}: {error.strerror or error}") from error
+    finally:
+        shutil.rmtree(temporary, ignore_errors=True)  # what is left of the new one, or the old one after an exchange
 
 
-def read(folder: Path) -> Card:
-    """Read the card and check version, checksum and files."""
+def _exchange(a: Path, b: Path) -> bool:
+    """Swap two folders in one step, so that no crash can fall in between; False where the system has no way to."""
+    try:
+        swap = ctypes.CDLL(None).renameat2
+    except (AttributeError, TypeError, OSError):  # only Linux has it
+        return False
+    here, exchange = -100, 2  # AT_FDCWD, RENAME_EXCHANGE
+    return bool(swap(here, os.fsencode(a), here, os.fsencode(b), exchange) == 0)
+
+
+def read(folder: Path, needs: Iterable[str] = ()) -> Card:
+    """Read the card and check version, checksum and files, those in `needs` among them."""
     path = folder / CARD
     if not folder.is_dir():
         what = "is not a folder" if folder.exists() else "does not exist"
@@ -126,7 +142,12 @@ def read(folder: Path) -> Card:
         )
     if checksum(data) != data.get("checksum"):
         raise ModelError(f"{path} has been changed: its checksum does not match; take a fresh copy of the model")
-    for name, expected in data["files"].items():
+    files = data.get("files")
+    if not isinstance(files, dict):
+        raise ModelError(f"{path} is not a model card: it lists no files")
+    if missing := [name for name in needs if name not in files]:
+        raise ModelError(f"{folder} is incomplete: its card does not list {missing[0]}")
+    for name, expected in files.items():
         if Path(name).name != name:
             raise ModelError(f"{path} names a file outside the model folder: {name!r}")
         try:

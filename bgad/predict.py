@@ -4,24 +4,37 @@ from __future__ import annotations
 
 import os
 from collections.abc import Iterator, Sequence
+from itertools import chain, count
 from pathlib import Path
 from typing import Any
 
-import numpy as np
-from PIL import Image
 from rich.table import Table
 from rich.text import Text
 
 from bgad import images
-from bgad.errors import BgadError, OutputError
-from bgad.report import p_words
+from bgad.console import printable
+from bgad.errors import BgadError
+from bgad.outputs import check_folder
+from bgad.report import odds
 from bgad.scorer import BaseScorer
-from bgad.types import FloatArray, Scores
+from bgad.types import Scores
+
+OVERLAY, MAP = ".overlay.png", ".map.tif"
+
+
+def find(given: Sequence[str | Path], out: Path | None = None) -> list[Path]:
+    """The images to score: files, folders and patterns, without what an earlier run wrote to `out`."""
+    paths = images.expand(given, missing_ok=True)
+    if out is None:
+        return paths
+    check_folder(out)
+    own = out.absolute()
+    return [p for p in paths if not (p.name.endswith((OVERLAY, MAP)) and p.absolute().is_relative_to(own))]
 
 
 def predict(scorer: BaseScorer, paths: Sequence[Path], out: Path | None = None) -> Iterator[dict[str, Any]]:
     """One row per path, in order: path, score, p_value, is_anomaly, threshold, error."""
-    names = _output_names(paths) if out else []
+    stems = output_stems(paths) if out else []
     for i, result in enumerate(scorer.score_stream(paths)):
         row: dict[str, Any] = {
             "path": str(paths[i]),
@@ -36,52 +49,40 @@ def predict(scorer: BaseScorer, paths: Sequence[Path], out: Path | None = None) 
         else:
             row |= {"score": result.score, "p_value": result.p_value, "is_anomaly": result.is_anomaly}
             if out is not None:
-                _draw(scorer, paths[i], result, out / names[i])
+                _draw(scorer, paths[i], result, out / stems[i])
         yield row
 
 
 def table(rows: Sequence[dict[str, Any]]) -> Table:
-    """For the terminal: strangest first."""
-    drawn = Table("image", "score", "verdict", "how strange")
-    ranked = sorted(rows, key=lambda r: (r["error"] is None, -(r["score"] or 0.0)))
-    for row in ranked:
+    """For the terminal: what could not be read, then the strangest first; the path, however long, comes last."""
+    drawn = Table("verdict", "score", "good parts\nso strange", "image", box=None, pad_edge=False)
+    drawn.columns[1].justify = "right"
+    drawn.columns[3].overflow = "fold"
+    for row in sorted(rows, key=lambda r: (r["error"] is None, -(r["score"] or 0.0))):
         if row["error"] is not None:
-            drawn.add_row(Text(row["path"]), "-", Text("error", "red"), Text(row["error"]))
+            drawn.add_row(Text("error", "red"), "", "", Text(printable(row["error"])))
             continue
         verdict = Text("anomalous", "bold red") if row["is_anomaly"] else Text("normal", "green")
-        drawn.add_row(Text(row["path"]), f"{row['score']:.3f}", verdict, p_words(row["p_value"]))
+        drawn.add_row(verdict, f"{row['score']:.3f}", odds(row["p_value"]), Text(printable(row["path"])))
     return drawn
 
 
-def _output_names(paths: Sequence[Path]) -> list[str]:
-    """Names below the output folder: the inputs' own sub-folders from where they part, unique."""
-    resolved = [path.resolve() for path in paths]
-    top = Path(os.path.commonpath([p.parent for p in resolved]))
-    names, taken = [], set()
-    for path in resolved:
-        name = str(path.relative_to(top).with_suffix(""))
-        if name in taken:
-            name = str(path.relative_to(top)).replace(".", "_")  # a.png and a.jpg side by side
-        taken.add(name)
-        names.append(name)
-    return names
+def output_stems(paths: Sequence[Path]) -> list[Path]:
+    """Names below the output folder: the inputs' own sub-folders from where they part, each name once."""
+    absolute = [Path(os.path.abspath(path)) for path in paths]  # noqa: PTH100 - resolve would follow links
+    top = Path(os.path.commonpath([path.parent for path in absolute]))
+    stems: dict[str, Path] = {}
+    for path in absolute:
+        name = path.relative_to(top)
+        # a.png, then a.jpg beside it, then whatever else would be written over one of them
+        tries = chain((name.with_suffix(""), name), (name.with_name(f"{name.name}-{n}") for n in count(2)))
+        stem = next(t for t in tries if str(t).casefold() not in stems)
+        stems[str(stem).casefold()] = stem
+    return list(stems.values())
 
 
 def _draw(scorer: BaseScorer, path: Path, result: Scores, stem: Path) -> None:
     picture = images.read(path, bits=scorer.card.bits)
     heat = images.overlay(picture, result.map, scorer.card.map_boundary, scorer.card.map_centre)
-    try:
-        stem.parent.mkdir(parents=True, exist_ok=True)
-    except OSError as error:
-        raise OutputError(f"cannot write to {stem.parent}: {error.strerror or error}") from error
-    images.save_png(heat, stem.with_name(f"{stem.name}.overlay.png"))
-    _save_map(result.map, stem.with_name(f"{stem.name}.map.tif"))
-
-
-def _save_map(values: FloatArray, path: Path) -> None:
-    """32-bit float TIFF: every image tool reads it, and nothing is rounded."""
-    try:
-        Image.fromarray(np.ascontiguousarray(values)).save(path, compression="tiff_adobe_deflate")
-    except OSError as error:
-        path.unlink(missing_ok=True)
-        raise OutputError(f"cannot write {path}: {error.strerror or error}") from error
+    images.save_png(heat, stem.with_name(f"{stem.name}{OVERLAY}"))
+    images.save_map(result.map, stem.with_name(f"{stem.name}{MAP}"))

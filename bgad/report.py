@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import math
-import os
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
@@ -14,7 +13,7 @@ from rich.table import Table
 from rich.text import Text
 
 from bgad._svg import STYLE, Marker, Series, curve, histogram, number, picture, table, text
-from bgad.errors import OutputError
+from bgad.outputs import write_whole
 
 WORST = 6  # how many of the highest-scoring normals and of the lowest-scoring anomalies are shown
 BINS = 30
@@ -107,6 +106,19 @@ def worst(images: Sequence[ImageRow], count: int = WORST) -> tuple[list[ImageRow
     return normals[:count], anomalies[:count]
 
 
+def odds(p_value: float) -> str:
+    """A p-value as the share of good parts that look as strange.
+
+    >>> odds(1 / 301), odds(0.8)
+    ('1 in 300', 'most')
+    """
+    if p_value >= 0.4:
+        return "most"
+    chance = 1 / p_value
+    shown = round(chance, 1 - math.floor(math.log10(chance))) if chance >= 100 else round(chance)
+    return f"1 in {shown:,.0f}"
+
+
 def p_words(p_value: float) -> str:
     """A p-value as a sentence.
 
@@ -117,11 +129,8 @@ def p_words(p_value: float) -> str:
     """
     if not 0 < p_value <= 1:
         return ""
-    if p_value >= 0.4:
-        return "looks like most good parts"
-    odds = 1 / p_value
-    shown = round(odds, 1 - math.floor(math.log10(odds))) if odds >= 100 else round(odds)
-    return f"1 in {shown:,.0f} good parts looks this strange"
+    share = odds(p_value)
+    return "looks like most good parts" if share == "most" else f"{share} good parts looks this strange"
 
 
 def score_bins(images: Sequence[ImageRow], threshold: float) -> tuple[list[float], list[float], list[float], int]:
@@ -425,32 +434,28 @@ def render(title: str, sections: Sequence[Section], cells: Sequence[Mapping[str,
 
 def write(path: str | Path, title: str, sections: Sequence[Section], cells: Sequence[Mapping[str, Any]]) -> None:
     """Render to `path`; a crash leaves the old page or the new one."""
-    path = Path(path)
-    draft = path.with_name(f".{path.name}.{os.getpid()}.tmp")
-    page = render(title, sections, cells)
-    try:
-        try:
-            path.parent.mkdir(parents=True, exist_ok=True)
-            draft.write_text(page, encoding="utf-8")
-            draft.replace(path)
-        finally:
-            draft.unlink(missing_ok=True)
-    except OSError as error:
-        reason = error.strerror or error
-        raise OutputError(f"cannot write the report {path}: {reason}; choose another place for it") from error
+    write_whole(Path(path), render(title, sections, cells).encode())
 
 
 def terminal_table(cells: Sequence[Mapping[str, Any]]) -> Table:
-    """The summary table for the terminal; names are shown as they are, never read as markup."""
-    grid = Table(header_style="bold", box=None, pad_edge=False)
-    for name in KEYS:
-        grid.add_column(name.capitalize(), justify="right" if name in ("known", "seed") else "left")
-    for name in (*METRICS.values(), *TIMES.values()):
-        grid.add_column(name, justify="right")
+    """The summary table for the terminal; names are shown as they are, never read as markup.
+
+    Data set and protocol are only shown where they differ, so that a table of one fits into 80 columns.
+    """
+    keys = [k for k in KEYS if k not in ("data", "protocol") or len({str(cell.get(k)) for cell in cells}) > 1]
+    grid = Table(header_style="bold", box=None, padding=(0, 1, 0, 0))
+    for name in keys:
+        grid.add_column(
+            name.capitalize(), justify="right" if name in ("known", "seed") else "left", no_wrap=True, max_width=20
+        )
+    for name in METRICS.values():
+        grid.add_column(name, justify="right", min_width=5)
+    for name in TIMES:
+        grid.add_column(name.capitalize(), justify="right", no_wrap=True)
     for position, cell in enumerate([*cells, *_means(cells)]):
         metrics = cell.get("metrics") or {}
         values = [metrics.get(k) for k in METRICS]
         shown = ["–" if v is None or not math.isfinite(v) else f"{v:.3f}" for v in values]
-        names, times = (Text(str(cell.get(k, ""))) for k in KEYS), (_time(cell, k) for k in TIMES)
+        names, times = (Text(str(cell.get(k, ""))) for k in keys), (_time(cell, k) for k in TIMES)
         grid.add_row(*names, *shown, *times, style="bold" if position >= len(cells) else None)
     return grid

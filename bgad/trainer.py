@@ -269,7 +269,7 @@ class Trainer:
         with torch.inference_mode():
             parts = [
                 level(torch.from_numpy(store.levels[i][chosen[part]].astype(np.float32)).to(self.device)).cpu().numpy()
-                for part in chunks(len(chosen), 8)
+                for part in chunks(len(chosen), 2)
             ]
         return np.concatenate(parts)
 
@@ -303,7 +303,8 @@ class Trainer:
         fresh = not log.exists()
         with log.open("a", newline="") as file:
             names = ["step", "lr", "loss", "likelihood", "pull", "push"]
-            writer = csv.DictWriter(file, [*names, *(f"boundary{i}" for i in range(len(self.levels)))])
+            columns = [*names, *(f"boundary{i}" for i in range(len(self.levels)))]
+            writer = csv.DictWriter(file, columns, lineterminator="\n")
             if fresh:
                 writer.writeheader()
             writer.writerows({k: f"{v:.8g}" for k, v in row.items()} for row in rows)
@@ -323,9 +324,10 @@ class Trainer:
         }
         temporary = self.work / f"{CHECKPOINT}.new"
         content = {key: value.detach().cpu().contiguous() for key, value in tensors.items()}
-        safetensors.torch.save_file(content, temporary, metadata={"note": json.dumps(note)})
-        with temporary.open("rb") as file:
-            os.fsync(file.fileno())
+        with temporary.open("wb") as output:  # by hand: safetensors does not raise OSError on a full disk
+            output.write(safetensors.torch.save(content, metadata={"note": json.dumps(note)}))
+            output.flush()
+            os.fsync(output.fileno())
         temporary.replace(self.work / CHECKPOINT)
 
     def _unmarked(self) -> list[Anomalies]:
@@ -335,6 +337,7 @@ class Trainer:
         """Go back to the checkpoint if there is one; False when the run starts afresh."""
         path = self.work / CHECKPOINT
         if not path.exists():
+            (self.work / LOG).unlink(missing_ok=True)  # its steps are lost and come again
             return False
         with safetensors.safe_open(path, framework="pt") as file:
             note: dict[str, Any] = json.loads(file.metadata()["note"])

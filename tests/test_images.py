@@ -554,13 +554,13 @@ def test_save_png(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     images.save_png(GREY, path)
     images.save_png(RGB, path)
     np.testing.assert_array_equal(images.read(path), RGB)
-    with pytest.raises(OutputError, match=r"none.a\.png: cannot be written: No such file"):
-        images.save_png(RGB, tmp_path / "none" / "a.png")
+    with pytest.raises(OutputError, match=r"cannot write .* is not a folder"):
+        images.save_png(RGB, path / "sub" / "a.png")
 
     def full(*_: object, **__: object) -> None:
         raise OSError(28, "No space left on device")
 
-    monkeypatch.setattr(Image.Image, "save", full)
+    monkeypatch.setattr(Path, "write_bytes", full)
     with pytest.raises(OutputError, match="No space left"):
         images.save_png(GREY, path)
     assert list(tmp_path.iterdir()) == [path]
@@ -641,6 +641,9 @@ def test_expand_finds_nothing(tmp_path: Path) -> None:
         images.expand([tmp_path])
     with pytest.raises(DataError, match=r"gone\.png: no such file or folder"):
         images.expand([tmp_path / "gone.png"])
+    (tmp_path / "self.png").symlink_to("self.png")
+    lost = [tmp_path / "gone.png", tmp_path / "self.png"]
+    assert images.expand(lost, missing_ok=True) == lost
 
 
 def test_libtiff_is_what_the_packed_files_went_through(tmp_path: Path) -> None:

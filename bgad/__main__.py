@@ -1,0 +1,5 @@
+"""`python -m bgad` is `bgad`."""
+
+from bgad.cli import main
+
+raise SystemExit(main())

@@ -1,0 +1,34 @@
+"""Writing results: a place that cannot be written is found before the work, a file appears whole or not at all."""
+
+from __future__ import annotations
+
+import os
+import uuid
+from contextlib import suppress
+from pathlib import Path
+
+from bgad.errors import OutputError
+
+
+def check_folder(folder: Path) -> None:
+    """Fail early where files could not be written below `folder`; it need not exist, and is not made here."""
+    nearest = next(p for p in (folder, *folder.absolute().parents) if p.exists())
+    if not nearest.is_dir():
+        raise OutputError(f"cannot write to {folder}: {nearest} is not a folder")
+    if not os.access(nearest, os.W_OK):
+        raise OutputError(f"cannot write to {folder}: no permission to write in {nearest}")
+
+
+def write_whole(path: Path, content: bytes) -> None:
+    """Write a file, with the folders above it, in place of one that is there; a failure leaves the old one."""
+    check_folder(path.parent)
+    draft = path.with_name(f".{uuid.uuid4().hex}.tmp")
+    try:
+        path.parent.mkdir(parents=True, exist_ok=True)
+        draft.write_bytes(content)
+        draft.replace(path)
+    except OSError as error:
+        raise OutputError(f"cannot write {path}: {error.strerror or error}; choose another place for it") from error
+    finally:
+        with suppress(OSError):  # the folder itself may be out of reach; the error above says so
+            draft.unlink(missing_ok=True)

@@ -1,0 +1,90 @@
+"""What other people's code stands on: names, fields and signatures that do not change by accident."""
+
+from __future__ import annotations
+
+import dataclasses
+import inspect
+import os
+import subprocess
+import sys
+from pathlib import Path
+
+import numpy as np
+import pytest
+
+import bgad
+from bgad import Sample, Scorer, Scores
+from bgad.learn import Options
+
+
+def test_public_names() -> None:
+    assert sorted(bgad.__all__) == ["BgadError", "Sample", "Scorer", "Scores", "__version__", "load", "train"]
+    for name in bgad.__all__:
+        assert getattr(bgad, name) is not None
+    with pytest.raises(AttributeError, match="no attribute 'tarin'"):
+        bgad.tarin  # noqa: B018
+
+
+def test_fields_of_what_comes_out_and_goes_in() -> None:
+    assert [field.name for field in dataclasses.fields(Scores)] == [
+        "score", "p_value", "threshold", "is_anomaly", "map", "boundary", "levels",
+    ]  # fmt: skip
+    assert [field.name for field in dataclasses.fields(Sample)] == ["path", "name", "label", "defect", "mask", "split"]
+    sample = Sample(Path("a.png"), "a.png", 0)
+    with pytest.raises(dataclasses.FrozenInstanceError):
+        sample.label = 1  # type: ignore[misc]
+
+
+def test_signatures() -> None:
+    assert list(inspect.signature(bgad.load).parameters) == ["folder", "device"]
+    assert list(inspect.signature(bgad.train).parameters) == ["data", "out", "config", "options"]
+    assert [field.name for field in dataclasses.fields(Options)] == [
+        "out", "known", "test_share", "rate", "device", "memory_gb", "max_bad", "resume", "overwrite", "tensorboard",
+    ]  # fmt: skip
+
+
+def test_a_misspelt_option_is_an_error(data_set: Path) -> None:
+    with pytest.raises(TypeError, match="unexpected keyword argument 'konwn'"):
+        bgad.train(data_set, konwn=3)
+
+
+def test_a_loaded_model_is_a_scorer(model: Path) -> None:
+    scorer: Scorer = bgad.load(model, device="cpu")
+    image = np.full((20, 30, 3), 140, np.uint8)
+    one = scorer.score(image)
+    assert isinstance(one, Scores)
+    assert one.map.shape == (20, 30)
+    assert [s.score for s in scorer.score_many([image])] == pytest.approx([one.score])
+    streamed = next(iter(scorer.score_stream([image])))
+    assert isinstance(streamed, Scores)
+    assert one.threshold == scorer.threshold
+
+
+LIGHT = (
+    "bgad, bgad.cli, bgad.images, bgad.config, bgad.modelfile, bgad.scorer, bgad.calibration, bgad.metrics, bgad.data"
+)
+
+
+def test_importing_does_not_import_torch() -> None:
+    """The runtime install has no torch: hide it, import all that must work without it."""
+    code = (
+        "import sys\n"
+        "for name in ('torch', 'torchvision', 'timm', 'safetensors'): sys.modules[name] = None\n"
+        f"import {LIGHT}\n"
+        "import bgad.data.folders, bgad.data.split\n"
+        "print(bgad.__version__)\n"
+    )
+    done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=False)
+    assert done.stderr == ""
+    assert done.stdout.strip() == bgad.__version__
+    plain = "import sys, bgad; sys.exit(any(m.split('.')[0] in ('torch', 'timm', 'PIL') for m in sys.modules))"
+    assert subprocess.run([sys.executable, "-c", plain], check=False).returncode == 0
+
+
+def test_threads_sleep_while_they_wait() -> None:
+    """Set before torch is loaded; a user's own choice stays."""
+    code = "import os, bgad; print(os.environ['OMP_WAIT_POLICY'])"
+    for given, expected in (({}, "passive"), ({"OMP_WAIT_POLICY": "active"}, "active")):
+        environment = {k: v for k, v in os.environ.items() if k != "OMP_WAIT_POLICY"} | given
+        done = subprocess.run([sys.executable, "-c", code], env=environment, capture_output=True, text=True, check=True)
+        assert done.stdout.strip() == expected

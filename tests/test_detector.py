@@ -1,0 +1,228 @@
+from __future__ import annotations
+
+import math
+from itertools import count, islice
+from pathlib import Path
+
+import numpy as np
+import pytest
+import torch
+from conftest import SIZE, picture
+
+from bgad import images, load, modelfile
+from bgad.config import ScoreConfig
+from bgad.detector import Detector, fuse, pool, weights
+from bgad.errors import BgadError, ConfigError, ImageError, ModelError
+from bgad.types import ImageLike, Scores
+
+
+@pytest.fixture(scope="module")
+def detector(model: Path) -> Detector:
+    return load(model, device="cpu")
+
+
+@pytest.fixture(scope="module")
+def pictures(data_set: Path) -> list[ImageLike]:
+    """Seven images: good and bad, files and arrays, of several sizes."""
+    rng = np.random.default_rng(5)
+    wide = rng.integers(0, 256, (40, 90, 3), dtype=np.uint8)
+    tall = rng.random((130, 70)).astype(np.float32)
+    files: list[ImageLike] = [
+        data_set / f"test/{name}.png" for name in ("good/000", "good/001", "blot/000", "blot/001")
+    ]
+    return [*files, wide, tall, picture(rng, defect=True)[0]]
+
+
+def assert_same(found: Scores, expected: Scores) -> None:
+    """To 1e-5, or to the last digits of float32 where the score is large."""
+    assert found.score == pytest.approx(expected.score, rel=1e-6, abs=1e-5)
+    np.testing.assert_allclose(found.map, expected.map, rtol=1e-4, atol=1e-4)
+    assert found.p_value == expected.p_value
+    assert found.is_anomaly == expected.is_anomaly
+
+
+def test_a_score_belongs_to_the_image_not_to_its_company(detector: Detector, pictures: list[ImageLike]) -> None:
+    alone = [detector.score(image) for image in pictures]
+    assert len({round(s.score, 3) for s in alone}) == 7  # they do differ
+    together = detector.score_many(pictures)
+    order = np.random.default_rng(0).permutation(7)
+    shuffled = detector.score_many([pictures[i] for i in order])
+    crowd = detector.score_many(pictures * 3)
+    for i, expected in enumerate(alone):
+        assert_same(together[i], expected)
+        assert_same(shuffled[list(order).index(i)], expected)
+        assert_same(crowd[7 + i], expected)
+
+
+def test_loading_again_gives_the_same_numbers(detector: Detector, model: Path, pictures: list[ImageLike]) -> None:
+    again = load(str(model), device="cpu")
+    for a, b in zip(detector.score_many(pictures), again.score_many(pictures), strict=True):
+        assert a.score == b.score
+        assert np.array_equal(a.map, b.map)
+        assert a.p_value == b.p_value
+
+
+def test_the_files_hold_all_of_the_model(detector: Detector, model: Path) -> None:
+    for name, content in weights(detector.model).items():
+        assert (model / name).read_bytes() == content
+
+
+@pytest.mark.parametrize("shape", [(40, 90), (130, 70), (64, 64), (1, 300)])
+def test_the_map_is_in_the_grid_of_the_image(detector: Detector, shape: tuple[int, int]) -> None:
+    scores = detector.score(np.full((*shape, 3), 128, np.uint8))
+    assert scores.map.shape == shape
+    assert scores.map.dtype == np.float32
+    assert [level.shape for level in scores.levels] == [(16, 16), (8, 8), (4, 4)]
+
+
+def test_the_map_points_at_the_defect(detector: Detector, data_set: Path) -> None:
+    """Also after stretching the image: rows and columns are not mixed up."""
+    image = images.read(data_set / "test/good/003.png").copy()
+    image[44:56, 8:20] -= 90
+    tall = np.repeat(image, 3, axis=0)  # (192, 64, 3)
+    heat = detector.score(tall).map
+    row, column = np.unravel_index(heat.argmax(), heat.shape)
+    assert 3 * 40 <= row < 3 * 60
+    assert 4 <= column < 24
+
+
+def test_good_and_bad_are_told_apart(detector: Detector, data_set: Path) -> None:
+    good = detector.score_many(sorted((data_set / "test/good").iterdir()))
+    bad = detector.score_many(sorted((data_set / "test/blot").iterdir()))
+    assert min(s.score for s in bad) > max(s.score for s in good)
+    assert all(s.is_anomaly for s in bad)
+
+
+def test_scores_are_consistent(detector: Detector, pictures: list[ImageLike]) -> None:
+    held_out = detector.card.calibration["scores"]
+    for scores in detector.score_many(pictures):
+        assert scores.threshold == detector.threshold
+        assert scores.is_anomaly == (scores.score > scores.threshold)
+        assert scores.p_value == (1 + sum(s >= scores.score for s in held_out)) / (len(held_out) + 1)
+        assert scores.boundary == detector.card.map_boundary
+
+
+def test_the_boundary_is_the_edge_of_the_training_normals(detector: Detector, data_set: Path) -> None:
+    roles = {i["name"]: i["role"] for i in detector.card.data["split"]["images"]}
+    normals = [data_set / name for name, role in roles.items() if role == "train"]
+    maps = np.stack([s.map for s in detector.score_many(normals)])
+    assert len(maps) == 19
+    assert np.mean(maps > detector.card.map_boundary) == pytest.approx(0.01, abs=1e-3)  # beta
+    assert maps.mean() == pytest.approx(detector.card.map_centre, abs=1e-3)
+    held_out = detector.score_many([data_set / name for name, role in roles.items() if role == "calibration"])
+    assert sorted(s.score for s in held_out) == pytest.approx(detector.card.calibration["scores"], rel=1e-5)
+
+
+def test_levels_fuse_to_map_and_score(detector: Detector, data_set: Path) -> None:
+    """The parts that a report shows are those that the score is made of."""
+    scores = detector.score(data_set / "test/blot/002.png")
+    constants = [torch.tensor([c["centre"], c["spread"], c["highest"], c["boundary"]]) for c in detector.card.levels]
+    config = detector.model.config.score
+    anomaly = fuse([torch.from_numpy(level)[None] for level in scores.levels], constants, SIZE, config)
+    np.testing.assert_allclose(anomaly[0].numpy(), scores.map, rtol=1e-4, atol=1e-4)
+    assert float(pool(anomaly, config.top_share)[0]) == pytest.approx(scores.score, rel=1e-5)
+
+
+def test_standard_fusion_by_hand() -> None:
+    fine = torch.tensor([[[0.0, -1.0], [-2.0, -3.0]]])  # (1, 2, 2)
+    coarse = torch.tensor([[[-5.0]]])  # (1, 1, 1)
+    constants = [torch.tensor([-1.0, 2.0, 0.0, 0.0]), torch.tensor([-1.0, 0.5, 0.0, 0.0])]
+    found = fuse([fine, coarse], constants, 2, ScoreConfig(fusion="standard"))
+    # (centre - log p) / spread: fine -0.5, 0, 0.5, 1; coarse 8 everywhere
+    assert found[0].tolist() == [[3.75, 4.0], [4.25, 4.5]]
+
+
+def test_probability_fusion_by_hand() -> None:
+    fine = torch.tensor([[[0.0, -1.0], [-2.0, 3.0]]])
+    coarse = torch.tensor([[[-1.0 - math.log(2)]]])
+    constants = [torch.tensor([0.0, 1.0, 0.0, 0.0]), torch.tensor([0.0, 1.0, -1.0, 0.0])]
+    found = fuse([fine, coarse], constants, 2, ScoreConfig(fusion="probability"))
+    # 1 - exp(log p - highest), not below 0; coarse is half as likely as the most likely normal
+    expected = [[(0 + 0.5) / 2, (1 - math.exp(-1) + 0.5) / 2], [(1 - math.exp(-2) + 0.5) / 2, 0.25]]
+    torch.testing.assert_close(found[0], torch.tensor(expected))
+
+
+def test_levels_are_brought_to_one_grid_bilinearly() -> None:
+    row = torch.tensor([[[0.0, 4.0], [0.0, 4.0]]])
+    found = fuse([-row], [torch.tensor([0.0, 1.0, 0.0, 0.0])], 4, ScoreConfig(fusion="standard"))
+    assert found[0].tolist() == [[0.0, 1.0, 3.0, 4.0]] * 4  # cell centres, not corners, are aligned
+
+
+def test_the_score_is_the_mean_of_the_highest() -> None:
+    maps = torch.stack([torch.arange(100.0).view(10, 10), torch.zeros(10, 10)])
+    assert pool(maps, 0.0).tolist() == [99.0, 0.0]
+    assert pool(maps, 0.001).tolist() == [99.0, 0.0]  # never less than one pixel
+    assert pool(maps, 0.03).tolist() == [98.0, 0.0]
+    assert pool(maps, 1.0).tolist() == [49.5, 0.0]
+
+
+def test_errors_come_in_their_place(detector: Detector, data_set: Path, tmp_path: Path) -> None:
+    (tmp_path / "text.png").write_text("no picture")
+    good, bad = data_set / "test/good/000.png", data_set / "test/blot/000.png"
+    broken: list[object] = [tmp_path / "none.png", tmp_path / "text.png", np.zeros((4, 4, 3), np.int64), None]
+    mixed: list[object] = [good, broken[0], bad, broken[1], *[good] * 9, broken[2], broken[3], bad]
+    results = list(detector.score_stream(mixed))  # type: ignore[arg-type]
+    assert len(results) == len(mixed)
+    for item, result in zip(mixed, results, strict=True):
+        if any(item is b for b in broken):
+            assert isinstance(result, ImageError)
+        else:
+            assert isinstance(result, Scores)
+            assert_same(result, detector.score(item))  # type: ignore[arg-type]
+    assert "none.png" in str(results[1])
+    with pytest.raises(BgadError, match=r"text\.png"):
+        detector.score_many([good, tmp_path / "text.png"])
+    with pytest.raises(ImageError):
+        detector.score(tmp_path / "none.png")
+
+
+def test_a_stream_is_read_as_it_is_needed(detector: Detector) -> None:
+    image = np.full((SIZE, SIZE), 150, np.uint8)
+    given = count()
+    endless = (image for _ in given)
+    assert len(list(islice(detector.score_stream(endless), 5))) == 5
+    assert next(given) < 100
+
+
+def test_nothing_in_nothing_out(detector: Detector) -> None:
+    assert detector.score_many([]) == []
+    with pytest.raises(TypeError, match="several images"):
+        list(detector.score_stream("one.png"))
+
+
+def test_arrays_of_every_depth_score_alike(detector: Detector, data_set: Path) -> None:
+    path = data_set / "test/blot/003.png"
+    eight = images.read(path)
+    assert eight.shape[:2] == (SIZE, SIZE)  # no resizing, whose rounding depends on the type
+    expected = detector.score(path)
+    arrays = [eight, eight[..., 0], eight.astype(np.uint16) * 257, eight / 255, (eight / 255).astype(np.float32)]
+    for array in arrays:
+        assert detector.score(array).score == pytest.approx(expected.score, rel=1e-4)
+
+
+def test_another_rate_moves_the_threshold(model: Path) -> None:
+    detector = load(model, device="cpu")
+    held_out = sorted(detector.card.calibration["scores"])
+    assert detector.threshold == held_out[-1]
+    detector.set_rate(0.5)
+    assert detector.threshold == held_out[-3]
+    with pytest.raises(ConfigError, match="needs 99 held-out normals, there are 5"):
+        detector.set_rate(0.01)
+    assert detector.threshold == held_out[-3]
+    image = np.full((SIZE, SIZE), 150, np.uint8)
+    assert detector.score(image).threshold == held_out[-3]
+
+
+def test_a_device_that_is_not_there(model: Path) -> None:
+    with pytest.raises(ConfigError, match="device 'abacus' is not usable here"):
+        load(model, device="abacus")
+
+
+def test_weights_that_the_card_does_not_vouch_for_are_not_loaded(model: Path, tmp_path: Path) -> None:
+    folder = tmp_path / "copy.bgad"
+    content = {path.name: path.read_bytes() for path in model.iterdir()}
+    card = modelfile.read(model).data
+    modelfile.write(folder, card, {"flow.safetensors": content["flow.safetensors"]})
+    (folder / "backbone.safetensors").write_bytes(content["backbone.safetensors"])
+    with pytest.raises(ModelError, match=r"does not list backbone\.safetensors"):
+        load(folder)

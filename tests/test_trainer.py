@@ -1,0 +1,518 @@
+from __future__ import annotations
+
+import csv
+import json
+import math
+import random
+import signal
+import subprocess
+import sys
+import time
+from dataclasses import replace
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import numpy.typing as npt
+import pytest
+import safetensors
+import torch
+from conftest import tiny_config
+from torch import Tensor, nn
+
+from bgad import trainer
+from bgad.cli import main
+from bgad.config import Config, TrainConfig, from_dict, to_toml
+from bgad.detector import ScoringModel
+from bgad.errors import ModelError
+from bgad.features import Budget, FeatureStore
+from bgad.trainer import CHECKPOINT, INSTANCE_REFRESH, LOG, Anomalies, Schedule, Trainer
+from bgad.types import FloatArray
+
+GRIDS, CHANNELS = [(4, 4), (2, 2)], [6, 8]
+DEFECT = [[5, 6], [3]]  # positions that show the defect, per level
+ELSEWHERE = [[0, 10], [0]]
+Rows = list[dict[str, str]]
+
+
+class Stub(nn.Module):
+    """A backbone that is never run: the features are made here."""
+
+    channels, strides = CHANNELS, [4, 8]
+
+    def grids(self, size: int) -> list[tuple[int, int]]:
+        return GRIDS
+
+
+def config(**values: Any) -> Config:
+    base = from_dict(
+        {
+            "backbone": {"strides": [4, 8], "size": 32},
+            "flow": {"blocks": 4, "width": 0.5},
+            "loss": {"method": "bgad", "tau": 0.1, "beta": 0.01, "instance_share": 0.125},
+            "pseudo": {"share": 0.25},
+            "train": {
+                "steps": 80, "push_steps": 80, "images": 16, "positions": [8, 4],
+                "lr": 1e-2, "push_lr": 1e-2, "warmup": 0.1, "clip": 1.0,
+            },
+        }
+    )  # fmt: skip
+    return from_dict(values, base)
+
+
+SHORT = {"steps": 6, "push_steps": 2 * INSTANCE_REFRESH + 6}
+
+
+def store(count: int, seed: int, centre: float | None = None) -> FeatureStore:
+    """Features of normals; with a centre, those at DEFECT are a small cluster there."""
+    made = FeatureStore(count, GRIDS, CHANNELS, budget=Budget(1e9), folder=Path())
+    rng = np.random.default_rng(seed)
+    for level, defect in zip(made.levels, DEFECT, strict=True):
+        level[:] = rng.normal(size=level.shape)
+        if centre is not None:
+            level[:, defect] = centre + 0.15 * rng.normal(size=(count, len(defect), level.shape[2]))
+    return made
+
+
+def known(cells: list[list[int]], marked: bool = True, centre: float = 1.0, seed: int = 2) -> Anomalies:
+    return Anomalies(store(6, seed, centre), [[np.array(c)] * 6 for c in cells], [marked] * 6)
+
+
+def make(work: Path, anomalies: list[Anomalies] | None = None, key: str = "run", **values: Any) -> Trainer:
+    chosen = config(**values)
+    stub: Any = Stub()
+    return Trainer(
+        ScoringModel(chosen, stub),
+        store(60, seed=1),
+        [known(DEFECT)] if anomalies is None else anomalies,
+        work=work,
+        device=torch.device("cpu"),
+        run_key=key,
+    )
+
+
+def log_p(model: ScoringModel, rows: npt.NDArray[np.float16], level: int) -> FloatArray:
+    with torch.inference_mode():
+        found: FloatArray = model.levels[level](torch.from_numpy(rows.astype(np.float32))).numpy()
+    return found
+
+
+def gaps(trained: Trainer, centre: float = 1.0) -> list[float]:
+    """How much less likely unseen defects are than unseen normals, mean log p / d, per level."""
+    normal, bad = store(20, seed=8), store(20, seed=9, centre=centre)
+    return [
+        float(
+            log_p(trained.model, normal.levels[i], i).mean() - log_p(trained.model, bad.levels[i], i)[:, cells].mean()
+        )
+        for i, cells in enumerate(DEFECT)
+    ]
+
+
+def state(trained: Trainer) -> dict[str, Tensor]:
+    return {key: value.clone() for key, value in trained.model.levels.state_dict().items()}
+
+
+def same(a: dict[str, Tensor], b: dict[str, Tensor]) -> bool:
+    return a.keys() == b.keys() and all(torch.equal(a[key], b[key]) for key in a)
+
+
+def log_rows(work: Path) -> Rows:
+    with (work / LOG).open(newline="") as file:
+        return list(csv.DictReader(file))
+
+
+# --- schedule
+
+
+BASE = TrainConfig(
+    steps=100,
+    push_steps=50,
+    epochs=0,
+    push_start=0.04,
+    images=32,
+    positions=(128, 32, 8),
+    lr=1.0,
+    push_lr=0.5,
+    warmup=0.1,
+    clip=0.0,
+)
+
+
+def plan(images: int = 100, positions: int = 4096, *, push: bool = True, **values: Any) -> Schedule:
+    return Schedule.plan(replace(BASE, **values), images, positions, push=push)
+
+
+def test_steps_and_phases() -> None:
+    both = plan()
+    assert (both.steps, both.push_at) == (150, 100)
+    normals_only = plan(push=False)
+    assert (normals_only.steps, normals_only.push_at) == (150, 150)
+
+
+def test_epochs_show_every_feature_once() -> None:
+    # 100 images by 32: 4 steps; 4096 positions by 128: 32 steps; 128 steps an epoch
+    schedule = plan(epochs=2)
+    assert (schedule.steps, schedule.push_at) == (256, 10)  # 0.04 x 256 = 10.24
+    assert plan(epochs=2, push=False).push_at == 256
+    assert plan(1, 1, epochs=1).push_at == 1  # phase 1 is never empty
+
+
+def test_learning_rate_of_two_phases_by_hand() -> None:
+    lr = plan().lr
+    assert lr(0) == pytest.approx(0.1)
+    assert lr(5) == pytest.approx(0.55)  # half of the warm-up from 0.1 to 1
+    assert lr(10) == pytest.approx(1.0)
+    assert lr(55) == pytest.approx(0.001 + 0.999 * 0.5)  # half of the cosine
+    assert lr(85) == pytest.approx(0.001 + 0.999 * 0.5 * (1 + math.cos(math.pi * 75 / 90)))
+    assert lr(100) == pytest.approx(0.05)  # phase 2 warms up again, to its own peak
+    assert lr(105) == pytest.approx(0.5)
+    assert lr(149) == pytest.approx(0.5 * (0.001 + 0.999 * 0.5 * (1 + math.cos(math.pi * 44 / 45))))
+    assert all(lr(step) > lr(step + 1) for step in [*range(10, 99), *range(105, 149)])
+
+
+def test_learning_rate_of_one_schedule() -> None:
+    lr = plan(push_lr=0.0).lr
+    assert lr(15) == pytest.approx(1.0)  # a tenth of all 150 steps
+    assert all(lr(step) > lr(step + 1) for step in range(15, 149))
+    nfad = plan(push=False).lr
+    assert [nfad(step) for step in range(150)] == [lr(step) for step in range(150)]
+
+
+# --- learning
+
+
+@pytest.fixture(scope="module")
+def learnt(tmp_path_factory: pytest.TempPathFactory) -> Trainer:
+    made = make(tmp_path_factory.mktemp("learnt"))
+    made.run()
+    return made
+
+
+def test_training_moves_every_weight_and_learns_the_normals(learnt: Trainer, tmp_path: Path) -> None:
+    before = dict(make(tmp_path).model.levels.named_parameters())
+    for name, after in learnt.model.levels.named_parameters():
+        assert not torch.equal(after, before[name]), name
+    rows = log_rows(learnt.work)
+    likelihood = [float(row["likelihood"]) for row in rows[:80]]
+    assert np.mean(likelihood[-10:]) < np.mean(likelihood[:10]) - 0.005
+
+
+def test_known_anomalies_become_unlikely_and_only_with_them(learnt: Trainer, tmp_path: Path) -> None:
+    """The defects lie where normals do: likelihood alone cannot see them, the boundary-guided push can."""
+    plain = make(tmp_path, loss={"method": "nfad"})
+    plain.run()
+    for level in range(2):
+        assert gaps(learnt)[level] > 1.5
+        assert abs(gaps(plain)[level]) < 0.3
+
+
+def test_wrong_labels_are_noticed(tmp_path: Path) -> None:
+    """With masks that point at normal positions the separation is lost: it was the labels that gave it."""
+    wrong = make(tmp_path, [known(ELSEWHERE)])
+    wrong.run()
+    assert max(gaps(wrong)) < 0.3
+
+
+def test_the_boundary_parts_unseen_normals_and_defects(learnt: Trainer) -> None:
+    normal, bad = store(20, seed=8), store(20, seed=9, centre=1.0)
+    for i, constants in enumerate(learnt.constants()):
+        assert np.mean(log_p(learnt.model, normal.levels[i], i) < constants.boundary) < 0.15
+        assert np.mean(log_p(learnt.model, bad.levels[i], i)[:, DEFECT[i]] < constants.boundary) > 0.9
+
+
+def test_same_seed_same_bits(tmp_path: Path) -> None:
+    first, second, other = (
+        make(tmp_path / name, train=SHORT, seed=seed) for name, seed in (("a", 3), ("b", 3), ("c", 4))
+    )
+    for made in (first, second, other):
+        made.work.mkdir()
+        made.run()
+    assert same(state(first), state(second))
+    assert not same(state(first), state(other))
+    assert (first.work / LOG).read_bytes() == (second.work / LOG).read_bytes()
+
+
+def test_log_tells_the_phases_apart(learnt: Trainer) -> None:
+    rows = log_rows(learnt.work)
+    assert [int(row["step"]) for row in rows] == list(range(160))
+    assert all(math.isnan(float(row["boundary0"])) for row in rows[:80])
+    assert all(math.isfinite(float(row[f"boundary{i}"])) for row in rows[80:] for i in range(2))
+    assert {float(row["push"]) for row in rows[:80]} == {0.0}
+    assert max(float(row["push"]) for row in rows[80:]) > 0
+    assert float(rows[8]["lr"]) == pytest.approx(1e-2)
+
+
+def test_a_step_is_balanced_two_to_one(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Twice as many normal as anomalous features; of these, the pseudo ones have their share."""
+    real, pseudo = known(DEFECT), known(DEFECT, seed=3)
+    made = make(tmp_path, [real, pseudo])
+    taken: dict[tuple[int, int], int] = {}
+    rows = made._rows
+
+    def counted(source: FeatureStore, level: int, image: Any, position: Any) -> Tensor:
+        found = rows(source, level, image, position)
+        taken[id(source), level] = taken.get((id(source), level), 0) + found.numel() // CHANNELS[level]
+        return found
+
+    monkeypatch.setattr(made, "_rows", counted)
+    made._one_step(0)
+    assert taken == {(id(made.normals), 0): 128, (id(made.normals), 1): 64}  # phase 1: normals alone
+    taken.clear()
+    made._one_step(made.schedule.push_at)
+    assert taken == {
+        (id(made.normals), 0): 128, (id(real.store), 0): 48, (id(pseudo.store), 0): 16,
+        (id(made.normals), 1): 64, (id(real.store), 1): 24, (id(pseudo.store), 1): 8,
+    }  # fmt: skip
+
+
+@pytest.mark.parametrize("method", ["nfad", "bgad-wo"])
+def test_methods_without_anomalies_never_look_at_them(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, method: str
+) -> None:
+    made = make(tmp_path, loss={"method": method}, train=SHORT)
+    rows, sources = made._rows, set()
+
+    def watched(source: FeatureStore, *rest: Any) -> Tensor:
+        sources.add(id(source))
+        return rows(source, *rest)
+
+    monkeypatch.setattr(made, "_rows", watched)
+    made.run()
+    assert sources == {id(made.normals)}
+    assert {float(row["push"]) for row in log_rows(tmp_path)} == {0.0}
+
+
+# --- anomalies without masks
+
+
+def test_without_a_mask_the_least_likely_positions_are_taken(tmp_path: Path) -> None:
+    group = known([list(range(16)), list(range(4))], marked=False, centre=4.0)
+    group.marked[2] = True
+    for level, cells in zip(group.cells, ELSEWHERE, strict=True):
+        level[2] = np.array(cells)
+    made = make(tmp_path, [group], loss={"instance_share": 0.125})
+    made._choose_instances()
+    for i in range(2):
+        found = log_p(made.model, group.store.levels[i], i)
+        for image in range(6):
+            if image == 2:
+                assert group.cells[i][image].tolist() == ELSEWHERE[i]  # has a mask: left as it is
+            else:
+                count = 2 if i == 0 else 1  # an eighth of 16; of 4, at least one
+                assert sorted(group.cells[i][image]) == sorted(np.argsort(found[image])[:count])
+                assert sorted(group.cells[i][image]) == DEFECT[i]  # the cluster is far away, so it is found
+
+
+def test_only_those_positions_are_pushed(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    group = known([list(range(16)), list(range(4))], marked=False, centre=4.0)
+    made = make(tmp_path, [group], train=SHORT)
+    rows = made._rows
+    used: dict[int, set[int]] = {0: set(), 1: set()}
+
+    def watched(source: FeatureStore, level: int, image: Any, position: Any) -> Tensor:
+        if source is group.store:
+            used[level] |= set(position.tolist())
+        return rows(source, level, image, position)
+
+    monkeypatch.setattr(made, "_rows", watched)
+    made._one_step(made.schedule.push_at)
+    assert used == {0: {5, 6}, 1: {3}}
+
+
+def test_bad_images_without_masks_teach_too(tmp_path: Path) -> None:
+    everywhere = [list(range(16)), list(range(4))]
+    marked_by_hand = make(tmp_path / "plain", [known(everywhere, centre=1.5)], loss={"method": "nfad"})
+    without = make(tmp_path / "without", [known(everywhere, marked=False, centre=1.5)])
+    for made in (marked_by_hand, without):
+        made.work.mkdir()
+        made.run()
+    for level in range(2):
+        assert gaps(without, 1.5)[level] > gaps(marked_by_hand, 1.5)[level] + 0.7
+
+
+# --- what the model remembers
+
+
+def test_constants_are_those_of_the_normals(learnt: Trainer) -> None:
+    for i, found in enumerate(learnt.constants()):
+        exact = log_p(learnt.model, learnt.normals.levels[i], i).astype(np.float64)
+        assert found.centre == pytest.approx(exact.mean(), rel=1e-5)
+        assert found.spread == pytest.approx(exact.std(), rel=1e-4)
+        assert found.highest == pytest.approx(exact.max(), rel=1e-5)
+        assert found.boundary == pytest.approx(np.quantile(exact, 0.01), rel=1e-4)
+
+
+def test_features_are_standardised_unless_told_otherwise(tmp_path: Path) -> None:
+    made = make(tmp_path)
+    mean, std = made.normals.moments(0)
+    assert np.array_equal(made.levels[0].mean.numpy(), mean)
+    assert np.array_equal(made.levels[0].std.numpy(), std)
+    plain = make(tmp_path, flow={"standardise": False})
+    assert set(plain.levels[0].std.tolist()) == {1.0}
+
+
+def test_a_run_that_diverges_says_so(tmp_path: Path) -> None:
+    made = make(tmp_path)
+    made.normals.levels[1][:] = np.nan
+    with pytest.raises(ModelError, match=r"diverged at step 0: lower train\.lr"):
+        made.run()
+
+
+# --- stopping and going on
+
+
+def interrupted(made: Trainer, at: int) -> None:
+    """Ctrl-C during step `at`."""
+    one_step = made._one_step
+
+    def step(number: int) -> dict[str, float]:
+        if number == at:
+            signal.raise_signal(signal.SIGINT)
+        return one_step(number)
+
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr(made, "_one_step", step)
+        with pytest.raises(KeyboardInterrupt):
+            made.run()
+
+
+@pytest.mark.parametrize("marked", [True, False])
+def test_stopping_again_and_again_changes_nothing(tmp_path: Path, marked: bool) -> None:
+    def fresh(name: str) -> Trainer:
+        (tmp_path / name).mkdir(exist_ok=True)
+        cells = DEFECT if marked else [list(range(16)), list(range(4))]
+        return make(tmp_path / name, [known(cells, marked, centre=1.5)], train=SHORT)
+
+    whole = fresh("whole")
+    whole.run()
+    # in phase 1, at its end, at the first step of phase 2, and around a new choice of instances
+    for at in (2, 5, 6, 6 + INSTANCE_REFRESH - 1, 6 + INSTANCE_REFRESH + 3):
+        piece = fresh("pieces")
+        piece.restore()
+        interrupted(piece, at)
+        assert piece.step == at + 1  # the step was ended, not torn
+    last = fresh("pieces")
+    assert last.restore()
+    assert last.step == 6 + INSTANCE_REFRESH + 4
+    last.run()
+    assert same(state(last), state(whole))
+    assert (last.work / LOG).read_bytes() == (whole.work / LOG).read_bytes()
+    assert signal.getsignal(signal.SIGINT) is signal.default_int_handler
+
+
+def test_rows_logged_after_the_checkpoint_come_once(tmp_path: Path) -> None:
+    first = make(tmp_path, train=SHORT)
+    interrupted(first, 7)
+    checkpoint = (tmp_path / CHECKPOINT).read_bytes()
+    second = make(tmp_path, train=SHORT)
+    second.restore()
+    interrupted(second, 11)
+    (tmp_path / CHECKPOINT).write_bytes(checkpoint)  # killed between log and checkpoint, and in the middle of a row
+    with (tmp_path / LOG).open("a") as file:
+        file.write("12,0.00")
+    third = make(tmp_path, train=SHORT)
+    third.restore()
+    assert third.step == 8
+    third.run()
+    assert [int(row["step"]) for row in log_rows(tmp_path)] == list(range(52))
+
+
+def test_a_run_killed_before_its_first_checkpoint_starts_its_log_again(tmp_path: Path) -> None:
+    first = make(tmp_path, train=SHORT)
+    interrupted(first, 3)
+    (tmp_path / CHECKPOINT).unlink()
+    second = make(tmp_path, train=SHORT)
+    assert not second.restore()
+    second.run()
+    assert [int(row["step"]) for row in log_rows(tmp_path)] == list(range(52))
+
+
+def test_another_run_is_not_taken_for_this_one(tmp_path: Path) -> None:
+    interrupted(make(tmp_path, train=SHORT), 3)
+    with pytest.raises(ModelError, match="other data or settings"):
+        make(tmp_path, key="another", train=SHORT).restore()
+
+
+def test_checkpoints_are_saved_on_the_way(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(trainer, "CHECKPOINT_SECONDS", 0.0)
+    made = make(tmp_path, train=SHORT)
+    steps = []
+    made.watch = lambda step, row: steps.append((step, saved_step(tmp_path)))
+    made.run()
+    assert steps == [(i, i - 1) for i in range(1, 53)]  # each step finds the one before saved
+
+
+def saved_step(work: Path) -> int:
+    if not (work / CHECKPOINT).exists():
+        return 0
+    with safetensors.safe_open(work / CHECKPOINT, framework="np") as file:
+        return int(json.loads(file.metadata()["note"])["step"])
+
+
+DRIVER = """
+import sys, time
+from bgad import trainer
+from bgad.cli import main
+
+trainer.CHECKPOINT_SECONDS = 0.05
+one_step = trainer.Trainer._one_step
+wait_at = int(sys.argv.pop(1))
+
+def slow(self, step):
+    time.sleep(60 if step == wait_at else 0.03)
+    return one_step(self, step)
+
+trainer.Trainer._one_step = slow
+sys.exit(main(sys.argv[1:]))
+"""
+
+
+def test_killed_twice_and_interrupted_once_it_is_the_same_model(
+    data_set: Path,
+    model: Path,
+    tmp_path: Path,
+    monkeypatch: pytest.MonkeyPatch,
+    capsys: pytest.CaptureFixture[str],
+) -> None:
+    """From the command line; `model` was trained with the same recipe in one go."""
+    recipe, out, work = tmp_path / "recipe.toml", tmp_path / "plate.bgad", tmp_path / "plate.bgad.work"
+    recipe.write_text(to_toml(tiny_config()))
+    arguments = ["train", str(data_set), "--out", str(out), "--config", str(recipe), "--known", "4", "--device", "cpu"]
+
+    def killed_at(step: int, *options: str) -> str:
+        command = [sys.executable, "-c", DRIVER, str(step + 10), *arguments, "--memory", "0.000001", *options]
+        with subprocess.Popen(command, stderr=subprocess.PIPE, text=True) as process:
+            end = time.monotonic() + 100
+            while saved_step(work) < step and process.poll() is None and time.monotonic() < end:
+                time.sleep(0.01)
+            time.sleep(random.uniform(0, 0.15))  # in the middle of whatever it does then
+            process.kill()
+            _, said = process.communicate(timeout=60)
+        assert process.returncode == -signal.SIGKILL, said
+        return said
+
+    killed_at(4)
+    first = saved_step(work)
+    assert 4 <= first < 30  # phase 1
+    said = killed_at(33, "--resume")
+    assert 33 <= saved_step(work) < 46  # phase 2
+    assert f"going on from step {first} of 50" in said
+
+    one_step = Trainer._one_step
+
+    def step(self: Trainer, number: int) -> dict[str, float]:
+        if number == 46:
+            signal.raise_signal(signal.SIGINT)
+        return one_step(self, number)
+
+    monkeypatch.setattr(Trainer, "_one_step", step)
+    assert main([*arguments, "--resume"]) == 130
+    assert "go on with the same command and --resume" in capsys.readouterr().err
+    assert saved_step(work) == 47
+    assert not out.exists()
+
+    monkeypatch.undo()
+    assert main([*arguments, "--resume"]) == 0
+    assert (out / "flow.safetensors").read_bytes() == (model / "flow.safetensors").read_bytes()
+    assert (out / LOG).read_bytes() == (model / LOG).read_bytes()
+    assert not work.exists()
