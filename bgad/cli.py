@@ -383,9 +383,9 @@ def _pseudo(arguments: argparse.Namespace) -> int:
     outputs.check_folder(arguments.out.parent)
     dataset = folders.load(arguments.data)
     from bgad import pseudo
-    from bgad.learn import Options, scan_images
+    from bgad.learn import MAX_BAD, scan_images
 
-    dataset, scan = scan_images(dataset, Options.max_bad)
+    dataset, scan = scan_images(dataset, MAX_BAD)
     for note in dataset.notes:
         console.warn(note)
     normals = sum(s.label == 0 and s.split != "test" for s in dataset.samples)

@@ -103,8 +103,8 @@ class PseudoConfig:
 class TrainConfig:
     """The schedule. A step takes `images` x `positions` features of each level."""
 
-    steps: int = 500  # phase 1: normals only
-    push_steps: int = 200  # phase 2: boundary guided
+    steps: int = 400  # phase 1: normals only
+    push_steps: int = 150  # phase 2: boundary guided
     epochs: int = 0  # instead of steps: passes over all features of all normals, both phases together
     push_start: float = 0.04  # with epochs: the share of the schedule that is phase 1
     images: int = 32
@@ -164,7 +164,7 @@ class Config:
             "train.positions",
             f"one number for each of the {len(self.backbone.strides)} strides",
         )
-        _need(self.seed >= 0, "seed", "0 or more")
+        _need(0 <= self.seed < 2**32, "seed", "0 or more, below 2 to the 32nd")
         return self
 
 
@@ -236,8 +236,8 @@ def override(config: Config, assignments: list[str]) -> Config:
         nested: Any = _toml_value(value.strip())
         for part in reversed(key.strip().split(".")):
             nested = {part: nested}
-        config = from_dict(nested, config, "--set")
-    return config
+        config = _merge(config, nested, "--set", "")
+    return config.check()  # only now: keys that depend on each other are set one after the other
 
 
 def _toml_value(text: str) -> Any:

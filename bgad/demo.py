@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import shutil
 from dataclasses import replace
 from pathlib import Path
 from typing import Any
@@ -31,8 +30,9 @@ def run_demo(out: Path, methods: list[str], seeds: int, known: int, device: str)
                 config = replace(config, loss=replace(config.loss, method=method))
                 first = method == methods[-1] and seed == 0
                 model = out / (f"{category.name}.bgad" if first else f"{category.name}-{method}-{seed}.bgad")
-                shutil.rmtree(model.with_name(f"{model.name}.work"), ignore_errors=True)
-                detector = train(category, model, config=config, known=known, device=device, overwrite=True)
+                detector = train(
+                    category, model, resume=True, config=config, known=known, device=device, overwrite=True
+                )
                 cell, section, images = evaluate(detector, folders.load(category), data="demo")
                 cells.append(cell)
                 rows += [{"category": category.name, "method": method, "seed": seed, **row} for row in images]

@@ -20,6 +20,7 @@ from bgad.scorer import BaseScorer
 from bgad.types import FloatArray
 
 SHARPNESS = 4.0  # of the step from inside to outside, per unit of log p / d
+TAIL = 0.02
 FLOW_FILE, BACKBONE_FILE = "flow.safetensors", "backbone.safetensors"
 
 
@@ -94,7 +95,8 @@ def fuse(log_p: list[Tensor], constants: list[Tensor], size: int, config: ScoreC
     """One anomaly map (B, size, size) of all levels; higher is stranger.
 
     `boundary`: a sigmoid of how far a feature lies beyond its level's boundary b_n, averaged over levels: 0 well
-    inside, 1/2 on the boundary, 1 far outside. As it is bounded, one freak feature of one level cannot decide alone.
+    inside, 1/2 on the boundary, about 1 far outside, so that one freak feature of one level cannot decide alone. A
+    slow logarithm keeps the order of what lies far outside.
     `standard`: how many standard deviations of the training normals below their mean, averaged over levels.
     `probability`: the paper's 1 - exp(log p), relative to the most likely training normal, averaged likewise.
     """
@@ -102,7 +104,8 @@ def fuse(log_p: list[Tensor], constants: list[Tensor], size: int, config: ScoreC
     for values, constant in zip(log_p, constants, strict=True):
         centre, spread, highest, boundary = constant.unbind()
         if config.fusion == "boundary":
-            strange = torch.sigmoid(SHARPNESS * (boundary - values))
+            beyond = boundary - values
+            strange = torch.sigmoid(SHARPNESS * beyond) + TAIL * torch.log1p(beyond.clamp(min=0.0))
         elif config.fusion == "standard":
             strange = (centre - values) / spread
         else:

@@ -28,30 +28,31 @@ from bgad.config import Config, to_dict
 from bgad.data import folders
 from bgad.data.split import Split, holdout_size, make_split
 from bgad.detector import Detector, ScoringModel, run_model, weights
-from bgad.errors import BgadError, DataError, ModelError, OutputError
+from bgad.errors import BgadError, ConfigError, DataError, ModelError, OutputError
 from bgad.features import Budget, FeatureStore
 from bgad.modelfile import Card
 from bgad.outputs import write_whole
 from bgad.trainer import CHECKPOINT, LOG, Anomalies, Trainer
 from bgad.types import BoolArray, FloatArray, Sample
 
+MAX_BAD = 10  # broken images that are skipped before training gives up
 BOUNDARY_IMAGES = 64  # training normals whose maps give the edge of normal in map units
 
 
 @dataclass(frozen=True)
 class Options:
-    """What a run needs besides the recipe."""
+    """What a run needs besides the recipe; see `train`."""
 
     out: Path
-    known: int | None = None  # anomalies to use; None: all that are there for training (10 of a test set)
-    test_share: float = 0.0
-    rate: float | None = None
-    device: str = "auto"
-    memory_gb: float = 4.0
-    max_bad: int = 10
-    resume: bool = False
-    overwrite: bool = False
-    tensorboard: Path | None = None
+    known: int | None
+    test_share: float
+    rate: float | None
+    device: str
+    memory_gb: float
+    max_bad: int
+    resume: bool
+    overwrite: bool
+    tensorboard: Path | None
 
 
 def train(
@@ -59,16 +60,27 @@ def train(
     out: str | Path | None = None,
     *,
     config: Config | None = None,
-    **options: Any,
+    known: int | None = None,
+    test_share: float = 0.0,
+    rate: float | None = None,
+    device: str = "auto",
+    memory_gb: float = 4.0,
+    max_bad: int = MAX_BAD,
+    resume: bool = False,
+    overwrite: bool = False,
+    tensorboard: Path | None = None,
 ) -> Detector:
     """Train on a data folder or manifest and write the model folder; returns the model, ready to score.
 
-    Options are the fields of `Options`: known, test_share, rate, device, memory_gb, max_bad, resume,
-    overwrite, tensorboard.
+    The options are those of `bgad train`: known anomalies to use (None: all that are there for training, 10 of a
+    test set), share of the normals to keep aside, false-reject rate, and how to run.
     """
+    if max_bad < 0 or not 0 <= test_share < 1:
+        raise ConfigError("max_bad must be 0 or more, and test_share 0 or more and below 1")
     root = Path(data)
-    chosen = Options(out=Path(out) if out else Path(f"{root.resolve().stem}.bgad"), **options)
-    return _train(root, (config or Config()).check(), chosen)
+    place = Path(out) if out else Path(f"{root.resolve().stem}.bgad")
+    options = Options(place, known, test_share, rate, device, memory_gb, max_bad, resume, overwrite, tensorboard)
+    return _train(root, (config or Config()).check(), options)
 
 
 def _train(root: Path, config: Config, options: Options) -> Detector:
@@ -100,7 +112,8 @@ def _train(root: Path, config: Config, options: Options) -> Detector:
             trainer.run()
         detector = _finish(model, trainer, dataset, split, config, options, scan.bits, torch_device, began)
     except KeyboardInterrupt:
-        console.say(f"\nstopped; what was learnt is in {work}: go on with the same command and --resume")
+        again = "" if options.resume else " and --resume"
+        console.say(f"\nstopped; what was learnt is in {work}: go on with the same command{again}")
         raise
     except OSError as error:
         raise OutputError(f"cannot write to {work}: {error.strerror or error}; go on with --resume") from error

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 import os
 from abc import ABC, abstractmethod
 from collections import deque
@@ -14,7 +15,7 @@ import numpy as np
 
 from bgad import images
 from bgad.calibration import Calibration
-from bgad.errors import BgadError
+from bgad.errors import BgadError, ModelError
 from bgad.modelfile import Card
 from bgad.types import FloatArray, ImageLike, Scores
 
@@ -92,7 +93,7 @@ class BaseScorer(ABC):
     def _score_batch(self, batch: list[ImageLike]) -> list[Scores | BgadError]:
         items = [self._prepare(image) for image in batch]
         ready = [item for item in items if not isinstance(item, BgadError)]
-        results: list[Scores] = []
+        results: list[Scores | BgadError] = []
         if ready:
             scores, maps, levels = self.run(np.stack([pixels for pixels, _ in ready]))
             results = [
@@ -102,7 +103,11 @@ class BaseScorer(ABC):
         in_order = iter(results)
         return [item if isinstance(item, BgadError) else next(in_order) for item in items]
 
-    def _finish(self, score: float, small: FloatArray, levels: tuple[FloatArray, ...], shape: Shape) -> Scores:
+    def _finish(
+        self, score: float, small: FloatArray, levels: tuple[FloatArray, ...], shape: Shape
+    ) -> Scores | BgadError:
+        if not math.isfinite(score):
+            return ModelError("the model gives no finite score for this image: train it again with a lower train.lr")
         return Scores(
             score=score,
             p_value=self.calibration.p_value(score),

@@ -40,6 +40,7 @@ from bgad.types import FloatArray
 CHECKPOINT = "checkpoint.safetensors"
 CHECKPOINT_SECONDS = 20.0
 LOG = "train.csv"
+DIVERGED = 1e6  # a loss that no sound run comes near
 WHOLE_SET_IMAGES = 400  # beyond, quantiles and moments come from an even pick of that many images
 INSTANCE_REFRESH = 20  # steps between two choices of the least likely positions of images without masks
 
@@ -189,7 +190,7 @@ class Trainer:
         for found in self.workers.each(lambda i: self._level_step(i, step, lr, chosen, pushing)):
             for name, value in found.items():
                 row[name] = row.get(name, 0.0) + value
-        if not math.isfinite(row["loss"]):
+        if not row["loss"] < DIVERGED:  # true for nan, too
             raise ModelError(f"training diverged at step {step}: lower train.lr or set train.clip")
         return row
 

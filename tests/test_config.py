@@ -61,7 +61,9 @@ def test_bad_values_are_refused(text: str, message: str) -> None:
 
 
 def test_override_takes_words_numbers_and_lists() -> None:
-    config = override(Config(), ["loss.method=nfad", "loss.tau=1", "train.positions=[8, 8, 4]", 'backbone.name="lite1"'])
+    config = override(
+        Config(), ["loss.method=nfad", "loss.tau=1", "train.positions=[8, 8, 4]", 'backbone.name="lite1"']
+    )
     assert config.loss.method == "nfad"
     assert config.loss.tau == 1.0
     assert config.train.positions == (8, 8, 4)
@@ -79,3 +81,10 @@ def test_broken_file(tmp_path: Path) -> None:
 
 def test_methods_are_the_papers() -> None:
     assert list(METHODS) == ["nfad", "bgad-wo", "bgad-full-push", "bgad"]
+
+
+def test_keys_that_depend_on_each_other_are_set_together() -> None:
+    config = override(Config(), ["backbone.strides=[8, 16]", "train.positions=[32, 16]"])
+    assert (config.backbone.strides, config.train.positions) == ((8, 16), (32, 16))
+    with pytest.raises(ConfigError, match="seed"):
+        override(Config(), [f"seed={2**32}"])

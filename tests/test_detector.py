@@ -37,13 +37,17 @@ def assert_same(found: Scores, expected: Scores) -> None:
     """To 1e-5, or to the last digits of float32 where the score is large."""
     assert found.score == pytest.approx(expected.score, rel=1e-6, abs=1e-5)
     np.testing.assert_allclose(found.map, expected.map, rtol=1e-4, atol=1e-4)
+    for a, b in zip(
+        found.levels, expected.levels, strict=True
+    ):  # before the fusion, which flattens what is far outside
+        np.testing.assert_allclose(a, b, rtol=1e-4, atol=1e-4)
     assert found.p_value == expected.p_value
     assert found.is_anomaly == expected.is_anomaly
 
 
 def test_a_score_belongs_to_the_image_not_to_its_company(detector: Detector, pictures: list[ImageLike]) -> None:
     alone = [detector.score(image) for image in pictures]
-    assert len({round(s.score, 3) for s in alone}) == 7  # they do differ
+    assert len({round(float(s.levels[0].mean()), 3) for s in alone}) == 7  # they do differ
     together = detector.score_many(pictures)
     order = np.random.default_rng(0).permutation(7)
     shuffled = detector.score_many([pictures[i] for i in order])
@@ -226,3 +230,18 @@ def test_weights_that_the_card_does_not_vouch_for_are_not_loaded(model: Path, tm
     (folder / "backbone.safetensors").write_bytes(content["backbone.safetensors"])
     with pytest.raises(ModelError, match=r"does not list backbone\.safetensors"):
         load(folder)
+
+
+def test_boundary_fusion_by_hand() -> None:
+    fine = torch.tensor([[[-1.0, -1.5], [1.0, -40.0]]])
+    coarse = torch.tensor([[[-2.0]]])
+    constants = [torch.tensor([0.0, 1.0, 0.0, -1.0]), torch.tensor([0.0, 1.0, 0.0, -2.0])]
+    found = fuse([fine, coarse], constants, 2, ScoreConfig(fusion="boundary"))[0] * 2 - 0.5  # coarse lies on its b_n
+    beyond = 1 / (1 + math.exp(-2.0)) + 0.02 * math.log(1.5)
+    expected = [[0.5, beyond], [1 / (1 + math.exp(8.0)), 1 + 0.02 * math.log(40)]]
+    torch.testing.assert_close(found, torch.tensor(expected))
+
+
+def test_boundary_fusion_keeps_the_order_far_outside() -> None:
+    far = fuse([torch.tensor([[[-10.0, -20.0, -400.0]]])], [torch.tensor([0.0, 1.0, 0.0, -1.0])], 3, ScoreConfig())
+    assert far[0, 0, 0] < far[0, 0, 1] < far[0, 0, 2] < 1.2

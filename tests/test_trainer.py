@@ -48,8 +48,11 @@ def config(**values: Any) -> Config:
     base = from_dict(
         {
             "backbone": {"strides": [4, 8], "size": 32},
-            "flow": {"blocks": 4, "width": 0.5},
-            "loss": {"method": "bgad", "tau": 0.1, "beta": 0.01, "instance_share": 0.125},
+            "flow": {"blocks": 4, "width": 0.5, "clamp": 1.9, "standardise": True},
+            "loss": {
+                "method": "bgad", "likelihood": "logsigmoid", "boundary": "set", "beta": 0.01, "tau": 0.1,
+                "weight": 1.0, "asymmetric": True, "weight_cap": 20.0, "exclude_far": True, "instance_share": 0.125,
+            },
             "pseudo": {"share": 0.25},
             "train": {
                 "steps": 80, "push_steps": 80, "images": 16, "positions": [8, 4],
