@@ -43,7 +43,7 @@ class RunningBoundary:
             order = np.sort(log_p)
             log_p = order[np.linspace(0, len(order) - 1, size).round().astype(np.int64)]
             log_p = np.random.default_rng(0).permutation(log_p)  # so that refreshing does not eat one tail first
-        self.filled, self.next = len(log_p), 0
+        self.filled, self.next = len(log_p), len(log_p) % size
         self.window[: self.filled] = log_p
 
     def update(self, log_p: FloatArray) -> None:

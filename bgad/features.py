@@ -115,6 +115,7 @@ class FeatureStore:
         n = self.count * data.shape[1]
         mean = total / n
         std = np.sqrt(np.maximum(square / n - mean**2, 1e-12))
+        std = np.maximum(std, 1e-3 * std.mean())  # a channel that is constant on normals must not decide alone
         return mean.astype(np.float32), std.astype(np.float32)
 
 

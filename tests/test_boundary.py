@@ -42,3 +42,13 @@ def test_window_before_it_is_full() -> None:
     boundary = RunningBoundary(0.5, capacity=100)
     boundary.update(np.array([1, 2, 3], np.float32))
     assert boundary.value() == 2.0
+
+
+def test_small_set_then_updates_never_sees_unset_memory() -> None:
+    boundary = RunningBoundary(0.01, capacity=1_000)
+    boundary.window[:] = np.nan  # what memory holds before it is set
+    boundary.start(np.full(300, -0.5, np.float32))
+    for _ in range(5):
+        boundary.update(np.full(250, -0.4, np.float32))
+        assert -0.5 <= boundary.value() <= -0.4
+    assert boundary.filled == 1_000

@@ -510,7 +510,7 @@ def test_killed_twice_and_interrupted_once_it_is_the_same_model(
 
     monkeypatch.setattr(Trainer, "_one_step", step)
     assert main([*arguments, "--resume"]) == 130
-    assert "go on with the same command and --resume" in capsys.readouterr().err
+    assert f"what was learnt is in {work}: go on with the same command" in capsys.readouterr().err
     assert saved_step(work) == 47
     assert not out.exists()
 
