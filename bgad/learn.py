@@ -203,6 +203,8 @@ def _work_folder(options: Options) -> Path:
 def _prepare_work(work: Path, key: str, options: Options, root: Path) -> None:
     note = work / "run.json"
     if not options.resume and work.exists():
+        if not note.exists() and any(work.iterdir()):
+            raise OutputError(f"{work} is in the way and is not ours: move it, or choose another --out")
         shutil.rmtree(work)
     if note.exists() and json.loads(note.read_text())["key"] != key:
         raise ModelError(f"{work} belongs to a run with other data or settings: give the same ones, or delete it")

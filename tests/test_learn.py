@@ -426,3 +426,12 @@ def test_real_screws(real_data: Path, tmp_path: Path) -> None:
     good: list[Any] = sorted((root / "test/good").iterdir())
     p_values = [scores.p_value for scores in trained.score_many(good)]
     assert 0.25 < np.mean(p_values) < 0.95  # 1/6 each if unseen screws looked strange, 7/12 on average as promised
+
+
+def test_a_folder_in_the_way_is_not_deleted(data_set: Path, tmp_path: Path) -> None:
+    other = tmp_path / "x.bgad.work"
+    other.mkdir()
+    (other / "precious.txt").write_text("mine")
+    with pytest.raises(OutputError, match="is in the way and is not ours"):
+        train(data_set, tmp_path / "x.bgad", config=tiny_config(), known=4, device="cpu")
+    assert (other / "precious.txt").read_text() == "mine"
