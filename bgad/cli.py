@@ -315,7 +315,7 @@ def _evaluate(arguments: argparse.Namespace) -> int:
     results = write_results(out, [cell], rows)
     _print_table([cell])
     console.say(f"figures: {results}\nreport:  {out / 'report.html'}")
-    return 0
+    return EXIT_BAD_IMAGES if any(note.startswith("left out:") for note in section.notes) else 0
 
 
 def _print_table(cells: list[dict[str, Any]]) -> None:
@@ -332,7 +332,7 @@ def _add_demo(commands: Any) -> None:
         commands,
         "demo",
         _demo,
-        "Make a small data set, train on it and show what was found. About two minutes per model on two cores.",
+        "Make a small data set, train on it and show what was found. About three minutes on two cores.",
         "examples:\n  bgad demo\n  bgad demo --methods nfad,bgad --seeds 3     (the table of the README)",
     )
     parser.add_argument("--out", type=Path, default=Path("bgad-demo"), metavar="DIR", help="default ./bgad-demo")

@@ -178,7 +178,7 @@ PRESETS: dict[str, Config] = {
     "paper": Config(
         backbone=BackboneConfig(name="tf_efficientnet_b6"),
         flow=FlowConfig(standardise=False),
-        loss=LossConfig(asymmetric=True),
+        loss=LossConfig(likelihood="nll", asymmetric=True),
         train=TrainConfig(
             epochs=200,
             push_start=0.04,  # one meta epoch of 25
@@ -186,7 +186,7 @@ PRESETS: dict[str, Config] = {
                 128,
                 32,
                 8,
-            ),  # 32 x 128 = 4,096 features a step at stride 4, every feature once an epoch
+            ),  # 32 x 128 = 4,096 features a step at stride 4; an epoch draws as many as there are
             lr=2e-4,
             push_lr=0.0,
             warmup=0.08,  # two meta epochs of 25

@@ -36,10 +36,12 @@ OUTLINE = (0, 200, 90)
 def unseen(card: Card, dataset: Dataset) -> tuple[list[Sample], int]:
     """The labelled images that the model has not seen, recognised by content, and how many it has seen."""
     roles = Split.roles_from_json(card.data["split"])
-    pool = [s for s in dataset.samples if s.split == "test"] or [s for s in dataset.samples if s.split != "train"]
+    hashes = {s.name: hash_file(s.path) for s in dataset.samples}
+    pool = [s for s in dataset.samples if s.split == "test" or roles.get(hashes[s.name]) == "test"]
+    pool = pool or [s for s in dataset.samples if s.split != "train"]
     if not pool:
         raise DataError(f"{dataset.root}: every image belongs to the training split, so nothing is left to evaluate on")
-    left = [s for s in pool if roles.get(hash_file(s.path), "test") == "test"]
+    left = [s for s in pool if roles.get(hashes[s.name], "test") == "test"]
     if not left:
         raise DataError(
             f"{dataset.root}: the model was trained or calibrated on all of these images, so nothing is left to "

@@ -22,6 +22,7 @@ import torch
 from bgad import __version__, console, images, modelfile, pseudo
 from bgad import backbone as backbones
 from bgad import device as devices
+from bgad.boundary import NORMALISER, abnormal_boundary
 from bgad.calibration import Calibration, check_rate, effective_rate
 from bgad.cells import defect_cells
 from bgad.config import Config, to_dict
@@ -101,7 +102,7 @@ def _train(root: Path, config: Config, options: Options) -> Detector:
     torch_device = devices.pick(options.device)
     devices.keep_memory()
     model = ScoringModel(config, backbones.build(config.backbone)).to(torch_device)
-    key = _run_key(config, split)
+    key = _run_key(config, split, torch_device)
     _prepare_work(work, key, options, root)
     try:
         with _board(options.tensorboard) as watch:
@@ -156,7 +157,8 @@ def scan_images(dataset: folders.Dataset, max_bad: int) -> tuple[folders.Dataset
     kept, notes, skipped, depth = [], list(dataset.notes), [], 8
     with console.bar("reading", len(dataset.samples)) as bar, ThreadPoolExecutor(2) as pool:
         for sample, (seen, bits, said) in zip(dataset.samples, pool.map(look, dataset.samples), strict=True):
-            depth = max(depth, bits)
+            if sample.split != "test":
+                depth = max(depth, bits)
             notes += said
             if seen is None:
                 skipped.append(sample.name)
@@ -211,10 +213,12 @@ def _prepare_work(work: Path, key: str, options: Options, root: Path) -> None:
     write_whole(note, json.dumps({"key": key, "data": root.name}).encode())
 
 
-def _run_key(config: Config, split: Split) -> str:
+def _run_key(config: Config, split: Split, device: torch.device) -> str:
     """Two runs with the same key make the same model."""
     masks = [folders.hash_file(s.mask) if s.mask else None for s in split.known]
-    text = json.dumps([to_dict(config), split.to_json(), masks, torch.__version__, __version__], sort_keys=True)
+    weights_file = folders.hash_file(Path(config.backbone.weights)) if config.backbone.weights else ""
+    parts = [to_dict(config), split.to_json(), masks, weights_file, device.type, torch.__version__, __version__]
+    text = json.dumps(parts, sort_keys=True)
     return hashlib.sha256(text.encode()).hexdigest()
 
 
@@ -327,8 +331,8 @@ def _finish(
             "name": dataset.name,
             "layout": dataset.layout,
             "protocol": _protocol(dataset, split),
-            "known": len(trainer.anomalies[0].marked) if trainer.anomalies else 0,
-            "notes": dataset.notes,
+            "known": len(split.known),
+            "notes": dataset.notes + split.notes,
         },
         "config": to_dict(replace(config, backbone=replace(config.backbone, weights=""))),
         "input": {
@@ -345,7 +349,7 @@ def _finish(
                 "spread": c.spread,
                 "highest": c.highest,
                 "boundary": c.boundary,
-                "abnormal_boundary": c.boundary - config.loss.tau * 10,
+                "abnormal_boundary": abnormal_boundary(c.boundary / NORMALISER, config.loss.tau) * NORMALISER,
             }
             for stride, channels, level, c in zip(
                 model.backbone.strides, model.backbone.channels, trainer.levels, constants, strict=True
@@ -361,7 +365,7 @@ def _finish(
         },
         "split": split.to_json(),
         "training": {
-            "seconds": round(time.monotonic() - began, 2),
+            "seconds": round(time.monotonic() - began + trainer.seconds_before, 2),
             "loop_seconds": round(trainer.seconds, 2),
             "steps": trainer.step,
             "device": str(device),

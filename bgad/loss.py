@@ -11,7 +11,7 @@ import torch
 import torch.nn.functional as F
 from torch import Tensor
 
-from bgad.boundary import NORMALISER
+from bgad.boundary import NORMALISER, abnormal_boundary
 from bgad.config import LossConfig
 
 # Truncated focal weight of hard normals and reversed focal weight of anomalies. The constants make both
@@ -95,5 +95,5 @@ def objective(config: LossConfig, normal: Tensor, abnormal: Tensor | None, b_n: 
         push = zero
         if a is not None:
             weight_a = abnormal_weight(a, config.weight_cap) if config.asymmetric else None
-            push = semi_push(a, b_n - config.tau, weight=weight_a, exclude_far=config.exclude_far)
+            push = semi_push(a, abnormal_boundary(b_n, config.tau), weight=weight_a, exclude_far=config.exclude_far)
     return Parts(likelihood + config.weight * (pull + push), likelihood, pull, push)

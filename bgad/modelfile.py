@@ -170,7 +170,7 @@ def describe(card: Mapping[str, Any]) -> list[str]:
     return [
         f"name        {card['name']}  (format {card['format']}, bgad {card['bgad']}, {card['created']})",
         f"data        {card['data']['name']}: {roles['train']} normals trained on, {roles['calibration']} held out, "
-        f"{card['data']['known']} known anomalies used, {roles['test']} images left for test",
+        f"{card['data']['known']} known anomalies, {roles['test']} images left for test",
         f"recipe      {config['loss']['method']} on {config['backbone']['name']}, "
         f"{config['backbone']['size']} x {config['backbone']['size']}, seed {config['seed']}",
         f"training    {training['steps']} steps in {training['seconds']:.0f} s on {training['device']}",

@@ -143,6 +143,7 @@ class Trainer:
         self.workers = Workers(len(self.levels), device)
         self.boundaries = [RunningBoundary(self.config.loss.beta) for _ in self.levels]
         self.step, self.seconds = 0, 0.0
+        self.seconds_before = 0.0  # of the loop, in earlier runs that this one goes on with
         self._started = False
         if self.config.flow.standardise and not self._resumable():
             for i, level in enumerate(self.levels):
@@ -321,7 +322,10 @@ class Trainer:
             "seconds": self.seconds,
             "started": self._started,
             "next": [b.next for b in self.boundaries],
-            "cells": [[[c.tolist() for c in level] for level in group.cells] for group in self._unmarked()],
+            "cells": [
+                [[c.tolist() for c in level] for level in group.cells]
+                for group in (self._unmarked() if self._started else [])  # before phase 2 nothing has been chosen
+            ],
         }
         temporary = self.work / f"{CHECKPOINT}.new"
         content = {key: value.detach().cpu().contiguous() for key, value in tensors.items()}
@@ -340,9 +344,12 @@ class Trainer:
         if not path.exists():
             (self.work / LOG).unlink(missing_ok=True)  # its steps are lost and come again
             return False
-        with safetensors.safe_open(path, framework="pt") as file:
-            note: dict[str, Any] = json.loads(file.metadata()["note"])
-            tensors = {key: file.get_tensor(key) for key in file.keys()}  # noqa: SIM118
+        try:
+            with safetensors.safe_open(path, framework="pt") as file:
+                note: dict[str, Any] = json.loads(file.metadata()["note"])
+                tensors = {key: file.get_tensor(key) for key in file.keys()}  # noqa: SIM118
+        except safetensors.SafetensorError as error:
+            raise ModelError(f"{path} is damaged ({error}): delete {self.work} and start again") from error
         if note["key"] != self.run_key:
             raise ModelError(
                 f"{self.work} belongs to a run with other data or settings: give the same ones, or delete it"
@@ -359,9 +366,10 @@ class Trainer:
             window = tensors[f"window.{i}"].numpy()
             boundary.window[: len(window)] = window
             boundary.filled, boundary.next = len(window), note["next"][i]
-        for group, cells in zip(self._unmarked(), note["cells"], strict=True):
+        for group, cells in zip(self._unmarked() if note["started"] else [], note["cells"], strict=True):
             group.cells = [[np.array(c, np.int64) for c in level] for level in cells]
         self.step, self.seconds, self._started = note["step"], note["seconds"], note["started"]
+        self.seconds_before = self.seconds
         self._trim_log()
         return True
 

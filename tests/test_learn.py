@@ -135,7 +135,7 @@ def test_likelihood_alone_ignores_the_anomalies(data_set: Path, tmp_path: Path) 
     quick(data_set, tmp_path / "some.bgad", config=config, known=4)
     assert (tmp_path / "none.bgad" / FLOW).read_bytes() == (tmp_path / "some.bgad" / FLOW).read_bytes()
     card = modelfile.read(tmp_path / "some.bgad").data
-    assert card["data"]["known"] == 0  # drawn, but not used
+    assert card["data"]["known"] == 4  # set aside, though not used
 
 
 def test_without_known_anomalies_it_warns_and_trains(
