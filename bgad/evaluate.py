@@ -30,6 +30,7 @@ RATES = (0.001, 0.005, 0.01, 0.02, 0.05, 0.1, 0.2)
 MAX_MAP_PIXELS = 200_000_000  # of all maps together; beyond, every k-th pixel of rows and columns is measured
 THUMB = 224
 GALLERY = 30
+HISTOGRAM_REACH = 3  # times the way from the most likely feature to the abnormal boundary
 OUTLINE = (0, 200, 90)
 
 
@@ -37,8 +38,12 @@ def unseen(card: Card, dataset: Dataset) -> tuple[list[Sample], int]:
     """The labelled images that the model has not seen, recognised by content, and how many it has seen."""
     roles = Split.roles_from_json(card.data["split"])
     hashes = {s.name: hash_file(s.path) for s in dataset.samples}
-    pool = [s for s in dataset.samples if s.split == "test" or roles.get(hashes[s.name]) == "test"]
-    pool = pool or [s for s in dataset.samples if s.split != "train"]
+    divided = any(s.split == "test" for s in dataset.samples)
+    pool = [
+        s
+        for s in dataset.samples
+        if s.split == "test" or (s.split == "" and (not divided or roles.get(hashes[s.name]) == "test"))
+    ]
     if not pool:
         raise DataError(f"{dataset.root}: every image belongs to the training split, so nothing is left to evaluate on")
     left = [s for s in pool if roles.get(hashes[s.name], "test") == "test"]
@@ -243,7 +248,9 @@ def _histograms(
                 anomalous.append(values.ravel()[defect_cells(mask, grid)])
         groups = [np.concatenate(g) if g else np.empty(0, np.float32) for g in (normal, anomalous)]
         both = np.concatenate([*groups, [level["boundary"], level["abnormal_boundary"]]])
-        edges = np.linspace(np.quantile(both, 0.002), both.max(), 61)
+        highest = float(both.max())
+        lowest = highest - HISTOGRAM_REACH * (highest - level["abnormal_boundary"])  # all beyond is in the first bar
+        edges = np.linspace(max(float(np.quantile(both, 0.002)), lowest), highest, 61)
         counts = [np.histogram(np.clip(g, edges[0], edges[-1]), edges)[0].astype(float).tolist() for g in groups]
         found.append(
             report.LevelHistogram(

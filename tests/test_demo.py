@@ -44,8 +44,8 @@ def test_demo_end_to_end(tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys
     stored = json.loads((out / "results.json").read_text())
     keys = ("data", "category", "protocol", "method", "known", "seed")
     assert [tuple(cell[key] for key in keys) for cell in stored["cells"]] == [
-        ("demo", "fabric", "multi-class", "nfad", 0, 0),
-        ("demo", "washer", "multi-class", "nfad", 0, 0),
+        ("demo", "fabric", "multi-class", "nfad", 4, 0),
+        ("demo", "washer", "multi-class", "nfad", 4, 0),
         ("demo", "fabric", "multi-class", "bgad", 4, 0),
         ("demo", "washer", "multi-class", "bgad", 4, 0),
     ]

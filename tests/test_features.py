@@ -166,7 +166,8 @@ def test_moments_are_those_of_numpy(tmp_path: Path) -> None:
         mean, std = made.moments(level)
         exact = made.levels[level].astype(np.float64)
         np.testing.assert_allclose(mean, exact.mean((0, 1)), rtol=1e-6)
-        np.testing.assert_allclose(std, np.maximum(exact.std((0, 1)), 1e-6), rtol=1e-4)
+        spread = np.maximum(exact.std((0, 1)), 1e-6)
+        np.testing.assert_allclose(std, np.maximum(spread, 1e-3 * spread.mean()), rtol=1e-4)
     assert made.moments(0)[1][2] > 0  # a channel that never moves can still be divided by
 
 

@@ -246,7 +246,7 @@ def test_links_inside_the_manifest_folder_are_fine(tmp_path: Path) -> None:
         ("a.csv", b"path,lable\n1.png,0\n", "row 1: no column 'label'"),
         ("a.csv", b"path,label\n\xff\xfe,0\n", "UTF-8 csv"),
         ("a.csv", b'path,label\n"1.png,0\n', "cannot be read|not"),
-        ("a.csv", b"path,label\n", "no normal images"),
+        ("a.csv", b"path,label\n", "no images found"),
         ("a.csv", b"path,label\n1.png\n", "row 2: label is missing"),
         ("a.jsonl", b"{", "row 1: is not JSON"),
         ("a.jsonl", b"[1]\n", "row 1: must be an object"),
