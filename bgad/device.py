@@ -36,8 +36,8 @@ def pick(name: str) -> torch.device:
 def keep_memory() -> None:
     """Let glibc keep freed buffers of up to 32 MiB instead of giving them back to the kernel.
 
-    Each step frees and asks for the same few megabytes; without this, most of the time of a step on the CPU
-    goes into page faults (measured in benchmarks/flow.py).
+    Each step frees and asks for the same few megabytes; without this, a third or more of a step on the CPU goes into
+    page faults.
     """
     if platform.system() != "Linux" or platform.libc_ver()[0] != "glibc":
         return

@@ -128,7 +128,7 @@ class ConditionalFlow(nn.Module):
 
 
 class _TrainingPass(torch.autograd.Function):
-    """The blocks with a backward pass written out: the same numbers as autograd's, in about half the time.
+    """The blocks with a backward pass written out: the same numbers as autograd's, sooner.
 
     Autograd would make a zero-filled gradient of every stacked weight for each block and a dozen small tensors in
     between; here each gradient is written once, in place, and the activations are kept as they are.
