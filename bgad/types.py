@@ -29,6 +29,8 @@ class Sample:
     defect: str = GOOD  # defect class; GOOD for a normal image
     mask: Path | None = None  # where the defect is; None when nobody marked it
     split: str = ""  # "train", "test", or "" where the layout does not say
+    box: tuple[int, int, int, int] | None = None  # left, top, right, bottom: the tile of the picture that this is
+    more_masks: tuple[Path, ...] = ()  # files that mark the rest of the defect, where one is not all
 
 
 @dataclass(frozen=True, slots=True)

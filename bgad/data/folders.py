@@ -6,7 +6,7 @@ import csv
 import hashlib
 import json
 from collections.abc import Iterable, Iterator
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from pathlib import Path, PureWindowsPath
 from typing import Any, Literal
 
@@ -32,7 +32,7 @@ class Dataset:
     name: str
     root: Path
     samples: list[Sample]
-    layout: Literal["mvtec", "plain", "manifest"]
+    layout: Literal["mvtec", "plain", "manifest", "catalog"]
     notes: list[str] = field(default_factory=list)
 
 
@@ -55,33 +55,37 @@ def load(root: str | Path, *, need_normals: bool = True) -> Dataset:
     return dataset
 
 
-def hash_file(path: Path) -> str:
-    """The sha256 of a file's bytes, in hexadecimal."""
+def hash_file(path: Path, more: str = "") -> str:
+    """The sha256 of a file's bytes, followed by `more`, in hexadecimal."""
     try:
         with path.open("rb") as file:
-            return hashlib.file_digest(file, "sha256").hexdigest()
+            found = hashlib.file_digest(file, "sha256")
     except OSError as error:
         raise DataError(f"{path}: cannot be read: {error.strerror}") from error
+    found.update(more.encode())
+    return found.hexdigest()
 
 
 def _folder(root: Path) -> Dataset:
-    folders = _subfolders(root)
-    if _is_category(root):
-        return _mvtec(root)
+    folders = subfolders(root)
+    if is_category(root):
+        return read_mvtec(root)
     if any(folder.name.lower() in NORMAL_NAMES for folder in folders):
         return _plain(root, folders)
-    categories = [folder.name for folder in folders if _is_category(folder)]
+    categories = [folder.name for folder in folders if is_category(folder)]
     if categories:
-        raise DataError(f"{root}: holds data sets in its folders; give one of them: {_some(categories, 20)}")
-    held = _some([f"{folder.name}/" for folder in folders], 8) if folders else "no folders"
+        raise DataError(f"{root}: holds data sets in its folders; give one of them: {some(categories, 20)}")
+    held = some([f"{folder.name}/" for folder in folders], 8) if folders else "no folders"
     raise DataError(f"{root}: {_LAYOUTS}; found {held}")
 
 
-def _is_category(folder: Path) -> bool:
-    return any(sub.name.lower() in NORMAL_NAMES for sub in _subfolders(folder / "train"))
+def is_category(folder: Path) -> bool:
+    """True for a folder in the MVTec layout."""
+    return any(sub.name.lower() in NORMAL_NAMES for sub in subfolders(folder / "train"))
 
 
-def _subfolders(folder: Path) -> list[Path]:
+def subfolders(folder: Path) -> list[Path]:
+    """The folders in a folder, natural-sorted, without hidden ones; none where there is no such folder."""
     if not folder.is_dir():
         return []
     try:
@@ -91,7 +95,8 @@ def _subfolders(folder: Path) -> list[Path]:
     return sorted(found, key=images.natural_key)
 
 
-def _mvtec(root: Path) -> Dataset:
+def read_mvtec(root: Path) -> Dataset:
+    """One category: train/<class>, test/<class> and ground_truth/<class>."""
     samples: list[Sample] = []
     loose: list[str] = []
     for split in ("train", "test"):
@@ -107,7 +112,7 @@ def _mvtec(root: Path) -> Dataset:
     wanted = {s.name: [Path(*Path(s.name).parts[1:]).with_suffix("").as_posix()] for s in samples}
     samples, notes = _attach_masks(samples, root / "ground_truth", wanted)
     if loose:
-        notes.append(f"not used, outside of a class folder: {_some(loose)}")
+        notes.append(f"not used, outside of a class folder: {some(loose)}")
     return Dataset(root.resolve().name, root, samples, "mvtec", notes)
 
 
@@ -130,7 +135,7 @@ def _plain(root: Path, folders: list[Path]) -> Dataset:
     masks = next((folder for folder in folders if folder.name.lower() == "masks"), root / "masks")
     samples, notes = _attach_masks(samples, masks, wanted)
     if unused:
-        notes.append(f"folders not used: {_some(unused)}")
+        notes.append(f"folders not used: {some(unused)}")
     return Dataset(root.resolve().name, root, samples, "plain", notes)
 
 
@@ -155,13 +160,13 @@ def _attach_masks(samples: list[Sample], folder: Path, wanted: dict[str, list[st
             raise DataError(f"{mask}: is the mask of both {both}; rename one of them and give it its own mask")
         if mask:
             owner[mask] = sample
-        result.append(Sample(sample.path, sample.name, sample.label, sample.defect, mask, sample.split))
+        result.append(replace(sample, mask=mask))
     used = {*owner, *(partner(sample) for sample in samples if not sample.label)}
     alone = [path.relative_to(folder.parent).as_posix() for found in masks.values() for path in found]
     alone = [name for name in alone if folder.parent / name not in used]
     bare = [sample.name for sample in result if sample.label and not sample.mask]
-    notes = [f"mask without an image: {_some(alone)}"] if alone else []
-    return result, notes + ([f"anomaly without a mask: {_some(bare)}"] if bare and owner else [])
+    notes = [f"mask without an image: {some(alone)}"] if alone else []
+    return result, notes + ([f"anomaly without a mask: {some(bare)}"] if bare and owner else [])
 
 
 def _manifest(file: Path) -> Dataset:
@@ -182,8 +187,8 @@ def _manifest(file: Path) -> Dataset:
         raise DataError(f"{file}: cannot be read as UTF-8 {file.suffix[1:]}: {error}") from error
     bare = [sample.name for sample in samples.values() if sample.label and not sample.mask]
     masked = any(sample.mask for sample in samples.values())
-    notes = [f"anomaly without a mask: {_some(bare)}"] if bare and masked else []
-    notes += [f"columns not used: {_some(unknown)}"] if unknown else []
+    notes = [f"anomaly without a mask: {some(bare)}"] if bare and masked else []
+    notes += [f"columns not used: {some(unknown)}"] if unknown else []
     return Dataset(file.stem, file.parent, list(samples.values()), "manifest", notes)
 
 
@@ -263,7 +268,8 @@ def _inside(folder: Path, name: str, where: str) -> Path:
     return path
 
 
-def _some(names: Iterable[str], most: int = 5) -> str:
+def some(names: Iterable[str], most: int = 5) -> str:
+    """The first few names for a message, and how many more there are."""
     names = list(names)
     rest = f" and {len(names) - most} more" if len(names) > most else ""
     return ", ".join(names[:most]) + rest

@@ -1,0 +1,73 @@
+"""A sample -> its pixels, its mask and its hash: the whole picture, or the tile of it that the sample is."""
+
+from __future__ import annotations
+
+from functools import lru_cache
+from pathlib import Path
+from typing import Any
+
+import numpy.typing as npt
+
+from bgad import images
+from bgad.data.folders import hash_file
+from bgad.errors import DataError, ImageError
+from bgad.types import BoolArray, Sample
+
+AnyArray = npt.NDArray[Any]
+Box = tuple[int, int, int, int]
+
+
+def read(sample: Sample, bits: int | None = None) -> AnyArray:
+    """The pixels of a sample, as `images.read` gives them."""
+    if sample.box is None:
+        return images.read(sample.path, bits=bits)
+    return _crop(_whole(sample.path, _stamp(sample.path), bits), sample.box, sample.path)
+
+
+def read_mask(sample: Sample) -> BoolArray | None:
+    """Where the defect is, in the pixel grid of the sample; None where nobody marked it."""
+    if sample.mask is None:
+        return None
+    mask = _marked(sample.mask, sample.box)
+    for path in sample.more_masks:
+        more = _marked(path, sample.box)
+        if more.shape != mask.shape:
+            raise DataError(f"{path}: has another size than {sample.mask.name}, the other mask of {sample.name}")
+        mask = mask | more
+    return mask
+
+
+def digest(sample: Sample) -> str:
+    """The sha256 that recognises the sample: of the file, and of the place in it if the sample is a tile."""
+    return hash_file(sample.path, "" if sample.box is None else " ".join(map(str, sample.box)))
+
+
+@lru_cache(maxsize=8)  # the tiles of one picture are read one after the other: decode it once
+def _whole(path: Path, stamp: tuple[int, int], bits: int | None) -> AnyArray:
+    return images.read(path, bits=bits)
+
+
+@lru_cache(maxsize=8)
+def _whole_mask(path: Path, stamp: tuple[int, int]) -> BoolArray:
+    return images.read_mask(path)
+
+
+def _marked(path: Path, box: Box | None) -> BoolArray:
+    return images.read_mask(path) if box is None else _crop(_whole_mask(path, _stamp(path)), box, path)
+
+
+def _stamp(path: Path) -> tuple[int, int]:
+    """Changes when the file does, so that a cached picture is never an old one."""
+    try:
+        found = path.stat()
+    except OSError as error:
+        raise ImageError(f"{path}: cannot be read: {error.strerror}") from error
+    return found.st_mtime_ns, found.st_size
+
+
+def _crop(pixels: AnyArray, box: Box, path: Path) -> AnyArray:
+    left, top, right, bottom = box
+    height, width = pixels.shape[:2]
+    if not (0 <= left < right <= width and 0 <= top < bottom <= height):
+        raise ImageError(f"{path}: is {width}x{height} and does not hold the tile {box}")
+    return pixels[top:bottom, left:right].copy()
