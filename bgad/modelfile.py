@@ -14,14 +14,15 @@ import shutil
 import uuid
 from collections import Counter
 from collections.abc import Iterable, Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
 
 from bgad.errors import ModelError, OutputError
 
-FORMAT = 1
+FORMAT = 2  # 1 had the split inside the card
 CARD = "card.json"
+SPLIT = "split.json"
 
 
 @dataclass(frozen=True)
@@ -29,6 +30,7 @@ class Card:
     """card.json, read and checked; the fields that code needs have names, the rest is in `data`."""
 
     data: dict[str, Any]
+    split: dict[str, Any] = field(default_factory=dict)  # split.json: which images the model was made of
 
     @property
     def size(self) -> int:
@@ -147,25 +149,29 @@ def read(folder: Path, needs: Iterable[str] = ()) -> Card:
         raise ModelError(f"{path} is not a model card: it lists no files")
     if missing := [name for name in needs if name not in files]:
         raise ModelError(f"{folder} is incomplete: its card does not list {missing[0]}")
+    split = data.get("split", {})
     for name, expected in files.items():
         if Path(name).name != name:
             raise ModelError(f"{path} names a file outside the model folder: {name!r}")
         try:
-            found = _sha((folder / name).read_bytes())
+            content = (folder / name).read_bytes()
         except OSError as error:
             raise ModelError(f"{folder} is incomplete: cannot read {name} ({error.strerror})") from error
-        if found != expected:
+        if _sha(content) != expected:
             raise ModelError(f"{folder / name} has been changed: its sha256 does not match the card")
-    return Card(data)
+        if name == SPLIT:
+            split = json.loads(content)
+    return Card(data, split)
 
 
 def _sha(content: bytes) -> str:
     return hashlib.sha256(content).hexdigest()
 
 
-def describe(card: Mapping[str, Any]) -> list[str]:
+def describe(model: Card) -> list[str]:
     """The card in a few lines for people."""
-    roles = Counter(image["role"] for image in card["split"]["images"])
+    card = model.data
+    roles = Counter(image["role"] for image in model.split["images"])
     config, calibration, training = card["config"], card["calibration"], card["training"]
     return [
         f"name        {card['name']}  (format {card['format']}, bgad {card['bgad']}, {card['created']})",

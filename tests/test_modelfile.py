@@ -1,6 +1,7 @@
 from __future__ import annotations
 
 import errno
+import hashlib
 import json
 import os
 import shutil
@@ -9,8 +10,10 @@ from typing import Any
 
 import pytest
 
-from bgad import modelfile
+from bgad import load, modelfile
+from bgad.data import folders
 from bgad.errors import ModelError, OutputError
+from bgad.evaluate import evaluate, unseen
 
 FILES = {"flow.safetensors": b"flow" * 100, "train.csv": b"step,loss\n0,1\n"}
 
@@ -48,7 +51,7 @@ def test_overwriting_replaces_all_of_it(tmp_path: Path) -> None:
     assert [path.name for path in tmp_path.iterdir()] == ["gear.bgad"]
 
 
-@pytest.mark.parametrize("name", ["card.json", "flow.safetensors", "backbone.safetensors", "train.csv"])
+@pytest.mark.parametrize("name", ["card.json", "flow.safetensors", "backbone.safetensors", "train.csv", "split.json"])
 @pytest.mark.parametrize("place", [0.0, 0.5, 1.0])
 def test_one_changed_byte_is_noticed_in_every_file(model: Path, tmp_path: Path, name: str, place: float) -> None:
     folder = tmp_path / "copy.bgad"
@@ -81,6 +84,41 @@ def test_a_newer_format_is_refused_and_an_older_one_read(tmp_path: Path) -> None
         modelfile.read(folder)
     rewrite(folder, {"format": modelfile.FORMAT - 1})
     assert modelfile.read(folder).data["name"] == "gear"
+
+
+def test_the_split_is_a_file_of_its_own(model: Path) -> None:
+    card = modelfile.read(model)
+    assert card.data["format"] == 2
+    assert "split" not in card.data
+    assert card.split == json.loads((model / "split.json").read_bytes())
+    assert card.data["files"]["split.json"] == hashlib.sha256((model / "split.json").read_bytes()).hexdigest()
+
+
+def as_format_1(model: Path, folder: Path) -> Path:
+    """The model as the first version of the format has it: with the split inside the card."""
+    shutil.copytree(model, folder)
+    data = json.loads((folder / modelfile.CARD).read_bytes())
+    split = json.loads((folder / "split.json").read_bytes())
+    (folder / "split.json").unlink()
+    facts = {key: value for key, value in data["data"].items() if key not in ("known_class", "subset")}
+    files = {name: digest for name, digest in data["files"].items() if name != "split.json"}
+    old = {"seed": split["seed"], "images": split["images"]}
+    rewrite(folder, {"format": 1, "data": facts, "files": files, "split": old})
+    return folder
+
+
+def test_a_model_of_the_first_format_loads_and_evaluates(model: Path, data_set: Path, tmp_path: Path) -> None:
+    old = as_format_1(model, tmp_path / "old.bgad")
+    new_card, old_card = modelfile.read(model), modelfile.read(old)
+    assert old_card.split["images"] == new_card.split["images"]
+    assert modelfile.describe(old_card)[1] == modelfile.describe(new_card)[1]
+    dataset = folders.load(data_set)
+    assert unseen(old_card, dataset) == unseen(new_card, dataset)
+    cells = [evaluate(load(folder, device="cpu"), dataset)[0] for folder in (old, model)]
+    assert cells[0]["metrics"] == cells[1]["metrics"]
+    assert {**cells[0], "seconds": None} == {**cells[1], "seconds": None}
+    assert cells[0]["known_class"] == ""
+    assert cells[0]["subset"] == 0
 
 
 def test_a_newer_format_is_named_before_its_checksum(tmp_path: Path) -> None:
@@ -246,7 +284,7 @@ def test_a_card_says_what_the_code_needs(model: Path) -> None:
     for level in card.levels:
         assert level["abnormal_boundary"] == pytest.approx(level["boundary"] - 10 * card.data["config"]["loss"]["tau"])
     assert len(card.calibration["scores"]) == 5
-    text = "\n".join(modelfile.describe(card.data))
+    text = "\n".join(modelfile.describe(card))
     for part in ("plate", "19 normals trained on, 5 held out, 4 known anomalies", "lite0", "A good part is rejected"):
         assert part in text
 

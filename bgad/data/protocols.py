@@ -1,0 +1,251 @@
+"""The paper's ways to divide a data set: which anomalies a model may know, and which it is tested on.
+
+Normals go the same way in all of them. Tiles that were cut from one picture are drawn like single images, as the
+literature does it: neighbours of a training tile may be in the test set.
+"""
+
+from __future__ import annotations
+
+from collections import Counter
+from collections.abc import Collection, Mapping
+from dataclasses import dataclass
+from functools import partial
+from typing import NamedTuple
+
+from bgad.data.folders import Dataset
+from bgad.data.split import (
+    NOT_DRAWN,
+    Choice,
+    Split,
+    assemble,
+    check_leakage,
+    check_numbers,
+    distinct,
+    holdout_size,
+    spread,
+)
+from bgad.errors import ConfigError, DataError
+from bgad.types import Sample
+
+PROTOCOLS = {
+    "multi-class": "known anomalies of all classes; the others are tested",
+    "general": "what other papers call multi-class",
+    "one-class": "known anomalies of one class; the other classes are tested",
+    "hard": "known anomalies of MVTec AD's hard classes; the others of them are tested",
+    "unseen": "known anomalies of MVTec AD's easy classes; the hard ones are tested",
+    "unsupervised": "no known anomalies; all are tested",
+}
+
+# Category -> easy and hard classes of the first subset (by detection), then of the second (by localisation).
+_SUBSETS = {
+    "carpet": ("color cut hole metal_contamination", "thread", "color cut hole metal_contamination", "thread"),
+    "grid": ("broken metal_contamination thread", "glue bent", "bent broken glue metal_contamination", "thread"),
+    "leather": ("color fold glue poke", "cut", "color cut glue poke", "fold"),
+    "tile": ("crack glue_strip gray_stroke oil", "rough", "crack glue_strip gray_stroke oil", "rough"),
+    "wood": ("color combined hole liquid", "scratch", "color combined hole liquid", "scratch"),
+    "bottle": ("broken_large broken_small", "contamination", "broken_large broken_small", "contamination"),
+    "cable": (
+        "bent_wire combined cut_inner_insulation cut_outer_insulation missing_cable",
+        "cable_swap missing_wire poke_insulation",
+        "bent_wire cable_swap combined cut_inner_insulation missing_cable missing_wire poke_insulation",
+        "cut_outer_insulation",
+    ),
+    "capsule": ("crack squeeze", "faulty_imprint poke scratch", "crack faulty_imprint poke scratch", "squeeze"),
+    "hazelnut": ("crack hole print", "cut", "cut hole print", "crack"),
+    "metal_nut": ("bent color flip", "scratch", "bent color scratch", "flip"),
+    "pill": (
+        "color combined contamination faulty_imprint pill_type",
+        "crack scratch",
+        "color combined contamination crack faulty_imprint scratch",
+        "pill_type",
+    ),
+    "screw": (
+        "scratch_head scratch_neck thread_top",
+        "manipulated_front thread_side",
+        "manipulated_front scratch_head scratch_neck thread_top",
+        "thread_side",
+    ),
+    "toothbrush": ("defective", "defective", "defective", "defective"),  # its only class: easy and hard are the same
+    "transistor": ("bent_lead cut_lead misplaced", "damaged_case", "bent_lead damaged_case misplaced", "cut_lead"),
+    "zipper": (
+        "broken_teeth combined fabric_border rough split_teeth",
+        "fabric_interior squeezed_teeth",
+        "broken_teeth combined fabric_border fabric_interior split_teeth squeezed_teeth",
+        "rough",
+    ),
+}
+
+
+class Subset(NamedTuple):
+    """Classes of a category, by how hard they are to find."""
+
+    easy: frozenset[str]
+    hard: frozenset[str]
+
+
+SUBSETS: dict[str, tuple[Subset, Subset]] = {
+    category: (
+        Subset(frozenset(easy1.split()), frozenset(hard1.split())),
+        Subset(frozenset(easy2.split()), frozenset(hard2.split())),
+    )
+    for category, (easy1, hard1, easy2, hard2) in _SUBSETS.items()
+}
+
+
+@dataclass(frozen=True)
+class Case:
+    """Which one of a protocol's runs: the known class of one-class, or the subset (1 or 2) of hard and unseen."""
+
+    known_class: str = ""
+    subset: int = 0
+
+
+def cases(protocol: str, dataset: Dataset) -> list[Case]:
+    """The runs that a protocol asks for on a data set; DataError where it can serve none."""
+    if found := _cases(_check(protocol), dataset):
+        return found
+    raise _cannot_serve(protocol, dataset)
+
+
+def serves(dataset: Dataset) -> list[str]:
+    """The protocols that a data set can serve."""
+    return [protocol for protocol in PROTOCOLS if _cases(protocol, dataset)]
+
+
+def protocol_split(
+    dataset: Dataset,
+    protocol: str,
+    case: Case,
+    *,
+    known: int,
+    seed: int,
+    rate: float | None = None,
+    test_share: float = 0.25,
+    hashes: Mapping[str, str] | None = None,
+) -> Split:
+    """Divide a data set by a protocol, with `known` known anomalies (none for unsupervised).
+
+    The normals' roles depend on the seed alone, not on the protocol, the case or `known`; a draw of fewer known
+    anomalies is the beginning of a draw of more. `test_share` of the normals are tested where the data set has no
+    test split; `rate` is the false-reject rate that the held-out ones must support. Known anomalies come from the
+    training set where it has some of the right class, otherwise out of the test set, of which at least half stays;
+    fewer than `known` are a note, not an error. With `hashes`, those of another split of the data, no file is read.
+    """
+    check_numbers(known, seed, test_share)
+    _check_case(protocol, case)
+    found = check_leakage(dataset.samples, hashes)
+    return assemble(
+        dataset,
+        found,
+        _choose(dataset, protocol, case, found, known, seed),
+        holdout=partial(holdout_size, rate=rate),
+        seed=seed,
+        test_share=test_share,
+        protocol=protocol,
+        known_class=case.known_class,
+        subset=case.subset,
+    )
+
+
+def _check(protocol: str) -> str:
+    if protocol not in PROTOCOLS:
+        raise ConfigError(f"unknown protocol {protocol!r}: choose from {', '.join(PROTOCOLS)}")
+    return protocol
+
+
+def _check_case(protocol: str, case: Case) -> None:
+    if (_check(protocol) == "one-class") != bool(case.known_class):
+        raise ConfigError(f"the protocol one-class, and no other, needs a known class, not {case.known_class!r}")
+    if case.subset not in ((1, 2) if protocol in ("hard", "unseen") else (0,)):
+        raise ConfigError(f"the protocols hard and unseen, and no other, need subset 1 or 2, not {case.subset}")
+
+
+def _cases(protocol: str, dataset: Dataset) -> list[Case]:
+    if protocol in ("hard", "unseen"):
+        return [Case(subset=1), Case(subset=2)] if dataset.name in SUBSETS else []
+    anomalies = [s for s in dataset.samples if s.label]
+    if protocol == "one-class":
+        testable = {s.defect for s in anomalies if s.split != "train"}
+        return [Case(known_class=name) for name in sorted({s.defect for s in anomalies}) if testable - {name}]
+    return [Case()] if anomalies or protocol == "unsupervised" else []
+
+
+def _cannot_serve(protocol: str, dataset: Dataset) -> DataError:
+    reason = {
+        "one-class": "the test set needs anomalies of another class than the known one",
+        "hard": "only the categories of MVTec AD have hard classes",
+        "unseen": "only the categories of MVTec AD have easy and hard classes",
+    }.get(protocol, "there are no anomalies")
+    others = ", ".join(serves(dataset))
+    return DataError(f"{dataset.root}: {dataset.name} cannot serve the protocol {protocol}: {reason}; use {others}")
+
+
+def _choose(dataset: Dataset, protocol: str, case: Case, hashes: Mapping[str, str], known: int, seed: int) -> Choice:
+    """The known anomalies, the anomalies to test, and why the others are neither."""
+    if not _cases(protocol, dataset):
+        raise _cannot_serve(protocol, dataset)
+    anomalies = sorted((s for s in dataset.samples if s.label), key=lambda s: s.name)
+    present = {s.defect for s in anomalies}
+    learnt, tested, notes = _classes(dataset, protocol, case, present)
+    closed = {hashes[s.name] for s in anomalies if s.defect in learnt - tested}  # pictures, under whatever class
+    test = [s for s in anomalies if s.split != "train" and s.defect in tested and hashes[s.name] not in closed]
+    if not test and protocol != "unsupervised":
+        raise DataError(f"{dataset.root}: the protocol {protocol} leaves no anomaly to test; {_names(present)} found")
+    source = [s for s in anomalies if s.defect in learnt]
+    order = spread(distinct([s for s in source if s.split == "train"] or source, hashes)[0], seed)
+    from_test = not {s.name for s in order}.isdisjoint(s.name for s in test)
+    drawn = order[: min(known, len(order) // 2 if from_test else len(order))]
+    if learnt and len(drawn) < known:
+        stay = "at least half of them stay in the test set" if from_test else "there are no more"
+        notes.append(f"{len(drawn)} known anomalies instead of {known}: of {len(order)} {stay}")
+    why = {s.name: f"drawn as known anomaly {i} of {len(drawn)}" for i, s in enumerate(drawn, start=1)}
+    roles = {*why, *(s.name for s in test)}
+    left = {s.name: _reason(s, protocol, learnt, tested) for s in anomalies if s.name not in roles}
+    notes += [f"{count} anomalies have no role: {reason}" for reason, count in Counter(left.values()).items()]
+    return Choice(drawn, [s for s in test if s.name not in why], why | left, notes)
+
+
+def _classes(
+    dataset: Dataset, protocol: str, case: Case, present: Collection[str]
+) -> tuple[frozenset[str], frozenset[str], list[str]]:
+    """The classes to draw known anomalies from, the classes to test, and notes on those that do not fit."""
+    found = frozenset(present)
+    if protocol == "unsupervised":
+        return frozenset(), found, []
+    if protocol == "one-class":
+        if case.known_class not in found:
+            raise DataError(f"{dataset.root}: no anomaly of class {case.known_class!r}; there are {_names(found)}")
+        return frozenset({case.known_class}), found - {case.known_class}, []
+    if protocol not in ("hard", "unseen"):
+        return found, found, []
+    easy, hard = SUBSETS[dataset.name][case.subset - 1]
+    notes = []
+    if missing := (easy | hard) - found:
+        notes.append(f"classes of the paper's list that are not on disk: {_names(missing)}")
+    if unknown := found - easy - hard:
+        notes.append(f"classes that the paper's list does not know: {_names(unknown)}")
+    learnt = found & (hard if protocol == "hard" else easy)
+    for kind, classes in (("hard", hard), ("easy", easy if protocol == "unseen" else hard)):
+        if not classes & found:
+            raise DataError(
+                f"{dataset.root}: none of the {kind} classes of {dataset.name} is there: {_names(classes)}; "
+                f"found {_names(found)}"
+            )
+    return learnt, found & hard, notes
+
+
+def _reason(sample: Sample, protocol: str, learnt: frozenset[str], tested: frozenset[str]) -> str:
+    """Why an anomaly is neither known nor tested."""
+    if protocol == "one-class" and sample.defect in learnt:
+        return f"of the known class {sample.defect}, which is not tested"
+    if sample.defect not in learnt | tested:
+        return "of no hard class" if protocol == "hard" else "of a class that the paper's list does not know"
+    if sample.split == "train":
+        return NOT_DRAWN
+    if sample.defect in tested:
+        return "the same picture is in a class that is not tested"
+    return "of an easy class, which is not tested"
+
+
+def _names(classes: Collection[str]) -> str:
+    return ", ".join(sorted(classes)) or "no classes"
