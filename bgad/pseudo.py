@@ -1,9 +1,13 @@
-"""Known anomaly + normal image -> pseudo anomaly (RPAG: augment, find the object, cut by mask, paste)."""
+"""Known anomaly + normal image -> pseudo anomaly (RPAG: augment, find the object, cut by mask, paste).
+
+DRAEM's and NSA's ways, which need another normal instead of a known anomaly, are here for comparison.
+"""
 
 from __future__ import annotations
 
 import textwrap
 from collections.abc import Callable, Iterable, Iterator, Sequence
+from dataclasses import dataclass
 
 import cc3d
 import numpy as np
@@ -14,11 +18,15 @@ from PIL import Image, ImageDraw, ImageFont
 from torchvision.transforms import InterpolationMode
 
 from bgad import images
+from bgad.data.samples import read, read_mask
 from bgad.errors import ConfigError, DataError
+from bgad.pseudo_draem import draem
+from bgad.pseudo_nsa import nsa
 from bgad.types import BoolArray, FloatArray, Sample
 
 Transform = Callable[[FloatArray, BoolArray, np.random.Generator], tuple[FloatArray, BoolArray]]
 Pseudo = tuple[FloatArray, BoolArray, str]  # image, mask, what was done
+# normal image, donor, which part of the donor counts (its defect or its object), chance, number of transforms
 PseudoMaker = Callable[[FloatArray, FloatArray, BoolArray, np.random.Generator, int], Pseudo]
 Warp = Callable[[torch.Tensor, InterpolationMode, list[float]], torch.Tensor]
 
@@ -242,7 +250,28 @@ def _rpag(
     return *paste(normal, patch, patch_mask, (row, column)), ", ".join(names) or "unchanged"
 
 
-PSEUDO: dict[str, PseudoMaker] = {"rpag": _rpag}
+def _draem(normal: FloatArray, other: FloatArray, part: BoolArray, rng: np.random.Generator, count: int = 3) -> Pseudo:
+    return draem(normal, other, rng, count)
+
+
+def _nsa(normal: FloatArray, other: FloatArray, part: BoolArray, rng: np.random.Generator, count: int = 3) -> Pseudo:
+    return nsa(normal, other, foreground(normal), part, rng)
+
+
+@dataclass(frozen=True)
+class Way:
+    """How a pseudo anomaly is made, and whether the donor is a known anomaly with its mask or another normal."""
+
+    make: PseudoMaker
+    needs_known: bool
+
+
+PSEUDO: dict[str, Way] = {"rpag": Way(_rpag, True), "draem": Way(_draem, False), "nsa": Way(_nsa, False)}
+
+
+def can_make(method: str, known: Sequence[Sample]) -> bool:
+    """Whether pseudo anomalies can be made with these known anomalies; "none" never makes any."""
+    return method in PSEUDO and (not PSEUDO[method].needs_known or any(s.mask is not None for s in known))
 
 
 def _fit_mask(mask: BoolArray, size: tuple[int, int]) -> BoolArray:
@@ -265,18 +294,33 @@ def pseudo_anomaly(
     transforms: int = 3,
     bits: int | None = None,
 ) -> Pseudo:
-    """Number `index` of an endless series fixed by the seed: the known anomalies in turn, any normal."""
+    """Number `index` of an endless series fixed by the seed: any normal, and the known anomalies in turn.
+
+    The ways that need no known anomalies take any other normal instead.
+    """
     rng = np.random.default_rng([seed, index])
-    bad, good = known[index % len(known)], normals[int(rng.integers(len(normals)))]
-    if bad.mask is None:
-        raise DataError(f"{bad.name} has no mask: pseudo anomalies are cut from anomalies with masks")
-    mask = _fit_mask(images.read_mask(bad.mask), size)
+    at = int(rng.integers(len(normals)))
+    good = normals[at]
+    if PSEUDO[method].needs_known:
+        donor = known[index % len(known)]
+        source, part = images.fit(read(donor, bits), size), _defect(donor, size)
+    else:
+        donor = normals[(at + int(rng.integers(1, max(2, len(normals))))) % len(normals)]
+        source = images.fit(read(donor, bits), size)
+        part = foreground(source)
+    normal = images.fit(read(good, bits), size)
+    image, mask, steps = PSEUDO[method].make(normal, source, part, rng, transforms)
+    return image, mask, f"{_short(donor)} on {_short(good)}: {steps}"
+
+
+def _defect(sample: Sample, size: tuple[int, int]) -> BoolArray:
+    marked = read_mask(sample)
+    if marked is None:
+        raise DataError(f"{sample.name} has no mask: pseudo anomalies are cut from anomalies with masks")
+    mask = _fit_mask(marked, size)
     if not mask.any():
-        raise DataError(f"{bad.mask} marks no pixel: mark the defect or drop {bad.name}")
-    abnormal = images.fit(images.read(bad.path, bits=bits), size)
-    normal = images.fit(images.read(good.path, bits=bits), size)
-    image, pasted, steps = PSEUDO[method](normal, abnormal, mask, rng, transforms)
-    return image, pasted, f"{_short(bad)} on {_short(good)}: {steps}"
+        raise DataError(f"{sample.mask} marks no pixel: mark the defect or drop {sample.name}")
+    return mask
 
 
 def _short(sample: Sample) -> str:
@@ -297,8 +341,10 @@ def generate(
     """The first `count` pseudo anomalies of the series: image, mask and what was done."""
     if method not in PSEUDO:
         raise ConfigError(f"unknown way to make pseudo anomalies: {method}; choose from {', '.join(PSEUDO)}")
-    if not normals or not known:
-        raise DataError("pseudo anomalies need normal images and known anomalies with masks: give at least one each")
+    if not normals:
+        raise DataError("pseudo anomalies are made on normal images: give at least one")
+    if PSEUDO[method].needs_known and not known:
+        raise DataError(f"{method} cuts pseudo anomalies from known anomalies with masks: give at least one")
     return (
         pseudo_anomaly(index, normals, known, seed=seed, size=size, method=method, transforms=transforms, bits=bits)
         for index in range(count)

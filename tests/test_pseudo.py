@@ -14,6 +14,7 @@ from hypothesis.extra import numpy as hnp
 from PIL import Image
 
 from bgad import pseudo
+from bgad.config import PSEUDO_METHODS, from_dict
 from bgad.errors import ConfigError, DataError
 from bgad.types import BoolArray, FloatArray, Sample
 
@@ -372,24 +373,81 @@ def test_generate_says_what_is_missing(plant: tuple[list[Sample], list[Sample]],
     empty = write(tmp_path / "empty.png", np.zeros((72, 130), bool))
     unmarked = Sample(known[0].path, known[0].name, 1, "crack")
     blank = Sample(known[0].path, known[0].name, 1, "crack", empty)
-    with pytest.raises(ConfigError, match=r"unknown way .* nsb; choose from rpag"):
+    with pytest.raises(ConfigError, match=r"unknown way .* nsb; choose from rpag, draem, nsa"):
         pseudo.generate(normals, known, 1, seed=0, size=(32, 32), method="nsb")
-    with pytest.raises(DataError, match="at least one"):
+    with pytest.raises(DataError, match=r"rpag cuts .* with masks: give at least one"):
         pseudo.generate(normals, [], 1, seed=0, size=(32, 32))
+    for method in pseudo.PSEUDO:
+        with pytest.raises(DataError, match="on normal images: give at least one"):
+            pseudo.generate([], known, 1, seed=0, size=(32, 32), method=method)
     with pytest.raises(DataError, match=r"crack/0\.png has no mask"):
         next(pseudo.generate(normals, [unmarked], 1, seed=0, size=(32, 32)))
     with pytest.raises(DataError, match=r"empty\.png marks no pixel"):
         next(pseudo.generate(normals, [blank], 1, seed=0, size=(32, 32)))
 
 
+@pytest.mark.parametrize("seed", range(8))
 @pytest.mark.parametrize("method", pseudo.PSEUDO)
-def test_every_way_gives_image_mask_and_steps(method: str) -> None:
-    image, mask = scene()
-    normal, _ = disc(96, inside=0.8, outside=0.1)
-    made, pasted, steps = pseudo.PSEUDO[method](normal, image, mask, np.random.default_rng(0), 3)
+def test_every_way_changes_the_picture_where_the_mask_says(method: str, seed: int) -> None:
+    normal = disc(96, inside=0.8, outside=0.1)[0][:72]
+    donor, part = scene(72, 96)
+    before = normal.copy(), donor.copy(), part.copy()
+    made, mask, steps = pseudo.PSEUDO[method].make(normal, donor, part, np.random.default_rng(seed), 3)
+    assert made.dtype == np.float32
     assert made.shape == normal.shape
-    assert pasted.any()
+    assert 0 <= made.min() <= made.max() <= 1
+    assert mask.dtype == bool
+    assert mask.shape == normal.shape[:2]
+    assert 0 < mask.sum() < 0.6 * mask.size
     assert steps
+    change = np.abs(made - normal).mean(axis=2)
+    assert change[mask].mean() > 0.02
+    assert change[~(ring(mask) | mask)].max() < 0.05  # rpag softens one pixel around the defect
+    again, same_mask, same_steps = pseudo.PSEUDO[method].make(normal, donor, part, np.random.default_rng(seed), 3)
+    np.testing.assert_array_equal(again, made)
+    np.testing.assert_array_equal(same_mask, mask)
+    assert same_steps == steps
+    for array, kept in zip((normal, donor, part), before, strict=True):
+        np.testing.assert_array_equal(array, kept)
+
+
+@pytest.mark.parametrize("method", [name for name, way in pseudo.PSEUDO.items() if not way.needs_known])
+def test_ways_without_known_anomalies_take_any_other_normal(
+    plant: tuple[list[Sample], list[Sample]], method: str
+) -> None:
+    normals, known = plant
+    assert pseudo.can_make(method, [])
+    made = list(pseudo.generate(normals, [], 12, seed=2, size=(48, 64), method=method))
+    pairs = {tuple(text.split(": ")[0].split(" on ")) for _, _, text in made}
+    names = ["good/0.png", "good/1.png", "good/2.png"]
+    assert pairs <= {(a, b) for a in names for b in names if a != b}
+    assert {a for a, _ in pairs} == {b for _, b in pairs} == set(names)
+    same = list(pseudo.generate(normals, known, 12, seed=2, size=(48, 64), method=method))
+    for (image, mask, _), (other, other_mask, _) in zip(made, same, strict=True):
+        np.testing.assert_array_equal(image, other)  # known anomalies play no part
+        np.testing.assert_array_equal(mask, other_mask)
+        assert mask.any()
+    (image, mask, text) = next(pseudo.generate(normals[:1], [], 1, seed=0, size=(48, 64), method=method))
+    assert text.startswith("good/0.png on good/0.png")  # one normal has no other
+    assert mask.any()
+    assert pseudo.contact_sheet(made).shape[1] == 6 * (216 + 12) + 12
+
+
+def test_can_make_tells_what_is_needed(plant: tuple[list[Sample], list[Sample]]) -> None:
+    _, known = plant
+    unmarked = [Sample(known[0].path, known[0].name, 1, "crack")]
+    assert pseudo.can_make("rpag", known)
+    assert not pseudo.can_make("rpag", unmarked)
+    assert not pseudo.can_make("rpag", [])
+    assert not pseudo.can_make("none", known)
+
+
+def test_the_recipe_knows_every_way() -> None:
+    assert set(PSEUDO_METHODS) == {*pseudo.PSEUDO, "none"}
+    for method in PSEUDO_METHODS:
+        assert from_dict({"pseudo": {"method": method}}).pseudo.method == method
+    with pytest.raises(ConfigError, match=r"pseudo\.method must be one of rpag, draem, nsa, none"):
+        from_dict({"pseudo": {"method": "nsb"}})
 
 
 def test_contact_sheet_shows_every_tile_outlined(plant: tuple[list[Sample], list[Sample]]) -> None:
