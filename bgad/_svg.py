@@ -32,6 +32,15 @@ class Marker:
     label: str
 
 
+@dataclass(frozen=True)
+class Line:
+    """One curve of a chart with several."""
+
+    name: str
+    x: Sequence[float]
+    y: Sequence[float]
+
+
 def text(value: object) -> str:
     """Anything as HTML text; broken characters of file names are spelt out, so it stays UTF-8.
 
@@ -254,6 +263,27 @@ def curve(
     return _chart(key, title, f"{labels[1]} over {labels[0]}, up to {x_max:g}.{where}", items)
 
 
+def line_chart(
+    key: str, title: str, series: Sequence[Line], labels: tuple[str, str], markers: Sequence[Marker] = ()
+) -> str:
+    """Up to four curves over shared axes that end where the values do; a dot for each point names it on hover."""
+    xs, ys = [x for s in series for x in s.x], [y for s in series for y in s.y]
+    low, high = min(ys), max(ys)
+    edge = 0.05 * (high - low) or 0.05
+    x = _Axis(0.0, max(xs) or 1.0, LEFT, WIDTH - RIGHT)
+    y = _Axis(low - edge, high + edge, HEIGHT - BOTTOM, ROW * (len(markers) + 1) + 6.0)
+    items = _frame(x, y, *labels)
+    for number, one in enumerate(series):
+        places = [(x.at(a), y.at(b)) for a, b in zip(one.x, one.y, strict=True)]
+        items.append(_tag("polyline", cls=f"line c{number}", points=" ".join(f"{a:.1f},{b:.1f}" for a, b in places)))
+        for (a, b), step, value in zip(places, one.x, one.y, strict=True):
+            name = _tag("title", text(f"{one.name}: {value:.4f} at {step:g}"))
+            items.append(_tag("circle", name, cls=f"point c{number}", cx=a, cy=b, r=2.5))
+    items += _legend([Series(s.name, f"c{i}", s.y) for i, s in enumerate(series)]) + _markers(markers, x, y)
+    ends = "; ".join(f"{s.name} ends at {s.y[-1]:.3f}" for s in series if s.y)
+    return _chart(key, title, f"{labels[1]} over {labels[0]}. {ends}.", items)
+
+
 def _cut(points: tuple[Sequence[float], Sequence[float]], x_max: float) -> list[tuple[float, float]]:
     """The points up to x_max, with the crossing interpolated.
 
@@ -334,6 +364,9 @@ figure h4{margin:.75rem 0 .4rem}
 .marker{stroke:var(--ink);stroke-width:1.3;stroke-dasharray:5 3}
 .chance{stroke:var(--soft);stroke-dasharray:2 4}
 .line{fill:none;stroke:var(--normal);stroke-width:2.2;stroke-linejoin:round}
+.line.c1{stroke:var(--anomalous)}.line.c2{stroke:var(--soft)}.line.c3{stroke:var(--ink)}
+.key.c0,.point.c0{fill:var(--normal)}.key.c1,.point.c1{fill:var(--anomalous)}
+.key.c2,.point.c2{fill:var(--soft)}.key.c3,.point.c3{fill:var(--ink)}
 .area{fill:var(--normal);fill-opacity:.1}
 .dot{fill:var(--anomalous);stroke:var(--bg);stroke-width:1.5}
 .cards{display:grid;grid-template-columns:repeat(auto-fill,minmax(min(100%,330px),1fr));gap:1rem}

@@ -16,7 +16,7 @@ from shlex import quote
 from typing import Any, NoReturn
 
 from bgad import __version__, console, outputs
-from bgad.config import METHODS, PRESETS, Config, override, read_toml, to_toml
+from bgad.config import METHODS, PRESETS, PSEUDO_METHODS, Config, override, read_toml, to_toml
 from bgad.errors import BgadError, ConfigError, DataError
 
 EXIT_BAD_IMAGES, EXIT_ERROR, EXIT_INTERRUPTED = 1, 2, 130
@@ -103,6 +103,10 @@ def _parser() -> argparse.ArgumentParser:
     _add_evaluate(commands)
     _add_pseudo(commands)
     _add_info(commands)
+    from bgad.cli_benchmark import add_benchmark  # which builds on what is here
+
+    add_benchmark(commands)
+    _add_datasets(commands)
     return parser
 
 
@@ -126,19 +130,21 @@ DATA_HELP = """what DATA may be:
 """
 
 
-def _add_recipe(parser: argparse.ArgumentParser) -> None:
+def _add_recipe(parser: argparse.ArgumentParser, *, one_model: bool = True) -> None:
     group = parser.add_argument_group("recipe")
+    parser.set_defaults(method=None, seed=None)
     group.add_argument("--preset", choices=list(PRESETS), default="default", help="`paper` trains as the paper does")
     group.add_argument("--config", type=Path, metavar="FILE", help="TOML file on top of the preset")
-    group.add_argument(
-        "--method", choices=list(METHODS), help="; ".join(f"{name}: {text}" for name, text in METHODS.items())
-    )
+    if one_model:
+        group.add_argument(
+            "--method", choices=list(METHODS), help="; ".join(f"{name}: {text}" for name, text in METHODS.items())
+        )
+        group.add_argument(
+            "--seed", type=_number(int, 0, 2**32), metavar="N", help="same seed, same machine, same model (default 0)"
+        )
     group.add_argument("--backbone", metavar="NAME", help="lite0 (default), lite1, lite2, or any timm model")
     group.add_argument("--weights", metavar="FILE", help="weights of the backbone: safetensors or a state dict")
     group.add_argument("--size", type=int, metavar="PIXELS", help="side of the model's input (default 256)")
-    group.add_argument(
-        "--seed", type=_number(int, 0, 2**32), metavar="N", help="same seed, same machine, same model (default 0)"
-    )
     group.add_argument(
         "--set",
         action="append",
@@ -190,6 +196,13 @@ def _add_train(commands: Any) -> None:
         help="keep this share of the normals aside for `evaluate`, where the data has no test split (default 0)",
     )
     parser.add_argument(
+        "--split",
+        type=Path,
+        metavar="FILE",
+        help="take every image's role from a split file, such as the split.json of another model; "
+        "in place of --known and --test",
+    )
+    parser.add_argument(
         "--false-reject-rate",
         type=float,
         metavar="RATE",
@@ -221,6 +234,7 @@ def _train(arguments: argparse.Namespace) -> int:
         config=config,
         known=arguments.known,
         test_share=arguments.test,
+        split=arguments.split,
         rate=arguments.false_reject_rate,
         device=arguments.device,
         memory_gb=arguments.memory,
@@ -319,12 +333,16 @@ def _evaluate(arguments: argparse.Namespace) -> int:
 
 
 def _print_table(cells: list[dict[str, Any]]) -> None:
-    from rich.console import Console
-
     from bgad import report
 
+    _print(report.terminal_table(cells))
+
+
+def _print(table: Any) -> None:
+    from rich.console import Console
+
     width = None if sys.stdout and sys.stdout.isatty() else 160  # a pipe has no width; do not fold the table
-    Console(width=width).print(report.terminal_table(cells))
+    Console(width=width).print(table)
 
 
 def _add_demo(commands: Any) -> None:
@@ -364,8 +382,10 @@ def _add_pseudo(commands: Any) -> None:
         commands,
         "pseudo",
         _pseudo,
-        "Draw a contact sheet of the pseudo anomalies that training would make of the known ones.",
-        DATA_HELP,
+        "Draw a contact sheet of the pseudo anomalies that training would make.",
+        DATA_HELP
+        + "\nhow they are made (--set pseudo.method=NAME):\n"
+        + "".join(f"  {name:<6} {text}\n" for name, text in PSEUDO_METHODS.items() if name != "none"),
     )
     parser.add_argument("data", type=Path, metavar="DATA")
     parser.add_argument("--out", type=Path, default=Path("pseudo.png"), metavar="FILE", help="default ./pseudo.png")
@@ -391,10 +411,13 @@ def _pseudo(arguments: argparse.Namespace) -> int:
     normals = sum(s.label == 0 and s.split != "test" for s in dataset.samples)
     split = make_split(dataset, seed=config.seed, known=arguments.known, holdout=holdout_size(normals))
     known = [s for s in split.known if s.mask is not None]
-    if not known:
-        raise DataError(f"{arguments.data}: pseudo anomalies are cut from known anomalies with masks; there are none")
-    size = (config.backbone.size, config.backbone.size)
     method = config.pseudo.method if config.pseudo.method != "none" else "rpag"
+    if not pseudo.can_make(method, known):
+        raise DataError(
+            f"{arguments.data}: {method} cuts pseudo anomalies from known anomalies with masks; there are none: "
+            "mark some, or --set pseudo.method=nsa"
+        )
+    size = (config.backbone.size, config.backbone.size)
     with console.bar("pseudo anomalies", arguments.count) as bar:
         tiles = []
         for tile in pseudo.generate(
@@ -437,12 +460,39 @@ def _info(arguments: argparse.Namespace) -> int:
             raise ConfigError("give a MODEL, or --recipe for the default one")
         print(to_toml(PRESETS[arguments.preset]), end="")  # noqa: T201
         return 0
-    card = modelfile.read(arguments.model).data
+    card = modelfile.read(arguments.model)
     if arguments.json:
-        print(json.dumps(card, indent=1))  # noqa: T201
+        print(json.dumps(card.data, indent=1))  # noqa: T201
     elif arguments.recipe:
-        print(to_toml(from_dict(card["config"])), end="")  # noqa: T201
+        print(to_toml(from_dict(card.data["config"])), end="")  # noqa: T201
     else:
         for line in modelfile.describe(card):
             print(console.printable(line))  # noqa: T201
+    return 0
+
+
+def _add_datasets(commands: Any) -> None:
+    parser = _command(
+        commands,
+        "datasets",
+        _datasets,
+        "List the public data sets that bgad knows by name, and what of them is on disk. Nothing is downloaded.",
+        "examples:\n  bgad datasets\n  bgad datasets --root /data --json",
+    )
+    parser.add_argument(
+        "--root", type=Path, metavar="DIR", help="the folder that holds the sets (default: $BGAD_DATA, else ./data)"
+    )
+    parser.add_argument("--json", action="store_true", help="everything as JSON")
+
+
+def _datasets(arguments: argparse.Namespace) -> int:
+    from bgad.data import catalog
+
+    root = arguments.root or catalog.default_root()
+    rows = catalog.inventory(root)
+    if arguments.json:
+        print(json.dumps([row.to_json() for row in rows], indent=1))  # noqa: T201
+    else:
+        _print(catalog.table(rows))
+        console.say(f"looked in {root}")
     return 0

@@ -55,9 +55,21 @@ class Bar:
         self._progress.update(self._task, advance=advance, **fields)  # type: ignore[arg-type]
 
 
+SLOWEST = 3600.0  # seconds that one piece of work may take without losing the time left
+_active: Progress | None = None  # bars inside of a bar are further lines of it
+
+
 @contextmanager
 def bar(title: str, total: int, done: int = 0, *, show: bool = True) -> Iterator[Bar]:
     """A progress bar with count, elapsed time, time left and a free note."""
+    global _active
+    if _active is not None and show:
+        task = _active.add_task(title, total=total, completed=done, note="")
+        try:
+            yield Bar(_active, task)
+        finally:
+            _active.remove_task(task)
+        return
     columns = (
         TextColumn("{task.description}"),
         BarColumn(bar_width=28),
@@ -68,6 +80,14 @@ def bar(title: str, total: int, done: int = 0, *, show: bool = True) -> Iterator
         TextColumn("{task.fields[note]}"),
     )
     # rich would take stdout over and print what is meant for a pipe on the terminal
-    with Progress(*columns, console=console, redirect_stdout=False, disable=not show) as progress:
+    with Progress(
+        *columns, console=console, redirect_stdout=False, disable=not show, speed_estimate_period=SLOWEST
+    ) as progress:
         task = progress.add_task(title, total=total, completed=done, note="")
-        yield Bar(progress, task)
+        if show:
+            _active = progress
+        try:
+            yield Bar(progress, task)
+        finally:
+            if show:
+                _active = None

@@ -6,8 +6,9 @@ import io
 import json
 import math
 import time
-from collections.abc import Sequence
-from dataclasses import replace
+from collections import deque
+from collections.abc import Iterable, Iterator, Sequence
+from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any
 
@@ -18,13 +19,14 @@ from PIL import Image
 from bgad import __version__, console, images, metrics, report
 from bgad.calibration import rate_table
 from bgad.cells import defect_cells
-from bgad.data.folders import Dataset, hash_file
-from bgad.data.split import Split
+from bgad.data.folders import Dataset
+from bgad.data.samples import digest, read, read_mask
+from bgad.data.split import UNUSED, Split
 from bgad.errors import BgadError, DataError
 from bgad.modelfile import Card
 from bgad.outputs import write_whole
 from bgad.scorer import BaseScorer, Shape
-from bgad.types import BoolArray, FloatArray, Sample, Scores
+from bgad.types import BoolArray, FloatArray, ImageLike, Sample, Scores
 
 RATES = (0.001, 0.005, 0.01, 0.02, 0.05, 0.1, 0.2)
 MAX_MAP_PIXELS = 200_000_000  # of all maps together; beyond, every k-th pixel of rows and columns is measured
@@ -34,59 +36,118 @@ HISTOGRAM_REACH = 3  # times the way from the most likely feature to the abnorma
 OUTLINE = (0, 200, 90)
 
 
-def unseen(card: Card, dataset: Dataset) -> tuple[list[Sample], int]:
-    """The labelled images that the model has not seen, recognised by content, and how many it has seen."""
-    roles = Split.roles_from_json(card.data["split"])
-    hashes = {s.name: hash_file(s.path) for s in dataset.samples}
+def unseen(card: Card, dataset: Dataset) -> tuple[list[Sample], list[str]]:
+    """The labelled images that the model's split leaves for test, recognised by content, and what was left out.
+
+    Images that the split does not know are new to the model and count as test images.
+    """
+    role = _roles(card, dataset)
     divided = any(s.split == "test" for s in dataset.samples)
     pool = [
-        s
-        for s in dataset.samples
-        if s.split == "test" or (s.split == "" and (not divided or roles.get(hashes[s.name]) == "test"))
+        s for s in dataset.samples if s.split == "test" or role[s.name] == "test" or (s.split == "" and not divided)
     ]
     if not pool:
         raise DataError(f"{dataset.root}: every image belongs to the training split, so nothing is left to evaluate on")
-    left = [s for s in pool if roles.get(hashes[s.name], "test") == "test"]
+    left = [s for s in pool if role[s.name] in ("test", None)]
+    roleless = sum(role[s.name] == UNUSED for s in pool)
+    familiar = len(pool) - len(left) - roleless
     if not left:
         raise DataError(
             f"{dataset.root}: the model was trained or calibrated on all of these images, so nothing is left to "
             "evaluate on; give other data, or train with --test 0.25 to keep some aside"
         )
-    return left, len(pool) - len(left)
+    left_out = [f"{familiar} images left out: the model was trained or calibrated on them"] if familiar else []
+    left_out += [f"{roleless} images left out: the model's split gives them no role"] if roleless else []
+    return left, left_out
+
+
+def _roles(card: Card, dataset: Dataset) -> dict[str, str | None]:
+    """Name -> role of the picture when the model was made: that of its name, or of another name for it; or None."""
+    by_hash = Split.roles_from_json(card.split)
+    by_name = {(image["name"], image["sha256"]): image["role"] for image in card.split["images"]}
+    hashes = {s.name: digest(s) for s in dataset.samples}
+    return {name: by_name.get((name, content), by_hash.get(content)) for name, content in hashes.items()}
+
+
+@dataclass(frozen=True)
+class Measured:
+    """What a model says of labelled images, and the figures of it."""
+
+    cell: dict[str, Any]  # as in results.json
+    rows: list[dict[str, Any]]  # one for each image
+    samples: list[Sample]
+    results: list[Scores]  # beside the samples
+    masks: list[BoolArray | None]
+    observed: metrics.Observed
+    notes: list[str]
 
 
 def evaluate(
     scorer: BaseScorer, dataset: Dataset, *, data: str | None = None
 ) -> tuple[dict[str, Any], report.Section, list[dict[str, Any]]]:
     """Score the unseen images of a data set: the result cell, the report's section, and one row per image."""
-    samples, familiar = unseen(scorer.card, dataset)
-    left_out = [f"{familiar} images left out: the model was trained or calibrated on them"] if familiar else []
+    samples, left_out = unseen(scorer.card, dataset)
     notes = list(dataset.notes)
     if all(s.label for s in samples):
         notes.append("no normal images to compare with: train with --test 0.25 to keep some aside, or give others")
-    began = time.monotonic()
-    seen, results, shapes, step = _score(scorer, samples, notes)
-    seconds = time.monotonic() - began
-    masks = [_mask(sample, shape, step, notes) for sample, shape in zip(seen, shapes, strict=True)]
+    name = data or (dataset.root.resolve().parent.name if dataset.layout == "mvtec" else dataset.name)
+    found = measure(scorer.card, _stream(scorer, samples), len(samples), notes, data=name, category=dataset.name)
     for note in left_out:
         console.say(note)
-    for note in notes:
+    for note in found.notes:
         console.warn(note)
-    maps = [r.map for r in results]
+    cell, seen, results, masks = found.cell, found.samples, found.results, found.masks
     scores, labels = [r.score for r in results], [s.label for s in seen]
     has_masks = any(m is not None for m in masks)
-    observed = metrics.observe(scores, labels, maps if has_masks else None, masks if has_masks else None)
-    figures = {name: figure(observed) for name, figure in metrics.METRICS.items()}
-    card = scorer.card.data
+    roc = metrics.roc_curve(scores, labels)
+    pro = found.observed.pixels.pro_curve if found.observed.pixels is not None else None
+    section = report.Section(
+        title=f"{dataset.name} ({cell['method']}, {cell['known']} known anomalies, seed {cell['seed']})",
+        facts=_facts(scorer.card, cell),
+        metrics=cell["metrics"],
+        images=_image_rows(seen, results, masks, scorer.card, found.rows),
+        threshold=scorer.threshold,
+        boundary=scorer.card.map_boundary,
+        levels=_histograms(seen, results, masks, scorer.card),
+        roc=([], []) if roc is None else _lists(metrics.thin(*roc)),
+        pro=None if pro is None else _lists(pro),
+        classes=_classes(seen, results, [r.map for r in results], masks, has_masks),
+        rates=_rates(scorer, scores, labels),
+        notes=left_out + found.notes,
+        guarantee=scorer.calibration.guarantee(),
+    )
+    return cell, section, found.rows
+
+
+def measure(
+    card: Card,
+    scored: Iterable[tuple[Sample, Scores | BgadError]],
+    count: int,
+    notes: list[str],
+    *,
+    data: str,
+    category: str,
+) -> Measured:
+    """The figures of a model with this card on `count` images, from what it says of each."""
+    began = time.monotonic()
+    seen, results, shapes, step = _collect(scored, count, notes)
+    seconds = time.monotonic() - began
+    masks = [_mask(sample, shape, step, notes) for sample, shape in zip(seen, shapes, strict=True)]
+    scores, labels = [r.score for r in results], [s.label for s in seen]
+    has_masks = any(m is not None for m in masks)
+    maps = [r.map for r in results] if has_masks else None
+    observed = metrics.observe(scores, labels, maps, masks if has_masks else None)
     cell = {
-        "data": data or (dataset.root.resolve().parent.name if dataset.layout == "mvtec" else dataset.name),
-        "category": dataset.name,
-        "protocol": card["data"]["protocol"],
-        "method": card["config"]["loss"]["method"],
-        "known": card["data"]["known"],
-        "seed": card["config"]["seed"],
-        "metrics": figures,
-        "seconds": {"train": card["training"]["seconds"], "score": round(seconds, 3)},
+        "data": data,
+        "category": category,
+        "protocol": card.data["data"]["protocol"],
+        "known_class": card.data["data"].get("known_class", ""),  # models of format 1 have none
+        "subset": card.data["data"].get("subset", 0),
+        "method": card.data["config"]["loss"]["method"],
+        "known": card.data["data"]["known"],
+        "seed": card.data["config"]["seed"],
+        "metrics": {name: figure(observed) for name, figure in metrics.METRICS.items()},
+        "seconds": {"train": card.data["training"]["seconds"], "score": round(seconds, 3)},
         "images": {"normal": labels.count(0), "anomalous": labels.count(1)},
     }
     rows = [
@@ -100,24 +161,7 @@ def evaluate(
         }
         for s, r in zip(seen, results, strict=True)
     ]
-    roc = metrics.roc_curve(scores, labels)
-    pro = observed.pixels.pro_curve if observed.pixels is not None else None
-    section = report.Section(
-        title=f"{dataset.name} ({cell['method']}, {cell['known']} known anomalies, seed {cell['seed']})",
-        facts=_facts(scorer.card, cell),
-        metrics=figures,
-        images=_image_rows(seen, results, masks, scorer.card, rows),
-        threshold=scorer.threshold,
-        boundary=scorer.card.map_boundary,
-        levels=_histograms(seen, results, masks, scorer.card),
-        roc=([], []) if roc is None else _lists(metrics.thin(*roc)),
-        pro=None if pro is None else _lists(pro),
-        classes=_classes(seen, results, maps, masks, has_masks),
-        rates=_rates(scorer, scores, labels),
-        notes=left_out + notes,
-        guarantee=scorer.calibration.guarantee(),
-    )
-    return cell, section, rows
+    return Measured(cell, rows, seen, results, masks, observed, notes)
 
 
 def write_results(out: Path, cells: Sequence[dict[str, Any]], rows: Sequence[dict[str, Any]]) -> Path:
@@ -128,21 +172,41 @@ def write_results(out: Path, cells: Sequence[dict[str, Any]], rows: Sequence[dic
     return path
 
 
-def _score(
-    scorer: BaseScorer, samples: list[Sample], notes: list[str]
+def _stream(scorer: BaseScorer, samples: list[Sample]) -> Iterator[tuple[Sample, Scores | BgadError]]:
+    """What the model says of each image; a tile is cut out of its picture here."""
+    readable: deque[Sample] = deque()
+    broken: deque[tuple[Sample, BgadError]] = deque()
+
+    def pictures() -> Iterator[ImageLike]:
+        for sample in samples:
+            try:
+                picture = sample.path if sample.box is None else read(sample, scorer.card.bits)
+            except BgadError as error:
+                broken.append((sample, error))
+            else:
+                readable.append(sample)
+                yield picture
+
+    for result in scorer.score_stream(pictures()):
+        yield readable.popleft(), result
+    yield from broken
+
+
+def _collect(
+    scored: Iterable[tuple[Sample, Scores | BgadError]], count: int, notes: list[str]
 ) -> tuple[list[Sample], list[Scores], list[Shape], int]:
     """The images that could be read, what the model says of them, their sizes, and which part of the maps is kept."""
     seen: list[Sample] = []
     results: list[Scores] = []
     shapes: list[Shape] = []
     step = 1
-    with console.bar("scoring", len(samples)) as bar:
-        for sample, result in zip(samples, scorer.score_stream([s.path for s in samples]), strict=True):
+    with console.bar("scoring", count) as bar:
+        for sample, result in scored:
             if isinstance(result, BgadError):
                 notes.append(f"left out: {result}")
             else:
                 if not results:
-                    step = max(1, math.ceil(math.sqrt(result.map.size * len(samples) / MAX_MAP_PIXELS)))
+                    step = max(1, math.ceil(math.sqrt(result.map.size * count / MAX_MAP_PIXELS)))
                     if step > 1:
                         notes.append(
                             f"pixel figures are measured on one in {step} rows and columns, to bound the memory"
@@ -152,18 +216,18 @@ def _score(
                 results.append(replace(result, map=result.map[::step, ::step].copy()) if step > 1 else result)
             bar.update()
     if not results:
-        raise DataError(f"none of the {len(samples)} images could be read; the last: {notes[-1]}")
+        raise DataError(f"none of the {count} images could be read; the last: {notes[-1]}")
     return seen, results, shapes, step
 
 
 def _mask(sample: Sample, shape: Shape, step: int, notes: list[str]) -> BoolArray | None:
     """Where the defect is, at the pixels that are measured; None where nobody marked it."""
-    if sample.mask is None:
-        return None
     try:
-        mask = images.read_mask(sample.mask)
+        mask = read_mask(sample)
     except BgadError as error:
         notes.append(f"mask not used: {error}")
+        return None
+    if mask is None:
         return None
     if not mask.any():
         notes.append(f"{sample.mask} marks no pixel: {sample.name} counts as an anomaly without a mask")
@@ -294,7 +358,7 @@ def _thumbnails(sample: Sample, result: Scores, mask: BoolArray | None, card: Ca
     height, width = result.map.shape
     scale = min(1.0, THUMB / max(height, width))
     size = (max(1, round(height * scale)), max(1, round(width * scale)))
-    picture = (images.fit(images.read(sample.path, bits=card.bits), size) * 255).round().astype(np.uint8)
+    picture = (images.fit(read(sample, card.bits), size) * 255).round().astype(np.uint8)
     heat = images.overlay(picture, images.resize_map(result.map, size), card.map_boundary, card.map_centre)
     made = {"picture": _jpeg(picture), "heat": _jpeg(heat)}
     if mask is not None:

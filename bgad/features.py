@@ -23,6 +23,7 @@ BATCH = 8
 AHEAD = 16  # batches that may be computed before they are stored
 
 HalfArray = npt.NDArray[np.float16]
+Index = npt.NDArray[np.int64]
 
 
 class Budget:
@@ -39,8 +40,45 @@ class Budget:
         return True
 
 
-class FeatureStore:
-    """Features of `count` images: per level an array (images, positions, channels)."""
+class Features:
+    """Features of some images: per level an array (images, positions, channels), and which of its images they are.
+
+    A selection of a selection shares the arrays; nothing is copied before it is read.
+    """
+
+    def __init__(self, levels: list[HalfArray], index: Index) -> None:
+        self.levels, self.index = levels, index
+
+    @property
+    def count(self) -> int:
+        """How many images."""
+        return len(self.index)
+
+    def select(self, images: npt.ArrayLike) -> Features:
+        """These images of ours, in this order."""
+        return Features(self.levels, self.index[np.asarray(images, np.int64)])
+
+    def rows(self, level: int, image: Index, position: Index | slice = slice(None)) -> FloatArray:
+        """Features at broadcast indices, or of whole images; the last axis is the channels."""
+        return self.levels[level][self.index[image], position].astype(np.float32)
+
+    def moments(self, level: int) -> tuple[FloatArray, FloatArray]:
+        """Mean and standard deviation of each channel over all images and positions."""
+        positions, channels = self.levels[level].shape[1:]
+        total, square = np.zeros(channels, np.float64), np.zeros(channels, np.float64)
+        for part in chunks(self.count, 64):
+            x = self.rows(level, np.arange(part.start, part.stop)).reshape(-1, channels)
+            total += x.sum(0, dtype=np.float64)
+            square += np.einsum("nc,nc->c", x, x, dtype=np.float64)
+        n = self.count * positions
+        mean = total / n
+        std = np.sqrt(np.maximum(square / n - mean**2, 1e-12))
+        std = np.maximum(std, 1e-3 * std.mean())  # a channel that is constant on normals must not decide alone
+        return mean.astype(np.float32), std.astype(np.float32)
+
+
+class FeatureStore(Features):
+    """Where the features of `count` images are computed and kept."""
 
     def __init__(
         self,
@@ -52,13 +90,12 @@ class FeatureStore:
         folder: Path,
         key: str = "",
     ) -> None:
-        self.grids, self.count, self.done = grids, count, 0
+        self.done = 0
         shapes = [(count, h * w, c) for (h, w), c in zip(grids, channels, strict=True)]
         size = sum(2 * int(np.prod(shape)) for shape in shapes)
         self.on_disk = not budget.take(size)
-        self.levels: list[HalfArray]
         if not self.on_disk:
-            self.levels = [np.zeros(shape, np.float16) for shape in shapes]
+            super().__init__([np.zeros(shape, np.float16) for shape in shapes], np.arange(count))
             return
         folder.mkdir(parents=True, exist_ok=True)
         self._note = folder / "store.json"
@@ -69,7 +106,8 @@ class FeatureStore:
         self.done = int(known["done"]) if again else 0
         if not again:
             self._note.unlink(missing_ok=True)  # before the files that it speaks of are emptied
-        self.levels = [_mapped(folder / f"level{i}.npy", shape, new=not again) for i, shape in enumerate(shapes)]
+        maps = [_mapped(folder / f"level{i}.npy", shape, new=not again) for i, shape in enumerate(shapes)]
+        super().__init__(maps, np.arange(count))
 
     def fill(
         self,
@@ -102,21 +140,6 @@ class FeatureStore:
         fresh = self._note.with_suffix(".new")
         fresh.write_text(json.dumps(self._mark | {"done": self.done}))
         fresh.replace(self._note)
-
-    def moments(self, level: int) -> tuple[FloatArray, FloatArray]:
-        """Mean and standard deviation of each channel over all images and positions."""
-        data = self.levels[level]
-        total = np.zeros(data.shape[2], np.float64)
-        square = np.zeros(data.shape[2], np.float64)
-        for start in range(0, self.count, 64):
-            x = data[start : start + 64].reshape(-1, data.shape[2]).astype(np.float32)
-            total += x.sum(0, dtype=np.float64)
-            square += np.einsum("nc,nc->c", x, x, dtype=np.float64)
-        n = self.count * data.shape[1]
-        mean = total / n
-        std = np.sqrt(np.maximum(square / n - mean**2, 1e-12))
-        std = np.maximum(std, 1e-3 * std.mean())  # a channel that is constant on normals must not decide alone
-        return mean.astype(np.float32), std.astype(np.float32)
 
 
 def extract(backbone: Backbone, batch: list[FloatArray], device: torch.device) -> list[HalfArray]:

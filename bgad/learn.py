@@ -4,40 +4,56 @@ from __future__ import annotations
 
 import hashlib
 import json
-import os
 import platform
 import shutil
 import time
 from collections.abc import Callable, Iterator
 from concurrent.futures import ThreadPoolExecutor
 from contextlib import contextmanager
-from dataclasses import dataclass, replace
+from dataclasses import dataclass, field, fields, replace
 from datetime import UTC, datetime
 from pathlib import Path
-from typing import Any
 
 import numpy as np
 import torch
 
-from bgad import __version__, console, images, modelfile, pseudo
+from bgad import __version__, console, image_level, images, modelfile, pseudo
 from bgad import backbone as backbones
 from bgad import device as devices
 from bgad.boundary import NORMALISER, abnormal_boundary
-from bgad.calibration import Calibration, check_rate, effective_rate
-from bgad.cells import defect_cells
-from bgad.config import Config, to_dict
+from bgad.calibration import Calibration, check_rate, effective_rate, require_supported
+from bgad.config import Config, PseudoConfig, ScoreConfig, to_dict
 from bgad.data import folders
+from bgad.data.samples import read, read_mask
 from bgad.data.split import Split, holdout_size, make_split
-from bgad.detector import Detector, ScoringModel, run_model, weights
+from bgad.detector import Detector, ImageLevel, ScoringModel, pool, summarise, weights
 from bgad.errors import BgadError, ConfigError, DataError, ModelError, OutputError
-from bgad.features import Budget, FeatureStore
+from bgad.features import Features, chunks
+from bgad.material import PUSHING, Material, gather, pseudo_count
 from bgad.modelfile import Card
 from bgad.outputs import write_whole
-from bgad.trainer import CHECKPOINT, LOG, Anomalies, Trainer
-from bgad.types import BoolArray, FloatArray, Sample
+from bgad.scorer import Shape
+from bgad.trainer import CHECKPOINT, LOG, PhaseOne, Trainer
+from bgad.types import FloatArray, Sample
 
 MAX_BAD = 10  # broken images that are skipped before training gives up
+DIRECTION_IMAGES = 300  # training normals that a direction towards known anomalies is measured on
 BOUNDARY_IMAGES = 64  # training normals whose maps give the edge of normal in map units
+PHASE_TWO: dict[str, tuple[str, ...]] = {  # what of the recipe only phase 2 or scoring looks at
+    "loss": (
+        "method",
+        "boundary",
+        "beta",
+        "tau",
+        "weight",
+        "asymmetric",
+        "weight_cap",
+        "exclude_far",
+        "instance_share",
+    ),
+    "pseudo": tuple(f.name for f in fields(PseudoConfig)),
+    "score": tuple(f.name for f in fields(ScoreConfig)),
+}
 
 
 @dataclass(frozen=True)
@@ -47,6 +63,7 @@ class Options:
     out: Path
     known: int | None
     test_share: float
+    split: Path | None
     rate: float | None
     device: str
     memory_gb: float
@@ -63,6 +80,7 @@ def train(
     config: Config | None = None,
     known: int | None = None,
     test_share: float = 0.0,
+    split: str | Path | None = None,
     rate: float | None = None,
     device: str = "auto",
     memory_gb: float = 4.0,
@@ -74,13 +92,16 @@ def train(
     """Train on a data folder or manifest and write the model folder; returns the model, ready to score.
 
     The options are those of `bgad train`: known anomalies to use (None: all that are there for training, 10 of a
-    test set), share of the normals to keep aside, false-reject rate, and how to run.
+    test set), share of the normals to keep aside, or a split file in place of both; false-reject rate, and how to run.
     """
     if max_bad < 0 or not 0 <= test_share < 1:
         raise ConfigError("max_bad must be 0 or more, and test_share 0 or more and below 1")
+    if split is not None and (known is not None or test_share):
+        raise ConfigError("a split file says which images are known and which are tested: leave out --known and --test")
     root = Path(data)
     place = Path(out) if out else Path(f"{root.resolve().stem}.bgad")
-    options = Options(place, known, test_share, rate, device, memory_gb, max_bad, resume, overwrite, tensorboard)
+    given = None if split is None else Path(split)
+    options = Options(place, known, test_share, given, rate, device, memory_gb, max_bad, resume, overwrite, tensorboard)
     return _train(root, (config or Config()).check(), options)
 
 
@@ -102,16 +123,16 @@ def _train(root: Path, config: Config, options: Options) -> Detector:
     torch_device = devices.pick(options.device)
     devices.keep_memory()
     model = ScoringModel(config, backbones.build(config.backbone)).to(torch_device)
-    key = _run_key(config, split, torch_device)
+    key = run_key(config, split, torch_device)
     _prepare_work(work, key, options, root)
+    job = Job(options.out.stem, dataset, split, scan.bits, torch_device, work, key, options.rate, began)
     try:
         with _board(options.tensorboard) as watch:
-            normals, anomalies = _features(model, split, config, scan.bits, torch_device, work, key, options.memory_gb)
-            trainer = Trainer(model, normals, anomalies, work=work, device=torch_device, run_key=key, watch=watch)
-            if options.resume and trainer.restore():
-                console.say(f"going on from step {trainer.step} of {trainer.schedule.steps}")
-            trainer.run()
-        detector = _finish(model, trainer, dataset, split, config, options, scan.bits, torch_device, began)
+            material = gather(model, split, scan.bits, torch_device, work, key, options.memory_gb)
+            detector = fit(job, model, material, resume=options.resume, watch=watch)
+        log = (work / LOG).read_bytes()
+        files = {**weights(model), LOG: log, modelfile.SPLIT: split.to_bytes()}
+        modelfile.write(options.out, detector.card.data, files)
     except KeyboardInterrupt:
         again = "" if options.resume else " and --resume"
         console.say(f"\nstopped; what was learnt is in {work}: go on with the same command{again}")
@@ -119,7 +140,9 @@ def _train(root: Path, config: Config, options: Options) -> Detector:
     except OSError as error:
         raise OutputError(f"cannot write to {work}: {error.strerror or error}; go on with --resume") from error
     shutil.rmtree(work)
-    return detector
+    console.say(detector.calibration.guarantee())
+    console.say(f"model: {options.out}")
+    return Detector(model, modelfile.read(options.out), torch_device)
 
 
 @dataclass(frozen=True)
@@ -128,23 +151,27 @@ class Scan:
 
     bits: int
     skipped: list[str]
+    shapes: dict[str, Shape]  # name -> height, width
 
 
 def scan_images(dataset: folders.Dataset, max_bad: int) -> tuple[folders.Dataset, Scan]:
     """Decode every image and mask once: broken ones are named, skipped and counted."""
 
+    shapes: dict[str, Shape] = {}
+
     def look(sample: Sample) -> tuple[Sample | None, int, list[str]]:
         try:
-            picture = images.read(sample.path)
+            picture = read(sample)
+            shapes[sample.name] = (picture.shape[0], picture.shape[1])
             bits = images.bit_depth(sample.path) if picture.dtype != np.uint8 else 8
         except BgadError as error:
             return None, 8, [f"skipped: {error}"]
-        if sample.mask is None:
-            return sample, bits, []
         try:
-            mask = images.read_mask(sample.mask)
+            mask = read_mask(sample)
         except BgadError as error:
             return replace(sample, mask=None), bits, [f"mask not used: {error}"]
+        if mask is None:
+            return sample, bits, []
         notes = []
         if mask.shape != picture.shape[:2]:
             sizes = f"{mask.shape[1]}x{mask.shape[0]} instead of {picture.shape[1]}x{picture.shape[0]}"
@@ -165,34 +192,45 @@ def scan_images(dataset: folders.Dataset, max_bad: int) -> tuple[folders.Dataset
             else:
                 kept.append(seen)
             bar.update()
-    if len(skipped) > max_bad:
+    broken = {s.path for s in dataset.samples} - {s.path for s in kept}  # one file may hold many tiles
+    if len(broken) > max_bad:
         raise DataError(
-            f"{len(skipped)} images of {dataset.root} cannot be read (more than --max-bad {max_bad}), the first: "
+            f"{len(broken)} images of {dataset.root} cannot be read (more than --max-bad {max_bad}), the first: "
             f"{next(n for n in notes if n.startswith('skipped'))[9:]}"
         )
     if skipped:
-        notes.append(f"{len(skipped)} broken images skipped: {', '.join(skipped[:5])}")
-    return replace(dataset, samples=kept, notes=notes), Scan(depth, skipped)
+        notes.append(f"{len(broken)} broken images skipped: {', '.join(skipped[:5])}")
+    return replace(dataset, samples=kept, notes=list(dict.fromkeys(notes))), Scan(depth, skipped, shapes)
 
 
 def _split(dataset: folders.Dataset, config: Config, options: Options) -> Split:
+    if options.split is None:
+        split = _draw_split(dataset, config, options)
+    else:
+        split = Split.load(options.split, dataset)
+        if options.rate is not None:
+            require_supported(len(split.calibration), options.rate)
+    for note in split.notes:
+        console.warn(note)
+    if config.loss.method in PUSHING and not split.known:
+        made = config.pseudo.count and pseudo.can_make(config.pseudo.method, [])
+        others = f"normals and {config.pseudo.method} pseudo anomalies" if made else "normals alone"
+        console.warn(f"{dataset.root} has no known anomalies: {config.loss.method} learns from {others}")
+    return split
+
+
+def _draw_split(dataset: folders.Dataset, config: Config, options: Options) -> Split:
     pool = [s for s in dataset.samples if s.label == 0 and s.split != "test"]
     aside = 0
     if options.test_share and not any(s.split == "test" for s in dataset.samples):
         aside = max(1, round(options.test_share * len(pool)))
-    uses_anomalies = config.loss.method in ("bgad", "bgad-full-push")
-    split = make_split(
+    return make_split(
         dataset,
         seed=config.seed,
         known=options.known,
         holdout=holdout_size(len(pool) - aside, options.rate),
         test_share=options.test_share,
     )
-    for note in split.notes:
-        console.warn(note)
-    if uses_anomalies and not split.known:
-        console.warn(f"{dataset.root} has no known anomalies: {config.loss.method} learns from normals alone")
-    return split
 
 
 def _work_folder(options: Options) -> Path:
@@ -213,137 +251,157 @@ def _prepare_work(work: Path, key: str, options: Options, root: Path) -> None:
     write_whole(note, json.dumps({"key": key, "data": root.name}).encode())
 
 
-def _run_key(config: Config, split: Split, device: torch.device) -> str:
+def run_key(config: Config, split: Split, device: torch.device) -> str:
     """Two runs with the same key make the same model."""
-    masks = [folders.hash_file(s.mask) if s.mask else None for s in split.known]
+    masks = [[folders.hash_file(path) for path in (s.mask, *s.more_masks)] if s.mask else None for s in split.known]
     weights_file = folders.hash_file(Path(config.backbone.weights)) if config.backbone.weights else ""
     parts = [to_dict(config), split.to_json(), masks, weights_file, device.type, torch.__version__, __version__]
     text = json.dumps(parts, sort_keys=True)
     return hashlib.sha256(text.encode()).hexdigest()
 
 
-def _features(
+def phase_key(config: Config, split: Split, device: torch.device) -> str:
+    """Two runs with the same key are the same run until phase 2 begins."""
+    recipe = to_dict(config)
+    for part, names in PHASE_TWO.items():
+        recipe[part] = {name: value for name, value in recipe[part].items() if name not in names}
+    normals = [(s.name, split.hashes[s.name]) for s in split.train]  # their order decides what a step draws
+    weights_file = folders.hash_file(Path(config.backbone.weights)) if config.backbone.weights else ""
+    parts = [recipe, normals, weights_file, device.type, torch.__version__, __version__]
+    return hashlib.sha256(json.dumps(parts, sort_keys=True).encode()).hexdigest()
+
+
+def flow_key(config: Config, split: Split, device: torch.device) -> str | None:
+    """Two runs with the same key train the same flows: no anomaly pushes them. None where anomalies do."""
+    full_push = config.loss.method == "bgad-full-push"
+    pushed = [s for s in split.known if s.mask is not None or config.loss.instance_share or full_push]
+    if config.loss.method in PUSHING and (pushed or pseudo_count(split, config)):
+        return None
+    method = config.loss.method if config.loss.method == "nfad" else "bgad-wo"
+    kept = replace(config, loss=replace(config.loss, method=method), pseudo=PseudoConfig(), score=ScoreConfig())
+    parts = [to_dict(kept), phase_key(config, split, device)]
+    return hashlib.sha256(json.dumps(parts, sort_keys=True).encode()).hexdigest()
+
+
+@dataclass(frozen=True)
+class Job:
+    """One training with everything decided: who learns what, and where its state is kept."""
+
+    name: str
+    dataset: folders.Dataset
+    split: Split
+    bits: int
+    device: torch.device
+    work: Path
+    key: str
+    rate: float | None = None
+    began: float = field(default_factory=time.monotonic)
+
+
+def fit(
+    job: Job,
     model: ScoringModel,
-    split: Split,
-    config: Config,
-    bits: int,
-    device: torch.device,
-    work: Path,
-    key: str,
-    memory_gb: float,
-) -> tuple[FeatureStore, list[Anomalies]]:
-    """Caches of the training normals, of the known anomalies, and of the pseudo anomalies made of them."""
-    size = (config.backbone.size, config.backbone.size)
-    grids, channels = [level.grid for level in model.levels], model.backbone.channels
-    budget = Budget(memory_gb * 1e9)
-    pushing = config.loss.method in ("bgad", "bgad-full-push")
-    known = split.known if pushing else []
-    with_masks = [s for s in known if s.mask is not None]
-    made = config.pseudo.count if config.pseudo.method != "none" and with_masks else 0
-
-    def picture(sample: Sample) -> FloatArray:
-        return images.fit(images.read(sample.path, bits=bits), size)
-
-    def make(index: int) -> tuple[FloatArray, BoolArray]:
-        image, mask, _ = pseudo.pseudo_anomaly(
-            index,
-            split.train,
-            with_masks,
-            seed=config.seed,
-            size=size,
-            method=config.pseudo.method,
-            transforms=config.pseudo.transforms,
-            bits=bits,
-        )
-        return image, mask
-
-    anomalies = []
-    with console.bar("features", len(split.train) + len(known) + made) as bar:
-
-        def store(name: str, count: int, pictures: Callable[[int], FloatArray]) -> FeatureStore:
-            place = FeatureStore(count, grids, channels, budget=budget, folder=work / name, key=key)  # type: ignore[arg-type]
-            place.fill(model.backbone, pictures, device, bar.update)
-            return place
-
-        normals = store("normals", len(split.train), lambda i: picture(split.train[i]))
-        if known:
-            marked = [s.mask is not None for s in known]
-            masks = [None if s.mask is None else images.read_mask(s.mask) for s in known]
-            real = store("known", len(known), lambda i: picture(known[i]))
-            anomalies.append(Anomalies(real, [_cells(masks, grid) for grid in grids], marked))  # type: ignore[arg-type]
-        if made:
-            drawn: dict[int, BoolArray] = {}
-
-            def draw(index: int) -> FloatArray:
-                image, drawn[index] = make(index)
-                return image
-
-            copies = store("pseudo", made, draw)
-            masks = [drawn[i] if i in drawn else make(i)[1] for i in range(made)]
-            anomalies.append(Anomalies(copies, [_cells(masks, grid) for grid in grids], [True] * made))  # type: ignore[arg-type]
-    return normals, anomalies
-
-
-def _cells(masks: list[BoolArray | None], grid: tuple[int, int]) -> list[Any]:
-    everywhere = np.arange(grid[0] * grid[1])
-    return [everywhere if mask is None else defect_cells(mask, grid) for mask in masks]
-
-
-def _finish(
-    model: ScoringModel,
-    trainer: Trainer,
-    dataset: folders.Dataset,
-    split: Split,
-    config: Config,
-    options: Options,
-    bits: int,
-    device: torch.device,
-    began: float,
+    material: Material,
+    *,
+    resume: bool = False,
+    phase_one: PhaseOne | None = None,
+    watch: Callable[[Trainer, dict[str, float]], None] | None = None,
 ) -> Detector:
-    """Constants of the training normals, scores of the held-out ones, and the model folder."""
+    """Train the model on ready features and calibrate it; the detector's card is complete but written nowhere."""
+    trainer = Trainer(
+        model,
+        material.normals,
+        material.anomalies,
+        work=job.work,
+        device=job.device,
+        run_key=job.key,
+        phase_one=phase_one,
+        watch=watch,
+    )
+    if resume and trainer.restore():
+        console.say(f"going on from step {trainer.step} of {trainer.schedule.steps}")
+    trainer.run()
+    return _finish(job, model, material, trainer)
+
+
+def _fit_image_level(model: ScoringModel, level: ImageLevel, material: Material) -> None:
+    """From the normals and the real known anomalies."""
+    normals = material.normals
+    known = next((group for group in material.anomalies if not group.pseudo), None)
+
+    def summaries(features: Features) -> FloatArray:
+        parts = [np.arange(part.start, part.stop) for part in chunks(features.count, 16)]
+        rows = ([torch.from_numpy(features.rows(i, part)) for i in model.summed] for part in parts)
+        return np.concatenate([summarise(maps).numpy() for maps in rows])
+
+    found = image_level.fit_summary(
+        summaries(normals), summaries(known.store) if known else level.mean[None][:0].cpu().numpy()
+    )
+    if found is None:
+        console.warn(f"{normals.count} normals are too few to judge an image as a whole: only its map counts")
+        return
+    whole, direction = found
+    level.set_whole(whole)
+    if known is None or direction is None:
+        return
+    level.set_direction(0, direction)
+    some = np.linspace(0, normals.count - 1, min(normals.count, DIRECTION_IMAGES)).round().astype(np.int64)
+    for place, i in enumerate(model.summed, start=1):
+        cells = [own if marked else None for own, marked in zip(known.cells[i], known.marked, strict=True)]
+        bad = known.store.rows(i, np.arange(known.store.count))
+        level.set_direction(place, image_level.fit_map(normals.rows(i, some), bad, cells))
+
+
+def _finish(job: Job, model: ScoringModel, material: Material, trainer: Trainer) -> Detector:
+    """Constants of the training normals, scores of the held-out ones, and the card."""
+    config, dataset, split = model.config, job.dataset, job.split
     constants = trainer.constants()
     for level, constant in zip(trainer.levels, constants, strict=True):
         level.set_constants(constant)
     model.eval()
-    size = (config.backbone.size, config.backbone.size)
-
-    def run(samples: list[Sample], bar: console.Bar) -> list[tuple[float, FloatArray]]:
-        def one(sample: Sample) -> tuple[float, FloatArray]:
-            pixels = images.fit(images.read(sample.path, bits=bits), size)
-            scores, maps, _ = run_model(model, pixels[None], device)
-            bar.update()
-            return float(scores[0]), maps[0]
-
-        return list(devices.Workers(os.cpu_count() or 1, device).stream(one, samples))
-
+    if model.image is not None:
+        _fit_image_level(model, model.image, material)
     step = max(1, len(split.train) // BOUNDARY_IMAGES)
     some = split.train[::step][:BOUNDARY_IMAGES]
     with console.bar("calibrating", len(split.calibration) + len(some)) as bar:
-        held_out = [score for score, _ in run(split.calibration, bar)]
-        normal_maps = np.stack([found for _, found in run(some, bar)])
+
+        def run(samples: list[Sample]) -> list[tuple[float, FloatArray]]:
+            found = []
+            for one in material.run(model, samples):
+                found.append(one)
+                bar.update()
+            return found
+
+        normal_maps = np.stack([anomaly for _, anomaly in run(some)])
         edge = float(np.quantile(normal_maps, 1 - config.loss.beta))
-    calibration = Calibration(tuple(held_out), effective_rate(len(held_out), options.rate))
+        plain = pool(torch.from_numpy(normal_maps), config.score.top_share)
+        spread = plain.std(correction=0).clamp(min=1e-3 * float(plain.abs().mean()) + 1e-6)
+        model.map_constants.copy_(torch.stack([plain.mean(), spread]))
+        held_out = [score for score, _ in run(split.calibration)]
+    calibration = Calibration(tuple(held_out), effective_rate(len(held_out), job.rate))
     card = {
         "bgad": __version__,
         "created": datetime.now(UTC).isoformat(timespec="seconds"),
-        "name": options.out.stem,
+        "name": job.name,
         "data": {
             "name": dataset.name,
             "layout": dataset.layout,
-            "protocol": _protocol(dataset, split),
+            "protocol": split.protocol,
+            "known_class": split.known_class,
+            "subset": split.subset,
             "known": len(split.known),
             "notes": dataset.notes + split.notes,
         },
         "config": to_dict(replace(config, backbone=replace(config.backbone, weights=""))),
         "input": {
-            "bits": bits,
+            "bits": job.bits,
             "mean": model.backbone.mean.flatten().tolist(),
             "std": model.backbone.std.flatten().tolist(),
         },
         "levels": [
             {
                 "stride": stride,
-                "channels": channels,
+                "channels": level.flow.channels,
                 "grid": list(level.grid),
                 "centre": c.centre,
                 "spread": c.spread,
@@ -351,9 +409,7 @@ def _finish(
                 "boundary": c.boundary,
                 "abnormal_boundary": abnormal_boundary(c.boundary / NORMALISER, config.loss.tau) * NORMALISER,
             }
-            for stride, channels, level, c in zip(
-                model.backbone.strides, model.backbone.channels, trainer.levels, constants, strict=True
-            )
+            for stride, level, c in zip(config.backbone.strides, trainer.levels, constants, strict=True)
         ],
         "boundary": edge,
         "centre": float(normal_maps.mean()),
@@ -363,12 +419,11 @@ def _finish(
             "threshold": calibration.threshold,
             "guarantee": calibration.guarantee(),
         },
-        "split": split.to_json(),
         "training": {
-            "seconds": round(time.monotonic() - began + trainer.seconds_before, 2),
+            "seconds": round(time.monotonic() - job.began + trainer.seconds_before, 2),
             "loop_seconds": round(trainer.seconds, 2),
             "steps": trainer.step,
-            "device": str(device),
+            "device": str(job.device),
             "torch": torch.__version__,
             "python": platform.python_version(),
         },
@@ -378,19 +433,7 @@ def _finish(
             "data": "that of the training images applies to what the model learnt from them",
         },
     }
-    log = (trainer.work / LOG).read_bytes()
-    modelfile.write(options.out, card, {**weights(model), LOG: log})
-    console.say(calibration.guarantee())
-    console.say(f"model: {options.out}")
-    return Detector(model, Card(modelfile.read(options.out).data), device)
-
-
-def _protocol(dataset: folders.Dataset, split: Split) -> str:
-    """How the known anomalies came about: none, the data set's own choice, or drawn over all its classes."""
-    if not split.known:
-        return "unsupervised"
-    drawn = len(split.known) < sum(s.label for s in dataset.samples if s.split != "train")
-    return "multi-class" if drawn and split.known[0].split != "train" else "given"
+    return Detector(model, Card(json.loads(json.dumps(card)), split.to_json()), job.device)
 
 
 def _backbone_licence(name: str) -> str:
@@ -400,7 +443,7 @@ def _backbone_licence(name: str) -> str:
 
 
 @contextmanager
-def _board(folder: Path | None) -> Iterator[Callable[[int, dict[str, float]], None] | None]:
+def _board(folder: Path | None) -> Iterator[Callable[[Trainer, dict[str, float]], None] | None]:
     """A TensorBoard writer, when asked for and installed; what it still holds is written at the end."""
     if folder is None:
         yield None
@@ -411,9 +454,9 @@ def _board(folder: Path | None) -> Iterator[Callable[[int, dict[str, float]], No
         raise OutputError("TensorBoard is not installed: pip install 'bgad[tensorboard]'") from error
     with SummaryWriter(str(folder)) as writer:
 
-        def watch(step: int, row: dict[str, float]) -> None:
+        def watch(trainer: Trainer, row: dict[str, float]) -> None:
             for key, value in row.items():
                 if key != "step" and not np.isnan(value):
-                    writer.add_scalar(key, value, step)
+                    writer.add_scalar(key, value, trainer.step)
 
         yield watch

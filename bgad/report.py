@@ -417,10 +417,15 @@ def _section(section: Section, key: str) -> str:
 
 
 def render(title: str, sections: Sequence[Section], cells: Sequence[Mapping[str, Any]]) -> str:
-    """The whole page as one string of HTML; its security policy forbids scripts and any request."""
+    """The whole page as one string of HTML."""
     links = "".join(f'<li><a href="#s{i}">{text(s.title)}</a></li>' for i, s in enumerate(sections))
     contents = f'<nav aria-label="Sections"><ul>{links}</ul></nav>' if len(sections) > 1 else ""
     body = "".join(_section(s, f"s{i}") for i, s in enumerate(sections))
+    return page(title, _summary(cells) + body, contents)
+
+
+def page(title: str, body: str, contents: str = "") -> str:
+    """A page around ready HTML; its security policy forbids scripts and any request."""
     policy = "default-src 'none'; img-src data:; style-src 'unsafe-inline'"
     head = (
         f'<meta charset="utf-8"><meta http-equiv="Content-Security-Policy" content="{policy}">'
@@ -428,8 +433,7 @@ def render(title: str, sections: Sequence[Section], cells: Sequence[Mapping[str,
         f'<meta name="color-scheme" content="light dark"><title>{text(title)}</title><style>{STYLE}</style>'
     )
     top = f"<header><h1>{text(title)}</h1>{contents}</header>"
-    main = f"<main>{_summary(cells)}{body}</main>"
-    return f'<!doctype html>\n<html lang="en"><head>{head}</head><body>{top}{main}</body></html>\n'
+    return f'<!doctype html>\n<html lang="en"><head>{head}</head><body>{top}<main>{body}</main></body></html>\n'
 
 
 def write(path: str | Path, title: str, sections: Sequence[Section], cells: Sequence[Mapping[str, Any]]) -> None:

@@ -21,7 +21,6 @@ from pathlib import Path
 from typing import Any
 
 import numpy as np
-import numpy.typing as npt
 import safetensors
 import safetensors.torch
 import torch
@@ -33,7 +32,7 @@ from bgad.config import Config, TrainConfig
 from bgad.detector import Level, LevelConstants, ScoringModel
 from bgad.device import Workers
 from bgad.errors import ModelError
-from bgad.features import FeatureStore, chunks
+from bgad.features import Features, Index, chunks
 from bgad.loss import objective
 from bgad.types import FloatArray
 
@@ -43,8 +42,7 @@ LOG = "train.csv"
 DIVERGED = 1e6  # a loss that no sound run comes near
 WHOLE_SET_IMAGES = 400  # beyond, quantiles and moments come from an even pick of that many images
 INSTANCE_REFRESH = 20  # steps between two choices of the least likely positions of images without masks
-
-Index = npt.NDArray[np.int64]
+FULL_PUSH_SHARE = 0.1  # of an anomaly without a mask, where no share is given to the method without a boundary
 
 
 @dataclass
@@ -55,9 +53,28 @@ class Anomalies:
     are then the least likely ones, chosen anew while training.
     """
 
-    store: FeatureStore
+    store: Features
     cells: list[list[Index]]
     marked: list[bool]
+    pseudo: bool = False  # made, not real
+
+    def only_marked(self) -> list[Anomalies]:
+        """The images with a mask; nothing where there are none."""
+        at = np.flatnonzero(self.marked)
+        cells = [[level[i] for i in at] for level in self.cells]
+        return [Anomalies(self.store.select(at), cells, [True] * len(at), self.pseudo)] if len(at) else []
+
+
+@dataclass(frozen=True)
+class PhaseOne:
+    """A file for the state at the end of phase 1, which runs with the same normals, recipe and seed share."""
+
+    path: Path
+    key: str
+
+    def fits(self) -> bool:
+        """True when the file is there and belongs to such a run."""
+        return self.path.exists() and _note(self.path)["key"] == self.key
 
 
 @dataclass(frozen=True)
@@ -69,17 +86,13 @@ class Schedule:
     config: TrainConfig
 
     @classmethod
-    def plan(cls, config: TrainConfig, images: int, positions: int, *, push: bool) -> Schedule:
+    def plan(cls, config: TrainConfig, images: int, positions: int) -> Schedule:
         """From steps, or from epochs over `images` normals with `positions` features at the finest level."""
         if config.epochs:
             per_epoch = math.ceil(images / config.images) * math.ceil(positions / config.positions[0])
             steps = config.epochs * per_epoch
-            return cls(steps, max(1, round(config.push_start * steps)) if push else steps, config)
-        return cls(
-            config.steps + config.push_steps,
-            config.steps if push else config.steps + config.push_steps,
-            config,
-        )
+            return cls(steps, max(1, round(config.push_start * steps)), config)
+        return cls(config.steps + config.push_steps, config.steps, config)
 
     def lr(self, step: int) -> float:
         """Linear warm-up from a tenth, then cosine to a thousandth; once per phase, or once where push_lr is 0."""
@@ -124,28 +137,32 @@ class Trainer:
     def __init__(
         self,
         model: ScoringModel,
-        normals: FeatureStore,
+        normals: Features,
         anomalies: list[Anomalies],
         *,
         work: Path,
         device: torch.device,
         run_key: str,
-        watch: Callable[[int, dict[str, float]], None] | None = None,
+        phase_one: PhaseOne | None = None,
+        watch: Callable[[Trainer, dict[str, float]], None] | None = None,
     ) -> None:
         self.config: Config = model.config
-        self.model, self.normals, self.anomalies = model, normals, anomalies
+        full_push = self.config.loss.method == "bgad-full-push"
+        self.instance_share = self.config.loss.instance_share or (FULL_PUSH_SHARE if full_push else 0.0)
+        self.model, self.normals = model, normals
+        self.anomalies = anomalies if self.instance_share else [g for group in anomalies for g in group.only_marked()]
         self.work, self.device, self.run_key, self.watch = work, device, run_key, watch
+        self.phase_one = phase_one
         self.levels: list[Level] = list(model.levels)  # type: ignore[arg-type]
-        pushing = self.config.loss.method != "nfad"
-        positions = len(self.levels[0].position)
-        self.schedule = Schedule.plan(self.config.train, normals.count, positions, push=pushing)
+        self.schedule = Schedule.plan(self.config.train, normals.count, len(self.levels[0].position))
         self.optimisers = [torch.optim.Adam(level.parameters(), fused=True) for level in self.levels]
         self.workers = Workers(len(self.levels), device)
         self.boundaries = [RunningBoundary(self.config.loss.beta) for _ in self.levels]
         self.step, self.seconds = 0, 0.0
         self.seconds_before = 0.0  # of the loop, in earlier runs that this one goes on with
         self._started = False
-        if self.config.flow.standardise and not self._resumable():
+        resumable = (work / CHECKPOINT).exists() or (phase_one is not None and phase_one.fits())
+        if self.config.flow.standardise and not resumable:
             for i, level in enumerate(self.levels):
                 mean, std = normals.moments(i)
                 level.mean.copy_(torch.from_numpy(mean))
@@ -154,6 +171,9 @@ class Trainer:
     def run(self) -> None:
         """Train from where we are to the end; Ctrl-C ends the step, saves a checkpoint and then interrupts."""
         self.model.levels.train()
+        if self.step == 0 and self.phase_one is not None and self.phase_one.fits():
+            log = self._load(self.phase_one.path)["log"]
+            (self.work / LOG).write_text(log)
         total = self.schedule.steps
         begun, saved = time.monotonic(), time.monotonic()
         before = self.seconds
@@ -165,20 +185,25 @@ class Trainer:
                 self.step += 1
                 self.seconds = before + time.monotonic() - begun
                 if self.watch is not None:
-                    self.watch(self.step, row)
+                    self.watch(self, row)
                 edge = row["boundary0"]
                 phase = "normals" if math.isnan(edge) else f"boundary {edge:+.3f}"
                 bar.update(1, f"loss {row['loss']:.3f}  {phase}")
                 if time.monotonic() - saved > CHECKPOINT_SECONDS:
                     self.save(rows)
                     rows, saved = [], time.monotonic()
+                if self.step == self.schedule.push_at and self.phase_one is not None:
+                    self.save(rows)
+                    rows, saved = [], time.monotonic()
+                    self.phase_one.path.parent.mkdir(parents=True, exist_ok=True)
+                    self._write(self.phase_one.path, {"key": self.phase_one.key, "log": (self.work / LOG).read_text()})
             self.save(rows)
         if asked.is_set():
             raise KeyboardInterrupt
         self.model.levels.eval()
 
     def _one_step(self, step: int) -> dict[str, float]:
-        pushing = step >= self.schedule.push_at
+        pushing = step >= self.schedule.push_at and self.config.loss.method != "nfad"
         if pushing and not self._started:
             self._start_boundaries()
         if pushing and (step - self.schedule.push_at) % INSTANCE_REFRESH == 0:
@@ -219,18 +244,19 @@ class Trainer:
             f"boundary{i}": math.nan if b_n is None else b_n,
         }
 
-    def _rows(self, store: FeatureStore, level: int, image: Index, position: Index) -> Tensor:
-        """Features at broadcast indices, as float32 on the device; the last axis is the channels."""
-        return torch.from_numpy(store.levels[level][image, position].astype(np.float32)).to(self.device)
+    def _rows(self, store: Features, level: int, image: Index, position: Index) -> Tensor:
+        """Features at broadcast indices on the device; the last axis is the channels."""
+        return torch.from_numpy(store.rows(level, image, position)).to(self.device)
 
     def _abnormal_log_p(self, i: int, count: int, rng: np.random.Generator) -> Tensor | None:
         """log p / d of `count` anomalous features, (1, count): each image alike, real ones and pseudo by share."""
         if self.config.loss.method == "bgad-wo" or not self.anomalies:
             return None
-        share = self.config.pseudo.share if len(self.anomalies) == 2 else 0.0
-        wanted = [count - round(share * count), round(share * count)][: len(self.anomalies)]
+        made = round(self.config.pseudo.share * count)
+        both = len({group.pseudo for group in self.anomalies}) == 2  # where there is one kind, all come from it
         rows, places = [], []
-        for group, number in zip(self.anomalies, wanted, strict=True):
+        for group in self.anomalies:
+            number = count if not both else made if group.pseudo else count - made
             image = rng.integers(group.store.count, size=number)
             draw = rng.random(number)
             cells = group.cells[i]
@@ -260,17 +286,17 @@ class Trainer:
             for group in self._unmarked():
                 unmarked = np.flatnonzero(~np.array(group.marked))
                 for image, log_p in zip(unmarked, self._log_p(group.store, i, unmarked), strict=True):
-                    count = max(1, round(self.config.loss.instance_share * len(log_p)))
+                    count = max(1, round(self.instance_share * len(log_p)))
                     group.cells[i][image] = np.argpartition(log_p, count - 1)[:count].astype(np.int64)
 
         self.workers.each(choose)
 
-    def _log_p(self, store: FeatureStore, i: int, chosen: Index) -> FloatArray:
+    def _log_p(self, store: Features, i: int, chosen: Index) -> FloatArray:
         """log p / d of every position of the chosen images, (images, positions)."""
         level = self.levels[i]
         with torch.inference_mode():
             parts = [
-                level(torch.from_numpy(store.levels[i][chosen[part]].astype(np.float32)).to(self.device)).cpu().numpy()
+                level(torch.from_numpy(store.rows(i, chosen[part])).to(self.device)).cpu().numpy()
                 for part in chunks(len(chosen), 2)
             ]
         return np.concatenate(parts)
@@ -296,9 +322,6 @@ class Trainer:
             )
         return found
 
-    def _resumable(self) -> bool:
-        return (self.work / CHECKPOINT).exists()
-
     def save(self, rows: list[dict[str, float]]) -> None:
         """Append the log and replace the checkpoint, atomically."""
         log = self.work / LOG
@@ -310,14 +333,17 @@ class Trainer:
             if fresh:
                 writer.writeheader()
             writer.writerows({k: f"{v:.8g}" for k, v in row.items()} for row in rows)
+        self._write(self.work / CHECKPOINT, {"key": self.run_key})
+
+    def _write(self, path: Path, note: dict[str, Any]) -> None:
+        """The whole state into a file, atomically."""
         tensors: dict[str, Tensor] = {f"model.{k}": v for k, v in self.model.levels.state_dict().items()}
         for i, optimiser in enumerate(self.optimisers):
             for number, state in optimiser.state_dict()["state"].items():
                 tensors |= {f"adam.{i}.{number}.{key}": torch.as_tensor(value) for key, value in state.items()}
         for i, boundary in enumerate(self.boundaries):
             tensors[f"window.{i}"] = torch.from_numpy(boundary.window[: boundary.filled].copy())
-        note = {
-            "key": self.run_key,
+        note |= {
             "step": self.step,
             "seconds": self.seconds,
             "started": self._started,
@@ -327,13 +353,13 @@ class Trainer:
                 for group in (self._unmarked() if self._started else [])  # before phase 2 nothing has been chosen
             ],
         }
-        temporary = self.work / f"{CHECKPOINT}.new"
+        temporary = path.with_name(f"{path.name}.new")
         content = {key: value.detach().cpu().contiguous() for key, value in tensors.items()}
         with temporary.open("wb") as output:  # by hand: safetensors does not raise OSError on a full disk
             output.write(safetensors.torch.save(content, metadata={"note": json.dumps(note)}))
             output.flush()
             os.fsync(output.fileno())
-        temporary.replace(self.work / CHECKPOINT)
+        temporary.replace(path)
 
     def _unmarked(self) -> list[Anomalies]:
         return [group for group in self.anomalies if not all(group.marked)]
@@ -344,16 +370,19 @@ class Trainer:
         if not path.exists():
             (self.work / LOG).unlink(missing_ok=True)  # its steps are lost and come again
             return False
-        try:
-            with safetensors.safe_open(path, framework="pt") as file:
-                note: dict[str, Any] = json.loads(file.metadata()["note"])
-                tensors = {key: file.get_tensor(key) for key in file.keys()}  # noqa: SIM118
-        except safetensors.SafetensorError as error:
-            raise ModelError(f"{path} is damaged ({error}): delete {self.work} and start again") from error
-        if note["key"] != self.run_key:
+        if _note(path)["key"] != self.run_key:
             raise ModelError(
                 f"{self.work} belongs to a run with other data or settings: give the same ones, or delete it"
             )
+        self._load(path)
+        self._trim_log()
+        return True
+
+    def _load(self, path: Path) -> dict[str, Any]:
+        """Take over the state in a file; its note, which says more."""
+        note = _note(path)
+        with safetensors.safe_open(path, framework="pt") as file:
+            tensors = {key: file.get_tensor(key) for key in file.keys()}  # noqa: SIM118
         self.model.levels.load_state_dict({k[6:]: v for k, v in tensors.items() if k.startswith("model.")})
         for i, optimiser in enumerate(self.optimisers):
             state = optimiser.state_dict()
@@ -370,8 +399,7 @@ class Trainer:
             group.cells = [[np.array(c, np.int64) for c in level] for level in cells]
         self.step, self.seconds, self._started = note["step"], note["seconds"], note["started"]
         self.seconds_before = self.seconds
-        self._trim_log()
-        return True
+        return note
 
     def _trim_log(self) -> None:
         """Drop rows that were logged after the checkpoint was taken."""
@@ -380,3 +408,13 @@ class Trainer:
             lines = log.read_text().splitlines(keepends=True)
             kept = [line for line in lines[1:] if line.endswith("\n") and float(line.split(",")[0]) < self.step]
             log.write_text("".join(lines[:1] + kept))
+
+
+def _note(path: Path) -> dict[str, Any]:
+    """What a file of training state says of itself."""
+    try:
+        with safetensors.safe_open(path, framework="pt") as file:
+            note: dict[str, Any] = json.loads(file.metadata()["note"])
+    except safetensors.SafetensorError as error:
+        raise ModelError(f"{path} is damaged ({error}): delete {path.parent} and start again") from error
+    return note

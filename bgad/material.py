@@ -1,0 +1,201 @@
+"""What training reads of a split: features of its normals, of its known anomalies and of pseudo anomalies.
+
+`gather` computes them for one training; a `Pool` computes those of a whole data set once, for many.
+"""
+
+from __future__ import annotations
+
+import hashlib
+import json
+import os
+import time
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from dataclasses import asdict, dataclass
+from pathlib import Path
+
+import numpy as np
+import torch
+
+from bgad import __version__, console, images, pseudo
+from bgad import backbone as backbones
+from bgad import device as devices
+from bgad.cells import defect_cells
+from bgad.config import BackboneConfig, Config
+from bgad.data.folders import hash_file
+from bgad.data.samples import read, read_mask
+from bgad.data.split import Split
+from bgad.detector import ScoringModel, run_features, run_model
+from bgad.features import Budget, Features, FeatureStore, Index
+from bgad.trainer import Anomalies
+from bgad.types import BoolArray, FloatArray, Sample
+
+Grid = tuple[int, int]
+Fill = Callable[[int, Callable[[int], FloatArray]], Features]  # number of images, image by number
+PUSHING = ("bgad", "bgad-full-push")  # the methods that look at anomalies
+
+
+@dataclass(frozen=True)
+class Material:
+    """Features to train on, and a way to run the model that learns on images of the split (score and map of each)."""
+
+    normals: Features
+    anomalies: list[Anomalies]
+    run: Callable[[ScoringModel, list[Sample]], Iterator[tuple[float, FloatArray]]]
+
+
+def known_anomalies(known: Sequence[Sample], features: Features, grids: Sequence[Grid]) -> Anomalies:
+    """The real ones, marked where they have a mask."""
+    masks = [read_mask(s) for s in known]
+    return Anomalies(features, [cells(masks, grid) for grid in grids], [mask is not None for mask in masks])
+
+
+def pseudo_count(split: Split, config: Config) -> int:
+    """How many pseudo anomalies this training uses."""
+    usable = config.loss.method in PUSHING and pseudo.can_make(config.pseudo.method, split.known)
+    return config.pseudo.count if usable else 0
+
+
+def pseudo_anomalies(split: Split, config: Config, grids: Sequence[Grid], bits: int, fill: Fill) -> Anomalies:
+    """Those that the recipe makes of this split; `fill` gives the features of the pictures drawn here."""
+    size = (config.backbone.size, config.backbone.size)
+    with_masks = [s for s in split.known if s.mask is not None]
+    drawn: dict[int, BoolArray] = {}
+
+    def draw(index: int) -> FloatArray:
+        image, drawn[index], _ = pseudo.pseudo_anomaly(
+            index,
+            split.train,
+            with_masks,
+            seed=config.seed,
+            size=size,
+            method=config.pseudo.method,
+            transforms=config.pseudo.transforms,
+            bits=bits,
+        )
+        return image
+
+    count = config.pseudo.count
+    features = fill(count, draw)
+    for index in range(count):  # those whose features were there already, after a resume
+        if index not in drawn:
+            draw(index)
+    masks = [drawn[i] for i in range(count)]
+    return Anomalies(features, [cells(masks, grid) for grid in grids], [True] * count, pseudo=True)
+
+
+def cells(masks: Sequence[BoolArray | None], grid: Grid) -> list[Index]:
+    """The positions of a level that show the defect; all of them where nobody marked it."""
+    everywhere = np.arange(grid[0] * grid[1])
+    return [everywhere if mask is None else defect_cells(mask, grid) for mask in masks]
+
+
+def gather(
+    model: ScoringModel, split: Split, bits: int, device: torch.device, work: Path, key: str, memory_gb: float
+) -> Material:
+    """The material of one training, cached in memory or in `work`."""
+    config = model.config
+    size = (config.backbone.size, config.backbone.size)
+    grids = model.grids
+    budget = Budget(memory_gb * 1e9)
+    known = split.known if config.loss.method in PUSHING else []
+    made = pseudo_count(split, config)
+
+    def picture(sample: Sample) -> FloatArray:
+        return images.fit(read(sample, bits), size)
+
+    def run(model: ScoringModel, samples: list[Sample]) -> Iterator[tuple[float, FloatArray]]:
+        def one(sample: Sample) -> tuple[float, FloatArray]:
+            scores, maps, _ = run_model(model, picture(sample)[None], device)
+            return float(scores[0]), maps[0]
+
+        return devices.Workers(os.cpu_count() or 1, device).stream(one, samples)
+
+    anomalies = []
+    with console.bar("features", len(split.train) + len(known) + made) as bar:
+
+        def store(name: str, count: int, pictures: Callable[[int], FloatArray]) -> Features:
+            place = FeatureStore(count, grids, model.backbone.channels, budget=budget, folder=work / name, key=key)
+            place.fill(model.backbone, pictures, device, bar.update)
+            return place
+
+        normals = store("normals", len(split.train), lambda i: picture(split.train[i]))
+        if known:
+            anomalies.append(known_anomalies(known, store("known", len(known), lambda i: picture(known[i])), grids))
+        if made:
+            anomalies.append(
+                pseudo_anomalies(split, config, grids, bits, lambda count, draw: store("pseudo", count, draw))
+            )
+    return Material(normals, anomalies, run)
+
+
+class Pool:
+    """The features of every image of a data set; each split of it takes its own by number, without copies."""
+
+    def __init__(
+        self,
+        samples: Sequence[Sample],
+        hashes: Mapping[str, str],
+        bits: int,
+        config: BackboneConfig,
+        *,
+        device: torch.device,
+        folder: Path,
+        memory_gb: float,
+    ) -> None:
+        began = time.monotonic()
+        self.config, self.bits, self.device, self.folder = config, bits, device, folder
+        self.backbone = backbones.build(config).to(device)
+        self.grids = self.backbone.grids(config.size)
+        self.budget = Budget(memory_gb * 1e9)
+        self._place = {sample.name: i for i, sample in enumerate(samples)}
+        self._pseudo: tuple[str, Anomalies] | None = None  # the last, for the methods that share it
+        weights = hash_file(Path(config.weights)) if config.weights else ""
+        parts = [__version__, torch.__version__, asdict(config), weights, bits, [hashes[s.name] for s in samples]]
+        self.key = hashlib.sha256(json.dumps(parts).encode()).hexdigest()
+        with console.bar("features", len(samples)) as bar:
+            store = self._store(len(samples), "pool", self.key, self.budget)
+            size = (config.size, config.size)
+            store.fill(self.backbone, lambda i: images.fit(read(samples[i], bits), size), device, bar.update)
+        self.store = store
+        self.seconds = time.monotonic() - began
+
+    def _store(self, count: int, name: str, key: str, budget: Budget) -> FeatureStore:
+        place = self.folder / name
+        return FeatureStore(count, self.grids, self.backbone.channels, budget=budget, folder=place, key=key)
+
+    def features(self, samples: Sequence[Sample]) -> Features:
+        """Those of these images."""
+        return self.store.select([self._place[s.name] for s in samples])
+
+    def model(self, config: Config) -> ScoringModel:
+        """A model that has learnt nothing yet, around the backbone of the pool."""
+        return ScoringModel(config, self.backbone).to(self.device)
+
+    def material(self, split: Split, config: Config) -> Material:
+        """The material of one training, from the pool."""
+        known = split.known if config.loss.method in PUSHING else []
+        anomalies = [known_anomalies(known, self.features(known), self.grids)] if known else []
+        if pseudo_count(split, config):
+            anomalies.append(self._made(split, config))
+
+        def run(model: ScoringModel, samples: list[Sample]) -> Iterator[tuple[float, FloatArray]]:
+            found = run_features(model, self.features(samples), self.device)
+            return ((score, anomaly) for score, anomaly, _ in found)
+
+        return Material(self.features(split.train), anomalies, run)
+
+    def _made(self, split: Split, config: Config) -> Anomalies:
+        who = [[split.hashes[s.name] for s in group] for group in (split.train, split.known)]
+        parts = [self.key, who, asdict(config.pseudo), config.seed]
+        key = hashlib.sha256(json.dumps(parts).encode()).hexdigest()
+        if self._pseudo is None or self._pseudo[0] != key:
+            self._pseudo = None  # before the next one takes its memory
+
+            def fill(count: int, draw: Callable[[int], FloatArray]) -> Features:
+                with console.bar("pseudo anomalies", count) as bar:
+                    store = self._store(count, "pseudo", key, Budget(self.budget.left))
+                    store.fill(self.backbone, draw, self.device, bar.update)
+                return store
+
+            self._pseudo = key, pseudo_anomalies(split, config, self.grids, self.bits, fill)
+        return self._pseudo[1]

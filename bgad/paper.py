@@ -1,0 +1,426 @@
+"""The paper's tables as data: what each of them runs, and the figures that were printed.
+
+The names of categories and classes are those of the folders on disk. A figure is kept as it was printed; where a
+printed mean does not agree with its column, both stay as they are.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from dataclasses import dataclass, field
+
+IMAGE, PIXEL, PRO = "image_auroc", "pixel_auroc", "pro"
+PAPER, DRA, AHL = "paper", "CVPR 2022", "CVPR 2024"
+SOURCES = {
+    PAPER: "the BGAD paper (CVPR 2023): EfficientNet-B6; its code reports the best epoch on the test set",
+    DRA: "the DRA paper (Ding et al., CVPR 2022)",
+    AHL: "the AHL paper (Zhu et al., CVPR 2024)",
+}
+OURS = {"NFAD": "nfad", "BGAD w/o": "bgad-wo", "BGAD†": "bgad-full-push", "BGAD": "bgad"}  # printed name -> method
+
+
+@dataclass(frozen=True)
+class Column:
+    """One thing to run: a method with changes to the recipe, written as --set takes them."""
+
+    title: str
+    method: str = "bgad"
+    changes: tuple[str, ...] = ()
+    known: int | None = None  # instead of those of the matrix
+    curve: bool = False  # also measure on the way, to look at
+
+
+@dataclass(frozen=True)
+class Matrix:
+    """Runs that make one table: categories x cases of the protocol x columns x known x seeds."""
+
+    data: dict[str, tuple[str, ...]]  # data set or folder -> categories; none: all
+    protocol: str
+    columns: tuple[Column, ...]
+    known: tuple[int, ...] = (10,)
+    seeds: int = 3
+    metrics: tuple[str, ...] = (IMAGE, PIXEL, PRO)
+    title: str = ""
+
+
+@dataclass(frozen=True)
+class PaperTable:
+    """One command: matrices, and whether the paper prints only their means, one line for each column."""
+
+    about: str
+    matrices: tuple[Matrix, ...]
+    means: bool = False
+    notes: tuple[str, ...] = ()
+
+
+def methods(*names: str) -> tuple[Column, ...]:
+    """Columns of plain methods."""
+    return tuple(Column(name, name) for name in names)
+
+
+MVTEC: dict[str, tuple[str, ...]] = {"mvtec": ()}
+_ONE_CLASS_CATEGORIES = (
+    *("carpet", "metal_nut", "capsule", "screw", "transistor"),
+    *("bottle", "hazelnut", "grid", "tile", "wood"),
+)
+_NO_RPAG, _RPAG = "pseudo.method=none", "pseudo.method=rpag"
+_NO_AW, _AW = "loss.asymmetric=false", "loss.asymmetric=true"
+
+TABLES: dict[str, PaperTable] = {
+    "main": PaperTable(
+        "MVTec AD, multi-class, 10 known: all methods on all categories",
+        (Matrix(MVTEC, "multi-class", methods("nfad", "bgad-wo", "bgad")),),
+    ),
+    "supervised": PaperTable(
+        "MVTec AD, multi-class, 10 known: bgad beside other supervised methods",
+        (Matrix(MVTEC, "multi-class", methods("bgad")),),
+    ),
+    "btad": PaperTable("BTAD, multi-class, 10 known", (Matrix({"btad": ()}, "multi-class", methods("nfad", "bgad")),)),
+    "other": PaperTable(
+        "AITEX, ELPV, BrainMRI and HeadCT with 1 known anomaly (a figure in the paper)",
+        (
+            Matrix(
+                {"aitex": (), "elpv": (), "brainmri": (), "headct": ()},
+                "general",
+                methods("nfad", "bgad"),
+                known=(1,),
+                metrics=(IMAGE,),
+            ),
+        ),
+        notes=("The paper draws its own figures of this table and prints no numbers.",),
+    ),
+    "one-class": PaperTable(
+        "one-class, 10 known of one class, tested on the others (both of the paper's tables)",
+        (
+            Matrix(
+                {"mvtec": _ONE_CLASS_CATEGORIES, "aitex": (), "elpv": ()},
+                "one-class",
+                methods("nfad", "bgad"),
+                metrics=(IMAGE, PIXEL),
+            ),
+        ),
+    ),
+    "subsets": PaperTable(
+        "MVTec AD whole, its hard subsets, and its hard subsets with known anomalies of the easy classes only",
+        tuple(
+            Matrix(MVTEC, protocol, methods("nfad", "bgad"), title=title)
+            for protocol, title in (
+                ("multi-class", "MVTec AD"),
+                ("hard", "hard subsets"),
+                ("unseen", "unseen subsets"),
+            )
+        ),
+        means=True,
+    ),
+    "semi-push-pull": PaperTable(
+        "one-class: semi-push-pull against pushing and pulling everything (both of the paper's tables)",
+        (
+            Matrix(
+                {"mvtec": _ONE_CLASS_CATEGORIES},
+                "one-class",
+                methods("nfad", "bgad-full-push", "bgad"),
+                metrics=(IMAGE, PIXEL),
+            ),
+        ),
+    ),
+    "ablation": PaperTable(
+        "MVTec AD: 0, 5 and 10 known anomalies, with and without RPAG and asymmetric weights (AW)",
+        (
+            Matrix(
+                MVTEC,
+                "multi-class",
+                (
+                    Column("0 known", "nfad"),
+                    Column("5 known", changes=(_NO_RPAG, _NO_AW), known=5),
+                    Column("5 known, RPAG", changes=(_RPAG, _NO_AW), known=5),
+                    Column("10 known", changes=(_NO_RPAG, _NO_AW)),
+                    Column("10 known, RPAG", changes=(_RPAG, _NO_AW)),
+                    Column("10 known, RPAG, AW", changes=(_RPAG, _AW)),
+                ),
+            ),
+        ),
+        means=True,
+        notes=("0 known: nfad, which looks at no anomaly, on the test images that 10 known anomalies leave.",),
+    ),
+    "pseudo": PaperTable(
+        "MVTec AD: pseudo anomalies as DRAEM, NSA and RPAG make them",
+        (
+            Matrix(
+                MVTEC,
+                "multi-class",
+                tuple(Column(n.upper(), changes=(f"pseudo.method={n}", _NO_AW)) for n in ("draem", "nsa", "rpag")),
+            ),
+        ),
+        means=True,
+        notes=("Every way comes on top of the 10 known anomalies; no asymmetric weights.",),
+    ),
+    "lambda": PaperTable(
+        "MVTec AD, hard subsets: the weight of the semi-push-pull loss",
+        (
+            Matrix(
+                MVTEC,
+                "hard",
+                tuple(Column(f"lambda {value}", changes=(f"loss.weight={value}",)) for value in (1, 5, 10)),
+            ),
+        ),
+        means=True,
+    ),
+    "beta-tau": PaperTable(
+        "MVTec AD: the share of normals outside the boundary (beta) and the margin (tau)",
+        (
+            Matrix(
+                MVTEC,
+                "multi-class",
+                tuple(
+                    Column(f"beta {beta:.0%}, tau {tau}", changes=(f"loss.beta={beta}", f"loss.tau={tau}"))
+                    for beta in (0.01, 0.05, 0.1)
+                    for tau in (0.1, 0.2, 0.3)
+                ),
+            ),
+        ),
+        means=True,
+    ),
+    "efficiency": PaperTable(
+        "MVTec AD, cable: pixel AUROC on the test images against the step, a plot in benchmark.html",
+        (
+            Matrix(
+                {"mvtec": ("cable",)},
+                "multi-class",
+                tuple(Column(name, name, curve=True) for name in ("nfad", "bgad")),
+                seeds=1,
+            ),
+        ),
+        notes=("The curve is for looking: nothing is chosen by it. The paper draws it and prints no numbers.",),
+    ),
+}
+
+
+@dataclass(frozen=True)
+class Published:
+    """One printed entry; `category` is empty in the mean over a data set, `known_class` in that over the classes."""
+
+    source: str
+    column: str  # name of the method
+    data: str
+    protocol: str
+    known: int
+    category: str = ""
+    known_class: str = ""
+    values: dict[str, float] = field(default_factory=dict)
+
+
+def _entry(text: str, metrics: tuple[str, ...]) -> dict[str, float]:
+    """`.954/.947` -> values by metric; a dash is no value.
+
+    >>> _entry(".954/-", (PIXEL, PRO))
+    {'pixel_auroc': 0.954}
+    """
+    return {m: float(part) for m, part in zip(metrics, text.split("/"), strict=True) if part != "-"}
+
+
+_MAIN = """
+category    DRAEM      PaDiM      MSFD       PatchCore  CFA        NFAD       BGAD_w/o   BGAD      FCDD
+carpet      .954/.947  .983/.946  .990/.958  .985/.959  .989/.943  .994/.983  .994/.982  .996/.989 .981/.952
+grid        .997/.984  .963/.894  .986/.937  .974/.891  .977/.932  .993/.980  .994/.980  .995/.986 .949/.897
+leather     .992/.981  .984/.966  .978/.924  .992/.974  .991/.958  .997/.994  .997/.994  .998/.994 .984/.973
+tile        .994/.949  .958/.884  .952/.841  .960/.939  .960/.860  .969/.929  .968/.927  .994/.978 .977/.938
+wood        .962/.935  .963/.891  .953/.925  .968/.857  .948/.882  .969/.957  .970/.957  .982/.970 .950/.901
+bottle      .993/.955  .978/.936  .985/.940  .986/.956  .987/.944  .988/.965  .989/.964  .994/.971 .966/.939
+cable       .961/.910  .979/.973  .972/.922  .986/.980  .987/.931  .975/.944  .980/.968  .986/.977 .963/.980
+capsule     .869/.901  .980/.924  .979/.878  .990/.946  .989/.943  .989/.952  .992/.959  .992/.964 .970/.922
+hazelnut    .997/.985  .980/.951  .982/.968  .988/.924  .986/.953  .984/.976  .985/.976  .995/.982 .970/.958
+metal_nut   .992/.935  .979/.929  .972/.985  .986/.935  .987/.918  .971/.942  .976/.948  .996/.970 .966/.934
+pill        .979/.959  .978/.957  .971/.929  .983/.947  .986/.965  .976/.978  .980/.980  .996/.988 .975/.960
+screw       .992/.965  .974/.923  .983/.924  .984/.928  .985/.944  .988/.945  .992/.960  .993/.968 .963/.925
+toothbrush  .970/.940  .980/.894  .986/.877  .987/.939  .989/.894  .983/.904  .986/.938  .995/.961 .967/.907
+transistor  .970/.935  .983/.967  .886/.781  .964/.967  .985/.960  .923/.788  .940/.830  .983/.972 .942/.935
+zipper      .984/.966  .978/.948  .981/.935  .986/.963  .988/.944  .986/.957  .987/.957  .993/.977 .968/.948
+-           .969/.947  .976/.932  .970/.915  .981/.940  .982/.931  .979/.946  .982/.955  .992/.976 .966/.938
+"""
+_MAIN_IMAGE = """
+category DRAEM PaDiM MSFD PatchCore CFA  NFAD BGAD_w/o BGAD FCDD DevNet DRA
+-        .978  .975  .964 .988      .989 .968 .974     .993 .965 .948   .961
+"""
+_BTAD = """
+category AE-MSE AE-SSIM VT-ADL NFAD      BGAD
+01       .490/- .530/-  .990/- .972/.767 .982/.830
+02       .920/- .960/-  .940/- .967/.578 .979/.648
+03       .950/- .890/-  .770/- .996/.988 .998/.993
+-        .780/- .790/-  .900/- .978/.778 .986/.824
+"""
+_ONE_CLASS = """
+category   class               NFAD       DevNet FLOS    SAOE   MLEP   DRA    BGAD
+carpet     color               .998/.993  .767/- .760/-  .467/- .689/- .886/- 1.000/.993
+carpet     cut                 .998/.995  .819/- .688/-  .793/- .653/- .922/- .998/.996
+carpet     hole                .997/.993  .814/- .733/-  .831/- .674/- .922/- .998/.995
+carpet     metal_contamination .998/.993  .863/- .678/-  .883/- .764/- .933/- 1.000/.994
+carpet     thread              1.000/.995 .972/- .946/-  .834/- .967/- .989/- 1.000/.996
+carpet     -                   .998/.994  .847/- .761/-  .762/- .751/- .935/- .999/.995
+metal_nut  bent                .977/.959  .904/- .827/-  .901/- .956/- .990/- 1.000/.972
+metal_nut  color               .977/.963  .978/- .9788/- .879/- .945/- .967/- .999/.973
+metal_nut  flip                .976/.977  .987/- .942/-  .795/- .805/- .913/- .995/.982
+metal_nut  scratch             1.000/.965 .991/- .943/-  .845/- .805/- .911/- 1.000/.972
+metal_nut  -                   .983/.966  .965/- .922/-  .855/- .878/- .945/- .998/.975
+aitex      Broken_end          .835/.828  .658/- .585/-  .712/- .732/- .693/- .856/.824
+aitex      Broken_pick         .960/.982  .585/- .548/-  .629/- .555/- .760/- .948/.983
+aitex      Cut_selvage         .834/.830  .709/- .745/-  .770/- .682/- .777/- .865/.844
+aitex      Fuzzyball           .815/.827  .734/- .550/-  .842/- .677/- .701/- .823/.825
+aitex      Nep                 .834/.828  .810/- .746/-  .771/- .740/- .750/- .838/.825
+aitex      Weft_crack          .827/.692  .599/- .636/-  .618/- .370/- .717/- .841/.685
+aitex      -                   .851/.831  .683/- .635/-  .724/- .626/- .733/- .862/.831
+elpv       mono                .860/-     .599/- .629/-  .569/- .756/- .731/- .884/-
+elpv       poly                .870/-     .804/- .662/-  .796/- .734/- .800/- .880/-
+elpv       -                   .865/-     .702/- .646/-  .683/- .745/- .766/- .882/-
+"""
+_ONE_CLASS_MORE = """
+category   class             NFAD       BGAD
+bottle     broken_large      1.000/.989 1.000/.991
+bottle     broken_small      1.000/.987 1.000/.988
+bottle     contamination     1.000/.994 1.000/.996
+bottle     -                 1.000/.990 1.000/.992
+capsule    crack             .934/.990  .984/.991
+capsule    faulty_imprint    .955/.992  .990/.993
+capsule    poke              .936/.989  .984/.991
+capsule    scratch           .951/.989  .994/.990
+capsule    squeeze           .928/.990  .988/.991
+capsule    -                 .941/.990  .988/.991
+grid       bent              .990/.994  .989/.995
+grid       broken            .982/.993  .994/.994
+grid       glue              .990/.993  1.000/.994
+grid       metal_contamination .982/.993 .992/.994
+grid       thread            .982/.995  .990/.996
+grid       -                 .985/.994  .993/.995
+hazelnut   crack             1.000/.996 1.000/.997
+hazelnut   cut               1.000/.984 1.000/.985
+hazelnut   hole              .997/.981  1.000/.985
+hazelnut   print             .997/.981  .999/.984
+hazelnut   -                 .998/.985  1.000/.988
+screw      manipulated_front .887/.991  .957/.993
+screw      scratch_head      .874/.988  .927/.990
+screw      scratch_neck      .861/.987  .944/.989
+screw      thread_side       .927/.992  .965/.994
+screw      thread_top        .878/.988  .943/.989
+screw      -                 .885/.989  .947/.991
+tile       crack             .997/.979  1.000/.978
+tile       glue_strip        .997/.967  1.000/.979
+tile       gray_stroke       .999/.963  1.000/.969
+tile       oil               .997/.959  1.000/.967
+tile       rough             .998/.977  1.000/.987
+tile       -                 .998/.969  1.000/.976
+transistor bent_lead         .979/.925  .988/.921
+transistor cut_lead          .982/.927  1.000/.935
+transistor damaged_case      .985/.921  .989/.919
+transistor misplaced         .991/.945  1.000/.994
+transistor -                 .984/.929  .994/.942
+wood       color             .995/.968  .994/.974
+wood       combined          .994/.970  .994/.977
+wood       hole              .994/.968  .999/.973
+wood       liquid            .994/.967  .992/.970
+wood       scratch           1.000/.986 .999/.988
+wood       -                 .995/.972  .995/.976
+"""
+_FULL_PUSH = """
+category   BGAD†
+carpet     .998/.994
+metal_nut  .997/.927
+capsule    .868/.963
+screw      .823/.980
+transistor .933/.847
+bottle     1.000/.983
+hazelnut   1.000/.978
+grid       .987/.988
+tile       .999/.967
+wood       .994/.969
+"""
+_SUBSETS = {
+    "hard": {"NFAD": ".948/.960/.863", "BGAD": ".984/.986/.949"},
+    "unseen": {"NFAD": ".948/.960/.863", "BGAD": ".971/.982/.930"},
+}
+_SETTINGS: dict[tuple[str, str], str] = {  # protocol and column: means over MVTec AD
+    ("multi-class", "0 known"): ".968/.979/.946",
+    ("multi-class", "5 known"): ".982/.985/.959",
+    ("multi-class", "5 known, RPAG"): ".985/.988/.969",
+    ("multi-class", "10 known"): ".983/.991/.969",
+    ("multi-class", "10 known, RPAG"): ".988/.992/.973",
+    ("multi-class", "10 known, RPAG, AW"): ".993/.992/.976",
+    ("multi-class", "DRAEM"): ".970/.979/.946",
+    ("multi-class", "NSA"): ".977/.979/.946",
+    ("multi-class", "RPAG"): ".988/.992/.973",
+    ("hard", "lambda 1"): ".983/.984/.945",
+    ("hard", "lambda 5"): ".984/.985/.947",
+    ("hard", "lambda 10"): ".985/.985/.950",
+    ("multi-class", "beta 1%, tau 0.1"): ".9936/.9920/.9749",
+    ("multi-class", "beta 1%, tau 0.2"): ".9935/.9920/.9752",
+    ("multi-class", "beta 1%, tau 0.3"): ".9930/.9918/.9748",
+    ("multi-class", "beta 5%, tau 0.1"): ".9916/.9922/.9759",
+    ("multi-class", "beta 5%, tau 0.2"): ".9918/.9923/.9763",
+    ("multi-class", "beta 5%, tau 0.3"): ".9922/.9921/.9762",
+    ("multi-class", "beta 10%, tau 0.1"): ".9915/.9922/.9759",
+    ("multi-class", "beta 10%, tau 0.2"): ".9920/.9922/.9764",
+    ("multi-class", "beta 10%, tau 0.3"): ".9925/.9922/.9762",
+}
+_GENERAL = {  # AITEX, ELPV, BrainMRI, HeadCT: image AUROC
+    (10, DRA): (0.892, 0.843, 0.971, 0.978),
+    (10, AHL): (0.925, 0.850, 0.977, 0.993),
+    (1, DRA): (0.693, 0.676, 0.747, 0.804),
+    (1, AHL): (0.734, 0.723, 0.760, 0.825),
+}
+
+
+def _read(text: str, words: int, metrics: tuple[str, ...]) -> Iterator[tuple[list[str], str, dict[str, float]]]:
+    """Row names, column and values of every entry; `words` is the number of row names."""
+    heads, *rows = (line.split() for line in text.strip().splitlines())
+    for row in rows:
+        names = ["" if name == "-" else name for name in row[:words]]
+        for column, entry in zip(heads[words:], row[words:], strict=True):
+            yield names, column.replace("_", " "), _entry(entry, metrics)
+
+
+def _published() -> Iterator[Published]:
+    for text, metrics in ((_MAIN, (PIXEL, PRO)), (_MAIN_IMAGE, (IMAGE,))):
+        for (category,), column, values in _read(text, 1, metrics):
+            yield Published(PAPER, column, "mvtec", "multi-class", 10, category, "", values)
+    yield Published(AHL, "AHL", "mvtec", "multi-class", 10, values={IMAGE: 0.970})
+    for (category,), column, values in _read(_BTAD, 1, (PIXEL, PRO)):
+        yield Published(PAPER, column, "btad", "multi-class", 10, category, "", values)
+    for text in (_ONE_CLASS, _ONE_CLASS_MORE):
+        for (category, known_class), column, values in _read(text, 2, (IMAGE, PIXEL)):
+            data = category if category in ("aitex", "elpv") else "mvtec"
+            yield Published(PAPER, column, data, "one-class", 10, category, known_class, values)
+    yield Published(AHL, "AHL", "aitex", "one-class", 10, "aitex", values={IMAGE: 0.747})
+    yield Published(AHL, "AHL", "elpv", "one-class", 10, "elpv", values={IMAGE: 0.788})
+    for (category,), column, values in _read(_FULL_PUSH, 1, (IMAGE, PIXEL)):
+        yield Published(PAPER, column, "mvtec", "one-class", 10, category, "", values)
+    for protocol, columns in _SUBSETS.items():
+        for column, text in columns.items():
+            yield Published(PAPER, column, "mvtec", protocol, 10, values=_entry(text, (IMAGE, PIXEL, PRO)))
+    for (known, source), figures in _GENERAL.items():
+        for data, value in zip(("aitex", "elpv", "brainmri", "headct"), figures, strict=True):
+            name = "DRA" if source == DRA else "AHL"
+            yield Published(source, name, data, "multi-class", known, data, values={IMAGE: value})
+
+
+PUBLISHED: tuple[Published, ...] = tuple(_published())
+
+
+def printed(
+    data: str, protocol: str, known: int, category: str = "", known_class: str = ""
+) -> dict[tuple[str, str], dict[str, float]]:
+    """(column, source) -> values by metric, of what was printed for a row, or for a mean where names are empty."""
+    protocol = "multi-class" if protocol == "general" else protocol
+    wanted = (data, protocol, known, category.lower(), known_class.lower())
+    found: dict[tuple[str, str], dict[str, float]] = {}
+    for entry in PUBLISHED:
+        if (entry.data, entry.protocol, entry.known, entry.category.lower(), entry.known_class.lower()) == wanted:
+            found.setdefault((entry.column, entry.source), {}).update(entry.values)
+    return found
+
+
+def printed_mean(data: str, protocol: str, known: int, column: Column) -> dict[str, float]:
+    """What the paper prints as the mean of a data set for a column of one of its tables; nothing where it has none."""
+    setting = _SETTINGS.get((protocol, column.title))
+    if column.changes or setting:
+        return _entry(setting, (IMAGE, PIXEL, PRO)) if setting and data == "mvtec" else {}
+    found = printed(data, protocol, known)
+    name = next((printed_name for printed_name, method in OURS.items() if method == column.method), "")
+    return found.get((name, PAPER), {})
