@@ -89,6 +89,7 @@ class Backbone(nn.Module):
         super().__init__()
         self.net = net
         info: Any = net.feature_info
+        self._picks = picks
         self.channels: list[int] = [info.channels()[i] for i in picks]
         self.strides: list[int] = [info.reduction()[i] for i in picks]
         self._channels_last = str(getattr(net, "output_fmt", "")).endswith("NHWC")
@@ -106,7 +107,8 @@ class Backbone(nn.Module):
         """Pixels (B, H, W, 3) in 0..1 -> one feature map (B, C, h, w) per stride."""
         x = (pixels.permute(0, 3, 1, 2) - self.mean) / self.std  # (B, 3, H, W)
         maps = self.net(x.contiguous(memory_format=torch.channels_last))
-        return [m.permute(0, 3, 1, 2) for m in maps] if self._channels_last else list(maps)  # (B, C, h, w)
+        found = [maps[i] for i in self._picks]
+        return [m.permute(0, 3, 1, 2) for m in found] if self._channels_last else found  # (B, C, h, w)
 
     def grids(self, size: int) -> list[tuple[int, int]]:
         """(height, width) of each feature map for square pictures of `size`."""
@@ -145,16 +147,17 @@ def build(config: BackboneConfig, state: dict[str, Tensor] | None = None) -> Bac
 
 
 def _feature_net(name: str, config: BackboneConfig, pretrained: bool) -> tuple[nn.Module, list[int]]:
-    """timm's feature extractor cut after the last stride that is wanted, and which outputs to take."""
+    """timm's feature extractor cut after the last stride that is wanted, and which outputs to take, in our order."""
     try:
         info = timm.create_model(name, features_only=True, pretrained=False).feature_info
     except Exception as error:
         raise ModelError(f"{config.name} gives no feature maps: {_first_line(error)}; take another backbone") from error
     reductions = info.reduction()
-    missing = [s for s in config.strides if s not in reductions]
+    wanted = sorted(config.all_strides)
+    missing = [s for s in wanted if s not in reductions]
     if missing:
         raise ModelError(f"{config.name} has no stride {missing[0]}; it has {', '.join(map(str, reductions))}")
-    indices = [len(reductions) - 1 - reductions[::-1].index(s) for s in config.strides]  # the deepest of a stride
+    indices = [len(reductions) - 1 - reductions[::-1].index(s) for s in wanted]  # the deepest of a stride
     try:
         with _hub() if pretrained else nullcontext():
             net: nn.Module = timm.create_model(name, features_only=True, out_indices=indices, pretrained=pretrained)
@@ -167,7 +170,7 @@ def _feature_net(name: str, config: BackboneConfig, pretrained: bool) -> tuple[n
     last = re.fullmatch(r"blocks\.(\d+).*", str(info.module_name(indices[-1])))
     if isinstance(blocks, nn.Sequential) and last:
         net.blocks = blocks[: int(last.group(1)) + 1]  # timm would run the deeper stages for nothing
-    return net, list(range(len(indices)))
+    return net, [wanted.index(s) for s in config.all_strides]
 
 
 @contextmanager

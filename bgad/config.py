@@ -24,14 +24,28 @@ METHODS: dict[str, str] = {
 }
 
 
+PSEUDO_METHODS: dict[str, str] = {
+    "rpag": "the known anomalies with masks, transformed and pasted on normals (the paper's)",
+    "draem": "made textures where Perlin noise is high (as DRAEM); needs no known anomalies",
+    "nsa": "patches of other normals, blended in without a seam (as NSA); needs no known anomalies",
+    "none": "no pseudo anomalies",
+}
+
+
 @dataclass(frozen=True)
 class BackboneConfig:
     """The frozen feature extractor."""
 
     name: str = "lite0"  # lite0, lite1, lite2 come with the package; any other name is timm's
     strides: tuple[int, ...] = (4, 8, 16)
+    summary: tuple[int, ...] = (16, 32)  # strides that tell of the image as a whole; none switches that off
     size: int = 256  # pixels, both sides
     weights: str = ""  # file with the weights, instead of the package's or timm's own
+
+    @property
+    def all_strides(self) -> tuple[int, ...]:
+        """Those of the flows, then those that only the image as a whole needs."""
+        return (*self.strides, *(s for s in self.summary if s not in self.strides))
 
     def check(self) -> None:
         _need(self.size >= 32 and self.size % 16 == 0, "backbone.size", "a multiple of 16, at least 32")
@@ -40,6 +54,7 @@ class BackboneConfig:
             "backbone.strides",
             "distinct and ascending",
         )
+        _need(sorted(set(self.summary)) == list(self.summary), "backbone.summary", "distinct and ascending")
 
 
 @dataclass(frozen=True)
@@ -70,7 +85,7 @@ class LossConfig:
     asymmetric: bool = False  # the paper's weights on hard normal and on anomalous features
     weight_cap: float = 20.0  # the abnormal weight has a pole at log p = 0
     exclude_far: bool = True  # leave features below -1 after the normaliser alone
-    instance_share: float = 0.01  # of a bad image without a mask: the least likely share that is pushed
+    instance_share: float = 0.0  # of a bad image without a mask: the least likely share that is pushed; 0: none of it
 
     def check(self) -> None:
         _need(self.method in METHODS, "loss.method", f"one of {', '.join(METHODS)}")
@@ -80,20 +95,20 @@ class LossConfig:
         _need(self.tau >= 0, "loss.tau", "0 or more")
         _need(self.weight >= 0, "loss.weight", "0 or more")
         _need(self.weight_cap >= 1, "loss.weight_cap", "at least 1")
-        _need(0 < self.instance_share <= 1, "loss.instance_share", "above 0, at most 1")
+        _need(0 <= self.instance_share <= 1, "loss.instance_share", "0 to 1")
 
 
 @dataclass(frozen=True)
 class PseudoConfig:
-    """Pseudo anomalies made of the known ones (those with masks)."""
+    """Pseudo anomalies: made of the known ones with masks (rpag), or of normals alone (draem, nsa)."""
 
     method: str = "rpag"  # "none" switches them off
     count: int = 160
-    transforms: int = 3  # S of the paper
-    share: float = 0.5  # of the anomalous images in a step
+    transforms: int = 3  # S of the paper (rpag); changes of a texture (draem)
+    share: float = 0.5  # of the anomalous images in a step, where there are known ones too
 
     def check(self) -> None:
-        _need(self.method in ("rpag", "none"), "pseudo.method", "rpag or none")
+        _need(self.method in PSEUDO_METHODS, "pseudo.method", f"one of {', '.join(PSEUDO_METHODS)}")
         _need(self.count >= 0, "pseudo.count", "0 or more")
         _need(0 <= self.transforms <= 9, "pseudo.transforms", "0 to 9")
         _need(0 <= self.share <= 1, "pseudo.share", "0 to 1")
@@ -104,7 +119,7 @@ class TrainConfig:
     """The schedule. A step takes `images` x `positions` features of each level."""
 
     steps: int = 400  # phase 1: normals only
-    push_steps: int = 150  # phase 2: boundary guided
+    push_steps: int = 400  # phase 2: boundary guided
     epochs: int = 0  # instead of steps: passes over all features of all normals, both phases together
     push_start: float = 0.04  # with epochs: the share of the schedule that is phase 1
     images: int = 32
@@ -132,7 +147,10 @@ class ScoreConfig:
     """From log-likelihood maps to one map and one score."""
 
     fusion: str = "boundary"  # how far beyond the boundary; "standard": in deviations; "probability": the paper's
+    level_power: float = 1.0  # a level counts by its stride to this power; 0: all alike
     top_share: float = 0.01  # image score: mean of the highest share of the map; 0: the maximum
+    image_weight: float = 1.5  # of the image as a whole beside its map
+    known_weight: float = 0.5  # of each direction towards the known anomalies in it; 0 switches them off
 
     def check(self) -> None:
         _need(
@@ -140,7 +158,10 @@ class ScoreConfig:
             "score.fusion",
             "boundary, standard or probability",
         )
+        _need(0 <= self.level_power <= 4, "score.level_power", "0 to 4")
         _need(0 <= self.top_share <= 1, "score.top_share", "0 to 1")
+        _need(self.image_weight >= 0, "score.image_weight", "0 or more")
+        _need(self.known_weight >= 0, "score.known_weight", "0 or more")
 
 
 @dataclass(frozen=True)
@@ -176,7 +197,7 @@ def _need(ok: bool, key: str, allowed: str) -> None:
 PRESETS: dict[str, Config] = {
     "default": Config(),
     "paper": Config(
-        backbone=BackboneConfig(name="tf_efficientnet_b6"),
+        backbone=BackboneConfig(name="tf_efficientnet_b6", summary=()),
         flow=FlowConfig(standardise=False),
         loss=LossConfig(likelihood="nll", asymmetric=True),
         train=TrainConfig(
@@ -192,7 +213,7 @@ PRESETS: dict[str, Config] = {
             warmup=0.08,  # two meta epochs of 25
             clip=0.0,
         ),
-        score=ScoreConfig(fusion="probability", top_share=0.0),
+        score=ScoreConfig(fusion="probability", level_power=0.0, top_share=0.0),
     ),
 }
 

@@ -2,9 +2,12 @@
 
 from __future__ import annotations
 
+import os
+from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 
+import numpy as np
 import safetensors.torch
 import torch
 import torch.nn.functional as F
@@ -12,16 +15,21 @@ from torch import Tensor, nn
 
 from bgad import backbone as backbones
 from bgad import device as devices
-from bgad import modelfile
-from bgad.config import Config, ScoreConfig, from_dict
+from bgad import image_level, modelfile
+from bgad.config import BackboneConfig, Config, ScoreConfig, from_dict
+from bgad.errors import BgadError
+from bgad.features import Features, chunks
 from bgad.flow import ConditionalFlow, position_encoding
 from bgad.modelfile import Card
-from bgad.scorer import BaseScorer
-from bgad.types import FloatArray
+from bgad.scorer import BATCH, BaseScorer, Shape
+from bgad.types import FloatArray, Scores
 
 SHARPNESS = 4.0  # of the step from inside to outside, per unit of log p / d
 TAIL = 0.02
+AHEAD = 8  # batches of features that may be scored before they are asked for
 FLOW_FILE, BACKBONE_FILE = "flow.safetensors", "backbone.safetensors"
+# What keys mean that the card of an older model does not have
+_BEFORE_IMAGE_LEVEL = Config(backbone=BackboneConfig(summary=()), score=ScoreConfig(level_power=0.0))
 
 
 @dataclass(frozen=True)
@@ -62,46 +70,125 @@ class Level(nn.Module):
         self.constants.copy_(torch.tensor([c.centre, c.spread, c.highest, c.boundary]))
 
 
+class ImageLevel(nn.Module):
+    """The image as a whole: how far its summary lies from those of the normals, and how far beyond them towards known
+    anomalies. Before it is fitted it says 0."""
+
+    mean: Tensor
+    whiten: Tensor
+    constants: Tensor
+
+    def __init__(self, channels: Sequence[int]) -> None:
+        super().__init__()
+        size = len(SUMMARY) * sum(channels)
+        self.register_buffer("mean", torch.zeros(size))
+        self.register_buffer("whiten", torch.zeros(size, size))
+        self.register_buffer("constants", torch.tensor([0.0, 1.0]))  # centre and spread of the distances
+        for i, width in enumerate([size, *channels]):  # of the summary, then of each map
+            self.register_buffer(f"towards{i}", torch.zeros(width))
+            self.register_buffer(f"start{i}", torch.tensor([0.0, 1.0]))  # and spread
+
+    def forward(self, maps: Sequence[Tensor]) -> tuple[Tensor, Tensor]:
+        """Feature rows (B, P, C) of each stride -> distance (B,) and places along the directions (B, 1 + strides),
+        both in spreads of normals; above 0 is beyond the normals."""
+        summary = summarise(maps)
+        distance = ((summary - self.mean) @ self.whiten.T).square().sum(1).sqrt()
+        places = [summary @ self._towards(0)]
+        for i, rows in enumerate(maps):
+            count = image_level.peak_count(rows.shape[1], image_level.DEFECT_PEAK)
+            places.append((rows @ self._towards(i + 1)).topk(count, dim=1).values.mean(1))
+        beyond = [(place - self._start(i)[0]) / self._start(i)[1] for i, place in enumerate(places)]
+        return (distance - self.constants[0]) / self.constants[1], torch.stack(beyond, 1)
+
+    def _towards(self, i: int) -> Tensor:
+        return self.get_buffer(f"towards{i}")
+
+    def _start(self, i: int) -> Tensor:
+        return self.get_buffer(f"start{i}")
+
+    def set_whole(self, whole: image_level.Whole) -> None:
+        """Take over what was fitted to the normals."""
+        self.mean.copy_(torch.from_numpy(whole.mean))
+        self.whiten.copy_(torch.from_numpy(whole.whiten))
+        self.constants.copy_(torch.tensor([whole.centre, whole.spread]))
+
+    def set_direction(self, i: int, direction: image_level.Direction) -> None:
+        """Take over direction 0 (of the summary) or that of a map (from 1)."""
+        self._towards(i).copy_(torch.from_numpy(direction.towards))
+        self._start(i).copy_(torch.tensor([direction.start, direction.spread]))
+
+
+def _peak(rows: Tensor) -> Tensor:
+    return rows.topk(image_level.peak_count(rows.shape[1], image_level.PEAK), dim=1).values.mean(1)
+
+
+SUMMARY = (lambda rows: rows.mean(1), lambda rows: rows.std(1, correction=0), _peak)  # (B, P, C) -> (B, C)
+
+
+def summarise(maps: Sequence[Tensor]) -> Tensor:
+    """Feature rows (B, P, C) of some strides -> what sums up the image, (B, V)."""
+    return torch.cat([statistic(rows) for rows in maps for statistic in SUMMARY], 1)
+
+
 class ScoringModel(nn.Module):
     """From pixels to map and score; the one scoring path that training, evaluation and export share."""
+
+    map_constants: Tensor  # mean and spread of the map's scores over training normals
 
     def __init__(self, config: Config, backbone: backbones.Backbone) -> None:
         super().__init__()
         self.config = config
         self.backbone = backbone
-        grids = backbone.grids(config.backbone.size)
+        self.grids = backbone.grids(config.backbone.size)
+        flows = len(config.backbone.strides)
         self.levels = nn.ModuleList(
             Level(channels, grid, config, seed=config.seed * 1000 + i)
-            for i, (channels, grid) in enumerate(zip(backbone.channels, grids, strict=True))
+            for i, (channels, grid) in enumerate(zip(backbone.channels[:flows], self.grids[:flows], strict=True))
         )
+        self.summed = [backbone.strides.index(s) for s in config.backbone.summary]
+        self.image = ImageLevel([backbone.channels[i] for i in self.summed]) if self.summed else None
+        self.register_buffer("map_constants", torch.tensor([0.0, 1.0]))
 
-    def log_likelihoods(self, pixels: Tensor) -> list[Tensor]:
-        """Pixels (B, S, S, 3) -> log p / d of each level, (B, h, w)."""
-        maps = []
-        for level, features in zip(self.levels, self.backbone(pixels), strict=True):
-            rows = features.flatten(2).transpose(1, 2)  # (B, h * w, C)
-            maps.append(level(rows).unflatten(1, level.grid))
-        return maps
+    def head(self, features: Sequence[Tensor]) -> tuple[Tensor, Tensor, list[Tensor]]:
+        """Feature rows of each stride (B, h * w, C), the flows' first -> what `forward` gives."""
+        levels: list[Level] = list(self.levels)  # type: ignore[arg-type]
+        rows = features[: len(levels)]
+        log_p = [level(x).unflatten(1, level.grid) for level, x in zip(levels, rows, strict=True)]
+        constants = [level.constants for level in levels]
+        anomaly = fuse(log_p, constants, self.config.backbone, self.config.score)
+        score = pool(anomaly, self.config.score.top_share)
+        if self.image is not None:
+            score = (score - self.map_constants[0]) / self.map_constants[1] + self._whole(self.image, features)
+        return score, anomaly, log_p
+
+    def _whole(self, image: ImageLevel, features: Sequence[Tensor]) -> Tensor:
+        """What the image as a whole adds to the score of its map."""
+        config = self.config.score
+        distance, beyond = image([features[i] for i in self.summed])
+        if self.config.loss.method != "bgad-full-push":  # which knows no boundary
+            beyond = beyond.clamp(min=0.0)
+        return config.image_weight * (distance + config.known_weight * beyond.sum(1))  # type: ignore[no-any-return]
 
     def forward(self, pixels: Tensor) -> tuple[Tensor, Tensor, list[Tensor]]:
         """Pixels (B, S, S, 3) -> image scores (B,), anomaly maps (B, S, S), log-likelihoods of each level."""
-        log_p = self.log_likelihoods(pixels)
-        constants = [level.constants for level in self.levels]
-        anomaly = fuse(log_p, constants, self.config.backbone.size, self.config.score)  # type: ignore[arg-type]
-        return pool(anomaly, self.config.score.top_share), anomaly, log_p
+        return self.head([features.flatten(2).transpose(1, 2) for features in self.backbone(pixels)])
 
 
-def fuse(log_p: list[Tensor], constants: list[Tensor], size: int, config: ScoreConfig) -> Tensor:
-    """One anomaly map (B, size, size) of all levels; higher is stranger.
+def fuse(log_p: list[Tensor], constants: list[Tensor], backbone: BackboneConfig, config: ScoreConfig) -> Tensor:
+    """One anomaly map (B, size, size), the mean over the levels weighted by a power of their strides; higher is
+    stranger. Coarse levels see more of the surroundings, fine ones have more freak features.
 
-    `boundary`: a sigmoid of how far a feature lies beyond its level's boundary b_n, averaged over levels: 0 well
-    inside, 1/2 on the boundary, about 1 far outside, so that one freak feature of one level cannot decide alone. A
-    slow logarithm keeps the order of what lies far outside.
-    `standard`: how many standard deviations of the training normals below their mean, averaged over levels.
-    `probability`: the paper's 1 - exp(log p), relative to the most likely training normal, averaged likewise.
+    `boundary`: a sigmoid of how far a feature lies beyond its level's boundary b_n: 0 well inside, 1/2 on the
+    boundary, about 1 far outside, so that one freak feature of one level cannot decide alone. A slow logarithm keeps
+    the order of what lies far outside.
+    `standard`: how many standard deviations of the training normals below their mean.
+    `probability`: the paper's 1 - exp(log p), relative to the most likely training normal.
     """
+    size = backbone.size
+    shares = torch.tensor(backbone.strides, dtype=log_p[0].dtype, device=log_p[0].device) ** config.level_power
+    shares = shares / shares.sum()
     maps = []
-    for values, constant in zip(log_p, constants, strict=True):
+    for values, constant, share in zip(log_p, constants, shares, strict=True):
         centre, spread, highest, boundary = constant.unbind()
         if config.fusion == "boundary":
             beyond = boundary - values
@@ -111,8 +198,8 @@ def fuse(log_p: list[Tensor], constants: list[Tensor], size: int, config: ScoreC
         else:
             strange = 1 - torch.exp((values - highest).clamp(max=0.0))
         up = F.interpolate(strange[:, None], size=(size, size), mode="bilinear", align_corners=False)
-        maps.append(up[:, 0])  # (B, size, size)
-    return torch.stack(maps).mean(0)
+        maps.append(share * up[:, 0])  # (B, size, size)
+    return torch.stack(maps).sum(0)
 
 
 def pool(anomaly: Tensor, top_share: float) -> Tensor:
@@ -133,6 +220,11 @@ class Detector(BaseScorer):
         """See BaseScorer."""
         return run_model(self.model, pixels, self.device)
 
+    def score_features(self, features: Features, shapes: Sequence[Shape]) -> Iterator[Scores | BgadError]:
+        """As `score_stream`, of images whose features are there already; `shapes` are the sizes of the images."""
+        for i, (score, small, levels) in enumerate(run_features(self.model, features, self.device)):
+            yield self._finish(score, small, levels, shapes[i])
+
     def start_thread(self) -> None:
         """See BaseScorer."""
         torch.set_num_threads(1)
@@ -143,10 +235,13 @@ class Detector(BaseScorer):
         devices.keep_memory()
         folder = Path(folder)
         card = modelfile.read(folder, needs=(FLOW_FILE, BACKBONE_FILE))
-        config = from_dict(card.data["config"], source=str(folder / modelfile.CARD))
+        config = from_dict(card.data["config"], base=_BEFORE_IMAGE_LEVEL, source=str(folder / modelfile.CARD))
         state = safetensors.torch.load_file(folder / BACKBONE_FILE)
         model = ScoringModel(config, backbones.build(config.backbone, state))
-        model.levels.load_state_dict(safetensors.torch.load_file(folder / FLOW_FILE))
+        learnt = safetensors.torch.load_file(folder / FLOW_FILE)
+        if card.data["format"] == 1:
+            learnt = {f"levels.{key}": value for key, value in learnt.items()} | {"map_constants": model.map_constants}
+        model.load_state_dict(learnt | {f"backbone.{key}": value for key, value in state.items()})
         return cls(model, card, devices.pick(device))
 
 
@@ -159,11 +254,29 @@ def run_model(
         return scores.cpu().numpy(), maps.cpu().numpy(), [level.cpu().numpy() for level in levels]
 
 
+def run_features(
+    model: ScoringModel, features: Features, device: torch.device
+) -> Iterator[tuple[float, FloatArray, tuple[FloatArray, ...]]]:
+    """Score, map and log-likelihoods of one image after the other, from the backbone's features."""
+
+    def batch(part: slice) -> tuple[FloatArray, FloatArray, list[FloatArray]]:
+        chosen = np.arange(part.start, part.stop)
+        with torch.inference_mode():
+            rows = [torch.from_numpy(features.rows(i, chosen)).to(device) for i in range(len(features.levels))]
+            scores, maps, levels = model.head(rows)
+            return scores.cpu().numpy(), maps.cpu().numpy(), [level.cpu().numpy() for level in levels]
+
+    workers = devices.Workers(os.cpu_count() or 1, device)
+    parts = list(chunks(features.count, BATCH))
+    for some in chunks(len(parts), AHEAD):
+        for scores, maps, levels in workers.stream(batch, parts[some]):
+            for i, score in enumerate(scores):
+                yield float(score), maps[i], tuple(level[i] for level in levels)
+
+
 def weights(model: ScoringModel) -> dict[str, bytes]:
     """The weight files of a model folder."""
 
-    def pack(module: nn.Module) -> bytes:
-        state = {key: value.detach().cpu().contiguous() for key, value in module.state_dict().items()}
-        return safetensors.torch.save(state)
-
-    return {FLOW_FILE: pack(model.levels), BACKBONE_FILE: pack(model.backbone)}
+    state = {key: value.detach().cpu().contiguous() for key, value in model.state_dict().items()}
+    backbone = {key.removeprefix("backbone."): state.pop(key) for key in list(state) if key.startswith("backbone.")}
+    return {FLOW_FILE: safetensors.torch.save(state), BACKBONE_FILE: safetensors.torch.save(backbone)}

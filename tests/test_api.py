@@ -37,8 +37,8 @@ def test_fields_of_what_comes_out_and_goes_in() -> None:
 def test_signatures() -> None:
     assert list(inspect.signature(bgad.load).parameters) == ["folder", "device"]
     assert list(inspect.signature(bgad.train).parameters) == [
-        "data", "out", "config", "known", "test_share", "rate", "device", "memory_gb", "max_bad", "resume",
-        "overwrite", "tensorboard",
+        "data", "out", "config", "known", "test_share", "split", "rate", "device", "memory_gb", "max_bad",
+        "resume", "overwrite", "tensorboard",
     ]  # fmt: skip
 
 
@@ -70,7 +70,7 @@ def test_importing_does_not_import_torch() -> None:
         "import sys\n"
         "for name in ('torch', 'torchvision', 'timm', 'safetensors'): sys.modules[name] = None\n"
         f"import {LIGHT}\n"
-        "import bgad.data.folders, bgad.data.split\n"
+        "import bgad.data.folders, bgad.data.split, bgad.data.protocols\n"
         "print(bgad.__version__)\n"
     )
     done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=False)

@@ -24,7 +24,7 @@ PIXELS = torch.rand(2, 64, 64, 3, generator=torch.Generator().manual_seed(1))
 
 
 def config(name: str = "lite0", **values: Any) -> BackboneConfig:
-    return BackboneConfig(name=name, size=64, **values)
+    return BackboneConfig(name=name, size=64, **({"summary": ()} | values))
 
 
 @pytest.fixture(scope="module")
@@ -181,6 +181,18 @@ def test_strides_are_a_choice() -> None:
     assert [tuple(m.shape) for m in maps] == [(2, 40, 8, 8), (2, 320, 2, 2)]
     with pytest.raises(ModelError, match="no stride 64; it has 2, 4, 8, 16, 32"):
         build(config(strides=(8, 64)))
+
+
+def test_strides_of_the_image_as_a_whole_come_last() -> None:
+    backbone = build(config(strides=(8, 16), summary=(4, 16, 32)))
+    assert backbone.strides == [8, 16, 4, 32]
+    assert backbone.channels == [40, 112, 24, 320]
+    assert backbone.grids(64) == [(8, 8), (4, 4), (16, 16), (2, 2)]
+    plain = build(config(strides=(4, 8, 16, 32)))(PIXELS)
+    for found, expected in zip(backbone(PIXELS), [plain[i] for i in (1, 2, 0, 3)], strict=True):
+        torch.testing.assert_close(found, expected)
+    with pytest.raises(ModelError, match="no stride 64; it has 2, 4, 8, 16, 32"):
+        build(config(summary=(64,)))
 
 
 def test_deeper_stages_are_not_run(lite0: Backbone) -> None:

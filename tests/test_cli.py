@@ -21,7 +21,7 @@ from bgad.config import PRESETS, from_dict, read_toml, to_toml
 from bgad.detector import Detector
 from bgad.errors import ConfigError
 
-COMMANDS = ("demo", "train", "predict", "evaluate", "pseudo", "info")
+COMMANDS = ("demo", "train", "predict", "evaluate", "pseudo", "info", "datasets")
 
 
 @pytest.fixture
@@ -338,7 +338,7 @@ def test_training_names_what_is_wrong_and_goes_on(
     config = card["config"]
     assert (config["seed"], config["loss"]["method"], config["train"]["steps"]) == (3, "nfad", 3)
     assert config["backbone"]["size"] == 32
-    assert "train/good/\udcff.png" in {image["name"] for image in card["split"]["images"]}
+    assert "train/good/\udcff.png" in {image["name"] for image in modelfile.read(model).split["images"]}
     assert sorted(path.name for path in tmp_path.iterdir()) == ["a model.bgad", "a set", "recipe.toml"]
 
     assert "--max-bad 1" in fails(capsys, tmp_path, *command, "--max-bad", "1", "--overwrite")
@@ -498,4 +498,17 @@ def test_pseudo_skips_what_training_skips(tmp_path: Path, capsys: pytest.Capture
     assert "marks no pixel" in said
     bare = write_set(tmp_path / "bare", masks=False)
     line = fails(capsys, tmp_path, "pseudo", bare, "--out", tmp_path / "t.png", "--size", "64")
-    assert "known anomalies with masks; there are none" in line
+    assert "known anomalies with masks; there are none: mark some, or --set pseudo.method=nsa" in line
+
+
+@pytest.mark.parametrize("way", ["draem", "nsa"])
+def test_pseudo_draws_a_sheet_without_known_anomalies(
+    data_set: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str], way: str
+) -> None:
+    path = tmp_path / "sheet.png"
+    command = ["pseudo", str(data_set), "--out", str(path), "--count", "2", "--size", "64", "--known", "0"]
+    assert main([*command, "--set", f"pseudo.method={way}"]) == 0
+    drawn = images.read(path).astype(int)
+    assert drawn.shape[1] > 2 * 200
+    assert np.all(np.abs(drawn - (230, 20, 90)) < 8, axis=2).any()  # the outline of a defect
+    assert f"contact sheet: {path}" in capsys.readouterr().err

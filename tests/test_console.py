@@ -44,3 +44,23 @@ def test_a_bar_into_a_file_is_one_line(capsys: pytest.CaptureFixture[str]) -> No
     (line,) = capsys.readouterr().err.splitlines()
     assert line.startswith("training")
     assert "50/50" in line
+
+
+def test_a_bar_in_a_bar_is_a_line_of_it(capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch) -> None:
+    terminal = io.StringIO()
+    monkeypatch.setattr(console, "console", Console(file=terminal, force_terminal=True, width=80))
+    with console.bar("cells", 3) as outer:
+        for _ in range(2):
+            with console.bar("training", 7) as inner:
+                inner.update(7)
+                terminal.truncate(0)
+                console._active.refresh()  # type: ignore[union-attr]
+                assert "7/7" in terminal.getvalue()
+                assert "cells" in terminal.getvalue()
+            outer.update()
+    assert "2/3" in terminal.getvalue()
+    with pytest.raises(KeyboardInterrupt), console.bar("cells", 3), console.bar("training", 7):
+        raise KeyboardInterrupt
+    with console.bar("scoring", 2) as bar:  # a bar of its own again
+        bar.update(2)
+    assert "2/2" in terminal.getvalue()

@@ -10,7 +10,7 @@ import torch
 from conftest import SIZE, picture
 
 from bgad import images, load, modelfile
-from bgad.config import ScoreConfig
+from bgad.config import BackboneConfig, ScoreConfig
 from bgad.detector import Detector, fuse, pool, weights
 from bgad.errors import BgadError, ConfigError, ImageError, ModelError
 from bgad.types import ImageLike, Scores
@@ -107,7 +107,7 @@ def test_scores_are_consistent(detector: Detector, pictures: list[ImageLike]) ->
 
 
 def test_the_boundary_is_the_edge_of_the_training_normals(detector: Detector, data_set: Path) -> None:
-    roles = {i["name"]: i["role"] for i in detector.card.data["split"]["images"]}
+    roles = {i["name"]: i["role"] for i in detector.card.split["images"]}
     normals = [data_set / name for name, role in roles.items() if role == "train"]
     maps = np.stack([s.map for s in detector.score_many(normals)])
     assert len(maps) == 19
@@ -122,16 +122,31 @@ def test_levels_fuse_to_map_and_score(detector: Detector, data_set: Path) -> Non
     scores = detector.score(data_set / "test/blot/002.png")
     constants = [torch.tensor([c["centre"], c["spread"], c["highest"], c["boundary"]]) for c in detector.card.levels]
     config = detector.model.config.score
-    anomaly = fuse([torch.from_numpy(level)[None] for level in scores.levels], constants, SIZE, config)
+    anomaly = fuse(
+        [torch.from_numpy(level)[None] for level in scores.levels], constants, detector.model.config.backbone, config
+    )
     np.testing.assert_allclose(anomaly[0].numpy(), scores.map, rtol=1e-4, atol=1e-4)
-    assert float(pool(anomaly, config.top_share)[0]) == pytest.approx(scores.score, rel=1e-5)
+    centre, spread = detector.model.map_constants.tolist()
+    image = detector.model.image
+    assert image is not None
+    pixels = images.fit(images.read(data_set / "test/blot/002.png"), (SIZE, SIZE))
+    distance, towards = image(detector.model.backbone(torch.from_numpy(pixels)[None])[-1][:, :, 0, 0])
+    whole = float(distance[0]) + max(float(towards[0]), 0.0)
+    assert scores.score == pytest.approx(
+        (float(pool(anomaly, config.top_share)[0]) - centre) / spread + whole, rel=1e-4
+    )
 
 
 def test_standard_fusion_by_hand() -> None:
     fine = torch.tensor([[[0.0, -1.0], [-2.0, -3.0]]])  # (1, 2, 2)
     coarse = torch.tensor([[[-5.0]]])  # (1, 1, 1)
     constants = [torch.tensor([-1.0, 2.0, 0.0, 0.0]), torch.tensor([-1.0, 0.5, 0.0, 0.0])]
-    found = fuse([fine, coarse], constants, 2, ScoreConfig(fusion="standard"))
+    found = fuse(
+        [fine, coarse],
+        constants,
+        BackboneConfig(strides=(1, 2), size=2),
+        ScoreConfig(fusion="standard", level_power=0.0),
+    )
     # (centre - log p) / spread: fine -0.5, 0, 0.5, 1; coarse 8 everywhere
     assert found[0].tolist() == [[3.75, 4.0], [4.25, 4.5]]
 
@@ -140,15 +155,34 @@ def test_probability_fusion_by_hand() -> None:
     fine = torch.tensor([[[0.0, -1.0], [-2.0, 3.0]]])
     coarse = torch.tensor([[[-1.0 - math.log(2)]]])
     constants = [torch.tensor([0.0, 1.0, 0.0, 0.0]), torch.tensor([0.0, 1.0, -1.0, 0.0])]
-    found = fuse([fine, coarse], constants, 2, ScoreConfig(fusion="probability"))
+    found = fuse(
+        [fine, coarse],
+        constants,
+        BackboneConfig(strides=(1, 2), size=2),
+        ScoreConfig(fusion="probability", level_power=0.0),
+    )
     # 1 - exp(log p - highest), not below 0; coarse is half as likely as the most likely normal
     expected = [[(0 + 0.5) / 2, (1 - math.exp(-1) + 0.5) / 2], [(1 - math.exp(-2) + 0.5) / 2, 0.25]]
     torch.testing.assert_close(found[0], torch.tensor(expected))
 
 
+def test_levels_count_by_a_power_of_their_strides() -> None:
+    fine, coarse = torch.full((1, 2, 2), -1.0), torch.full((1, 1, 1), -4.0)
+    constants = [torch.tensor([0.0, 1.0, 0.0, 0.0])] * 2
+    backbone = BackboneConfig(strides=(8, 16), size=2)
+    for power, expected in ((0.0, 2.5), (1.0, (1 + 2 * 4) / 3), (2.0, (1 + 4 * 4) / 5)):
+        found = fuse([fine, coarse], constants, backbone, ScoreConfig(fusion="standard", level_power=power))
+        assert found[0, 0, 0].item() == pytest.approx(expected)
+
+
 def test_levels_are_brought_to_one_grid_bilinearly() -> None:
     row = torch.tensor([[[0.0, 4.0], [0.0, 4.0]]])
-    found = fuse([-row], [torch.tensor([0.0, 1.0, 0.0, 0.0])], 4, ScoreConfig(fusion="standard"))
+    found = fuse(
+        [-row],
+        [torch.tensor([0.0, 1.0, 0.0, 0.0])],
+        BackboneConfig(strides=(2,), size=4),
+        ScoreConfig(fusion="standard"),
+    )
     assert found[0].tolist() == [[0.0, 1.0, 3.0, 4.0]] * 4  # cell centres, not corners, are aligned
 
 
@@ -236,12 +270,24 @@ def test_boundary_fusion_by_hand() -> None:
     fine = torch.tensor([[[-1.0, -1.5], [1.0, -40.0]]])
     coarse = torch.tensor([[[-2.0]]])
     constants = [torch.tensor([0.0, 1.0, 0.0, -1.0]), torch.tensor([0.0, 1.0, 0.0, -2.0])]
-    found = fuse([fine, coarse], constants, 2, ScoreConfig(fusion="boundary"))[0] * 2 - 0.5  # coarse lies on its b_n
+    found = (
+        fuse(
+            [fine, coarse],
+            constants,
+            BackboneConfig(strides=(1, 2), size=2),
+            ScoreConfig(fusion="boundary", level_power=0.0),
+        )[0]
+        * 2
+        - 0.5
+    )  # coarse lies on its b_n
     beyond = 1 / (1 + math.exp(-2.0)) + 0.02 * math.log(1.5)
     expected = [[0.5, beyond], [1 / (1 + math.exp(8.0)), 1 + 0.02 * math.log(40)]]
     torch.testing.assert_close(found, torch.tensor(expected))
 
 
 def test_boundary_fusion_keeps_the_order_far_outside() -> None:
-    far = fuse([torch.tensor([[[-10.0, -20.0, -400.0]]])], [torch.tensor([0.0, 1.0, 0.0, -1.0])], 3, ScoreConfig())
+    backbone = BackboneConfig(strides=(1,), size=3)
+    far = fuse(
+        [torch.tensor([[[-10.0, -20.0, -400.0]]])], [torch.tensor([0.0, 1.0, 0.0, -1.0])], backbone, ScoreConfig()
+    )
     assert far[0, 0, 0] < far[0, 0, 1] < far[0, 0, 2] < 1.2

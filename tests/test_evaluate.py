@@ -20,7 +20,7 @@ from bgad.data import folders
 from bgad.detector import Detector
 from bgad.evaluate import evaluate, unseen
 
-KEYS = {"data", "category", "protocol", "method", "known", "seed", "metrics", "seconds"}
+KEYS = {"data", "category", "protocol", "known_class", "subset", "method", "known", "seed", "metrics", "seconds"}
 METRICS = ["image_auroc", "image_ap", "image_f1_max", "pixel_auroc", "pixel_ap", "pro"]
 
 
@@ -181,7 +181,7 @@ def test_odd_data_is_named(detector: Detector, tmp_path: Path, capsys: pytest.Ca
 def test_seen_images_are_left_out_wherever_they_are(
     model: Path, data_set: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
-    roles = {i["name"]: i["role"] for i in bgad.load(model, "cpu").card.data["split"]["images"]}
+    roles = {i["name"]: i["role"] for i in bgad.load(model, "cpu").card.split["images"]}
     other = tmp_path / "other"
     (other / "ok").mkdir(parents=True)
     (other / "bad").mkdir()
@@ -219,9 +219,9 @@ def test_plain_layout_with_a_part_kept_aside(tmp_path: Path, recipe: str, capsys
     cell, rows = results(tmp_path / "out")
     assert (cell["known"], cell["category"], cell["images"]) == (2, "parts", {"normal": 7, "anomalous": 4})
     assert {row["defect"] for row in rows} == {"good", "dent"}
-    card = json.loads((model / "card.json").read_text())
+    split = json.loads((model / "split.json").read_text())
     assert sorted(row["name"] for row in rows) == sorted(
-        image["name"] for image in card["split"]["images"] if image["role"] == "test"
+        image["name"] for image in split["images"] if image["role"] == "test"
     )
     capsys.readouterr()
 

@@ -171,6 +171,23 @@ def test_moments_are_those_of_numpy(tmp_path: Path) -> None:
     assert made.moments(0)[1][2] > 0  # a channel that never moves can still be divided by
 
 
+@pytest.mark.parametrize("budget", [0, 1e9])
+def test_a_selection_reads_what_it_selects_and_copies_nothing(tmp_path: Path, budget: float) -> None:
+    made = filled(70, tmp_path, budget)
+    chosen = [5, 69, 0, 33, *range(40, 60)]
+    some = made.select(chosen)
+    assert some.count == 24
+    assert all(a is b for a, b in zip(some.levels, made.levels, strict=True))
+    image, position = np.array([[1], [3]]), np.array([2, 0])
+    np.testing.assert_array_equal(some.rows(1, image, position), made.levels[1][[[69], [33]], position])
+    assert some.rows(0, np.array([0, 2])).dtype == np.float32
+    np.testing.assert_array_equal(some.select([3, 1]).rows(0, np.arange(2)), made.levels[0][[33, 69]])
+    alone = made.levels[0][chosen].astype(np.float64)
+    mean, std = some.moments(0)
+    np.testing.assert_allclose(mean, alone.mean((0, 1)), rtol=1e-6)
+    np.testing.assert_allclose(std, alone.std((0, 1)), rtol=1e-4)
+
+
 def test_chunks_cover_everything_once() -> None:
     assert [list(range(20))[part] for part in chunks(20, 8)] == [
         list(range(8)),

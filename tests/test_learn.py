@@ -2,6 +2,7 @@ from __future__ import annotations
 
 import csv
 import errno
+import json
 import os
 import shutil
 import signal
@@ -17,12 +18,13 @@ from conftest import SIZE, picture, tiny_config, write_set
 from PIL import Image
 from tensorboard.backend.event_processing.event_accumulator import EventAccumulator
 
-from bgad import backbone, learn, load, modelfile, train
+from bgad import backbone, images, load, material, modelfile, train
 from bgad.cli import main
 from bgad.config import Config, from_dict, to_toml
 from bgad.data import folders
 from bgad.detector import Detector
 from bgad.errors import ConfigError, DataError, ModelError, OutputError
+from bgad.evaluate import unseen
 from bgad.learn import scan_images
 from bgad.trainer import CHECKPOINT, Trainer
 
@@ -74,7 +76,7 @@ def test_the_returned_model_is_the_written_one(data_set: Path, tmp_path: Path) -
 def test_every_image_has_one_role_and_calibration_is_not_trained_on(model: Path) -> None:
     card = modelfile.read(model).data
     roles: dict[str, list[str]] = {}
-    for image in card["split"]["images"]:
+    for image in json.loads((model / "split.json").read_text())["images"]:
         roles.setdefault(image["role"], []).append(image["name"])
     assert {role: len(names) for role, names in roles.items()} == {
         "train": 19,
@@ -86,7 +88,16 @@ def test_every_image_has_one_role_and_calibration_is_not_trained_on(model: Path)
     assert len(names) == len(set(names)) == 42
     assert card["calibration"]["rate"] == pytest.approx(1 / 6)  # the smallest that 5 held-out normals support
     assert card["training"]["steps"] == 50
-    assert card["data"] == {"name": "plate", "layout": "mvtec", "protocol": "multi-class", "known": 4, "notes": []}
+    assert card["data"] == {
+        "name": "plate",
+        "layout": "mvtec",
+        "protocol": "multi-class",
+        "known_class": "",
+        "subset": 0,
+        "known": 4,
+        "notes": [],
+    }
+    assert "split" not in card
 
 
 def test_features_on_disk_make_the_same_model(data_set: Path, model: Path, tmp_path: Path) -> None:
@@ -147,6 +158,32 @@ def test_without_known_anomalies_it_warns_and_trains(
     assert np.isfinite(trained.score(data_set / "test/blot/000.png").score)
 
 
+@pytest.mark.parametrize(("way", "known"), [("draem", 0), ("nsa", 0), ("nsa", 2)])
+def test_pseudo_anomalies_of_normals_need_no_known_ones(
+    data_set: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str],
+    way: str, known: int,
+) -> None:  # fmt: skip
+    seen: list[Trainer] = []
+    run = Trainer.run
+
+    def watched(self: Trainer) -> None:
+        seen.append(self)
+        run(self)
+
+    monkeypatch.setattr(Trainer, "run", watched)
+    out = tmp_path / "plate.bgad"
+    quick(data_set, out, config=short(pseudo={"method": way}), known=known)
+    groups = seen[0].anomalies
+    assert [(group.pseudo, group.store.count) for group in groups] == [(False, 2)] * (known > 0) + [(True, 3)]
+    assert all(len(cells) > 0 for level in groups[-1].cells for cells in level)
+    said = " ".join(capsys.readouterr().err.split())
+    assert (f"bgad learns from normals and {way} pseudo anomalies" in said) == (known == 0)
+    with (out / "train.csv").open(newline="") as file:
+        assert any(float(row["push"]) > 0 for row in csv.DictReader(file))
+    quick(data_set, out, config=short(pseudo={"method": way}, loss={"method": "nfad"}), overwrite=True)
+    assert seen[1].anomalies == []
+
+
 def test_anomalies_without_masks_are_pushed_where_they_are_least_likely(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
@@ -170,6 +207,54 @@ def test_anomalies_without_masks_are_pushed_where_they_are_least_likely(
     assert [{len(cells) for cells in level} for level in group.cells] == [{13}, {3}, {1}]  # 5 % of 256, 64 and 16
 
 
+# --- a split file
+
+
+def test_a_split_file_is_followed_to_the_letter(data_set: Path, model: Path, tmp_path: Path) -> None:
+    """The split of another model makes that model again; one edited by hand makes another one."""
+    same = train(data_set, tmp_path / "same.bgad", config=tiny_config(), split=model / "split.json", device="cpu")
+    assert (tmp_path / "same.bgad" / FLOW).read_bytes() == (model / FLOW).read_bytes()
+    assert (tmp_path / "same.bgad/split.json").read_bytes() == (model / "split.json").read_bytes()
+    assert same.card.data["data"]["protocol"] == "multi-class"
+
+    edited = json.loads((model / "split.json").read_text())
+    moved = {"known": "unused", "calibration": "test"}
+    for role, other in moved.items():
+        image = next(image for image in edited["images"] if image["role"] == role)
+        image["role"] = other
+    edited["protocol"] = "given"
+    (tmp_path / "mine.json").write_text(json.dumps(edited))
+    mine = quick(data_set, tmp_path / "mine.bgad", split=tmp_path / "mine.json")
+    assert (mine.card.data["data"]["known"], mine.card.data["data"]["protocol"]) == (3, "given")
+    assert len(mine.card.calibration["scores"]) == 4
+    samples, left_out = unseen(mine.card, folders.load(data_set))
+    roles = {image["name"]: image["role"] for image in edited["images"]}
+    assert {s.name for s in samples} == {name for name, role in roles.items() if role == "test"}
+    assert len(samples) == 15  # with a normal of the training folder that was neither trained nor calibrated on
+    assert left_out == [
+        "3 images left out: the model was trained or calibrated on them",
+        "1 images left out: the model's split gives them no role",
+    ]
+
+
+@pytest.mark.usefixtures("no_training")
+def test_a_split_file_does_not_go_with_options_that_it_decides(
+    data_set: Path, model: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    for options in ({"known": 3}, {"known": 0}, {"test_share": 0.2}):
+        with pytest.raises(ConfigError, match="leave out --known and --test"):
+            quick(data_set, tmp_path / "x.bgad", split=model / "split.json", **options)
+    with pytest.raises(ConfigError, match=r"a false-reject rate of 0\.05 needs 19 held-out normals, there are 5"):
+        quick(data_set, tmp_path / "x.bgad", split=model / "split.json", rate=0.05)
+    with pytest.raises(DataError, match=r"none\.json: cannot be read: No such file"):
+        quick(data_set, tmp_path / "x.bgad", split=tmp_path / "none.json")
+    command = ["train", str(data_set), "--out", str(tmp_path / "x.bgad"), "--split"]
+    for more, message in (([], "none.json: cannot be read"), (["--test", "0.2"], "leave out --known and --test")):
+        assert main([*command, str(tmp_path / "none.json"), *more]) == 2
+        assert message in capsys.readouterr().err
+    assert list(tmp_path.iterdir()) == []
+
+
 # --- bad input
 
 
@@ -180,7 +265,7 @@ def test_a_broken_image_is_named_skipped_and_counted(copy: Path, capsys: pytest.
     trained = quick(copy, copy.parent / "plate.bgad", known=2)
     said = " ".join(capsys.readouterr().err.split())
     assert "2 broken images skipped: train/good/900.png, train/good/901.png" in said
-    assert {image["name"] for image in trained.card.data["split"]["images"]}.isdisjoint(
+    assert {image["name"] for image in trained.card.split["images"]}.isdisjoint(
         {"train/good/900.png", "train/good/901.png"}
     )
     assert any("900.png" in note for note in trained.card.data["data"]["notes"])
@@ -217,7 +302,7 @@ def test_masks_that_do_not_fit_are_mended_and_told(copy: Path, capsys: pytest.Ca
     assert "anomaly without a mask: test/blot/003.png" in notes
 
     trained = quick(copy, copy.parent / "plate.bgad", known=7)
-    known = [image["name"] for image in trained.card.data["split"]["images"] if image["role"] == "known"]
+    known = [image["name"] for image in trained.card.split["images"] if image["role"] == "known"]
     marked = sum(masks[name] is not None for name in known)
     assert f"7 known anomalies ({marked} with masks)" in capsys.readouterr().err
 
@@ -227,8 +312,8 @@ def test_a_mask_of_another_size_marks_the_same_cells(copy: Path) -> None:
     grids = [(16, 16), (8, 8), (4, 4)]
 
     def cells() -> list[list[int]]:
-        mask = learn.images.read_mask(path)  # type: ignore[attr-defined]
-        return [learn._cells([mask], grid)[0].tolist() for grid in grids]
+        mask = images.read_mask(path)
+        return [material.cells([mask], grid)[0].tolist() for grid in grids]
 
     before = cells()
     with Image.open(path) as mask:

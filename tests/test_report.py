@@ -18,7 +18,7 @@ from PIL import Image
 from rich.console import Console
 
 from bgad import report
-from bgad._svg import Series, curve, histogram, nice_ticks
+from bgad._svg import Line, Marker, Series, curve, histogram, line_chart, nice_ticks
 from bgad.errors import OutputError
 from bgad.report import ClassRow, ImageRow, LevelHistogram, RateRow, Section
 
@@ -261,6 +261,23 @@ def test_curve_ends_at_the_limit_with_the_interpolated_value() -> None:
     (x0, y0), (x1, y1), (x2, y2) = points
     assert (x1 - x0) / (x2 - x0) == pytest.approx(2 / 3, abs=0.01)
     assert (y0 - y2) / (y0 - y1) == pytest.approx(0.55 / 0.5, abs=0.01)
+
+
+def test_lines_of_a_chart_pass_through_their_points() -> None:
+    series = [Line("one <b>", [0, 5, 10], [0.5, 0.6, 0.9]), Line("two", [0, 10], [0.9, 0.7])]
+    chart = line_chart("c", "title", series, ("step", "figure"), [Marker(5, "half")])
+    first, second = (
+        [tuple(map(float, point.split(","))) for point in found.split()]
+        for found in re.findall(r'class="line c\d" points="([^"]*)"', chart)
+    )
+    assert first[1][0] - first[0][0] == pytest.approx(first[2][0] - first[1][0], abs=0.11)  # even steps
+    assert first[0][0] == second[0][0]
+    assert (first[0][1] - first[1][1]) * 3 == pytest.approx(first[1][1] - first[2][1], abs=0.5)  # up is less y
+    assert first[2][1] == second[0][1]  # both 0.9
+    assert "one &lt;b&gt;: 0.6000 at 5" in chart
+    assert "half" in chart
+    flat = line_chart("c", "title", [Line("one", [3], [0.5])], ("step", "figure"))  # one point has no extent
+    assert "nan" not in flat
 
 
 @given(st.floats(-1e6, 1e6), st.floats(1e-3, 1e6))

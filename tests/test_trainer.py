@@ -25,8 +25,8 @@ from bgad.cli import main
 from bgad.config import Config, TrainConfig, from_dict, to_toml
 from bgad.detector import ScoringModel
 from bgad.errors import ModelError
-from bgad.features import Budget, FeatureStore
-from bgad.trainer import CHECKPOINT, INSTANCE_REFRESH, LOG, Anomalies, Schedule, Trainer
+from bgad.features import Budget, Features, FeatureStore
+from bgad.trainer import CHECKPOINT, INSTANCE_REFRESH, LOG, Anomalies, PhaseOne, Schedule, Trainer
 from bgad.types import FloatArray
 
 GRIDS, CHANNELS = [(4, 4), (2, 2)], [6, 8]
@@ -47,7 +47,7 @@ class Stub(nn.Module):
 def config(**values: Any) -> Config:
     base = from_dict(
         {
-            "backbone": {"strides": [4, 8], "size": 32},
+            "backbone": {"strides": [4, 8], "summary": [], "size": 32},
             "flow": {"blocks": 4, "width": 0.5, "clamp": 1.9, "standardise": True},
             "loss": {
                 "method": "bgad", "likelihood": "logsigmoid", "boundary": "set", "beta": 0.01, "tau": 0.1,
@@ -141,22 +141,20 @@ BASE = TrainConfig(
 )
 
 
-def plan(images: int = 100, positions: int = 4096, *, push: bool = True, **values: Any) -> Schedule:
-    return Schedule.plan(replace(BASE, **values), images, positions, push=push)
+def plan(images: int = 100, positions: int = 4096, **values: Any) -> Schedule:
+    return Schedule.plan(replace(BASE, **values), images, positions)
 
 
 def test_steps_and_phases() -> None:
     both = plan()
     assert (both.steps, both.push_at) == (150, 100)
-    normals_only = plan(push=False)
-    assert (normals_only.steps, normals_only.push_at) == (150, 150)
+    assert plan(push_steps=0).push_at == 100
 
 
 def test_epochs_show_every_feature_once() -> None:
     # 100 images by 32: 4 steps; 4096 positions by 128: 32 steps; 128 steps an epoch
     schedule = plan(epochs=2)
     assert (schedule.steps, schedule.push_at) == (256, 10)  # 0.04 x 256 = 10.24
-    assert plan(epochs=2, push=False).push_at == 256
     assert plan(1, 1, epochs=1).push_at == 1  # phase 1 is never empty
 
 
@@ -177,8 +175,6 @@ def test_learning_rate_of_one_schedule() -> None:
     lr = plan(push_lr=0.0).lr
     assert lr(15) == pytest.approx(1.0)  # a tenth of all 150 steps
     assert all(lr(step) > lr(step + 1) for step in range(15, 149))
-    nfad = plan(push=False).lr
-    assert [nfad(step) for step in range(150)] == [lr(step) for step in range(150)]
 
 
 # --- learning
@@ -247,12 +243,12 @@ def test_log_tells_the_phases_apart(learnt: Trainer) -> None:
 
 def test_a_step_is_balanced_two_to_one(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     """Twice as many normal as anomalous features; of these, the pseudo ones have their share."""
-    real, pseudo = known(DEFECT), known(DEFECT, seed=3)
+    real, pseudo = known(DEFECT), replace(known(DEFECT, seed=3), pseudo=True)
     made = make(tmp_path, [real, pseudo])
     taken: dict[tuple[int, int], int] = {}
     rows = made._rows
 
-    def counted(source: FeatureStore, level: int, image: Any, position: Any) -> Tensor:
+    def counted(source: Features, level: int, image: Any, position: Any) -> Tensor:
         found = rows(source, level, image, position)
         taken[id(source), level] = taken.get((id(source), level), 0) + found.numel() // CHANNELS[level]
         return found
@@ -268,6 +264,25 @@ def test_a_step_is_balanced_two_to_one(tmp_path: Path, monkeypatch: pytest.Monke
     }  # fmt: skip
 
 
+@pytest.mark.parametrize("pseudo", [False, True])
+def test_one_kind_of_anomalies_fills_the_step_alone(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, pseudo: bool
+) -> None:
+    """Whatever the share: without known anomalies all come from the pseudo ones, and the other way round."""
+    group = replace(known(DEFECT), pseudo=pseudo)
+    made = make(tmp_path, [group])
+    rows, taken = made._rows, [0, 0]
+
+    def counted(source: FeatureStore, level: int, image: Any, position: Any) -> Tensor:
+        if source is group.store:
+            taken[level] += len(position)
+        return rows(source, level, image, position)
+
+    monkeypatch.setattr(made, "_rows", counted)
+    made._one_step(made.schedule.push_at)
+    assert taken == [64, 32]
+
+
 @pytest.mark.parametrize("method", ["nfad", "bgad-wo"])
 def test_methods_without_anomalies_never_look_at_them(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, method: str
@@ -275,7 +290,7 @@ def test_methods_without_anomalies_never_look_at_them(
     made = make(tmp_path, loss={"method": method}, train=SHORT)
     rows, sources = made._rows, set()
 
-    def watched(source: FeatureStore, *rest: Any) -> Tensor:
+    def watched(source: Features, *rest: Any) -> Tensor:
         sources.add(id(source))
         return rows(source, *rest)
 
@@ -312,7 +327,7 @@ def test_only_those_positions_are_pushed(tmp_path: Path, monkeypatch: pytest.Mon
     rows = made._rows
     used: dict[int, set[int]] = {0: set(), 1: set()}
 
-    def watched(source: FeatureStore, level: int, image: Any, position: Any) -> Tensor:
+    def watched(source: Features, level: int, image: Any, position: Any) -> Tensor:
         if source is group.store:
             used[level] |= set(position.tolist())
         return rows(source, level, image, position)
@@ -331,6 +346,77 @@ def test_bad_images_without_masks_teach_too(tmp_path: Path) -> None:
         made.run()
     for level in range(2):
         assert gaps(without, 1.5)[level] > gaps(marked_by_hand, 1.5)[level] + 0.7
+
+
+# --- phase 1, shared
+
+
+BRIEF = {"steps": 4, "push_steps": 6}
+
+
+def test_a_shared_phase_one_makes_the_same_model(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    steps: list[int] = []
+    one_step = Trainer._one_step
+
+    def counted(self: Trainer, step: int) -> dict[str, float]:
+        steps.append(step)
+        return one_step(self, step)
+
+    monkeypatch.setattr(Trainer, "_one_step", counted)
+    share = PhaseOne(tmp_path / "shared/phase.safetensors", "same")
+    alone = {}
+    for method in ("nfad", "bgad-wo", "bgad-full-push", "bgad"):
+        for name, phase_one in (("alone", None), ("shared", share)):
+            (tmp_path / f"{method}-{name}").mkdir()
+            made = make(tmp_path / f"{method}-{name}", train=BRIEF, loss={"method": method})
+            made = Trainer(
+                made.model, made.normals, made.anomalies, work=made.work, device=made.device, run_key="run",
+                phase_one=phase_one,
+            )  # fmt: skip
+            steps.clear()
+            made.run()
+            assert steps[0] == (BRIEF["steps"] if phase_one and method != "nfad" else 0)
+            assert made.seconds > 0
+            if phase_one is None:
+                alone[method] = state(made), (made.work / LOG).read_bytes()
+            else:
+                assert same(state(made), alone[method][0])
+                assert (made.work / LOG).read_bytes() == alone[method][1]
+    assert not same(alone["nfad"][0], alone["bgad"][0])  # they do part in phase 2
+
+
+def test_phase_one_of_another_run_is_not_used(tmp_path: Path) -> None:
+    def run(name: str, key: str, seed: int) -> Trainer:
+        (tmp_path / name).mkdir()
+        made = make(tmp_path / name, train=BRIEF, seed=seed)
+        shared = PhaseOne(tmp_path / "phase.safetensors", key)
+        made = Trainer(
+            made.model, made.normals, made.anomalies, work=made.work, device=made.device, run_key=name, phase_one=shared
+        )
+        made.run()
+        return made
+
+    first, other = run("first", "a", 3), run("other", "b", 4)
+    assert not same(state(first), state(other))
+    assert same(state(run("again", "a", 3)), state(first))  # the file was b's: trained anew
+
+
+def test_interrupted_after_a_shared_phase_one(tmp_path: Path) -> None:
+    def fresh(name: str) -> Trainer:
+        (tmp_path / name).mkdir(exist_ok=True)
+        made = make(tmp_path / name, train=BRIEF)
+        made.phase_one = PhaseOne(tmp_path / "phase.safetensors", "same")
+        return made
+
+    whole = fresh("whole")
+    whole.run()
+    piece = fresh("piece")
+    interrupted(piece, BRIEF["steps"] + 3)
+    last = fresh("piece")
+    assert last.restore()
+    last.run()
+    assert same(state(last), state(whole))
+    assert (last.work / LOG).read_bytes() == (whole.work / LOG).read_bytes()
 
 
 # --- what the model remembers
@@ -441,7 +527,7 @@ def test_checkpoints_are_saved_on_the_way(tmp_path: Path, monkeypatch: pytest.Mo
     monkeypatch.setattr(trainer, "CHECKPOINT_SECONDS", 0.0)
     made = make(tmp_path, train=SHORT)
     steps = []
-    made.watch = lambda step, row: steps.append((step, saved_step(tmp_path)))
+    made.watch = lambda run, row: steps.append((run.step, saved_step(tmp_path)))
     made.run()
     assert steps == [(i, i - 1) for i in range(1, 53)]  # each step finds the one before saved
 

@@ -1,0 +1,165 @@
+"""The image as a whole: how strange the sum of its feature maps is, and how much it resembles known anomalies.
+
+A defect of the whole part (too dark, the wrong part, a finely spread flaw) can hide from every single feature. So the
+feature maps are summed up (mean, spread and peak of each channel), and the normals give these summaries a Gaussian
+with a shrunk covariance, which needs no training and does not overfit to few normals.
+
+Known anomalies add directions: of the summary, and of the features at their defects. A boundary guides them as it
+guides the flows: a direction counts only beyond where the normals end in it. So what is known adds suspicion to what
+resembles it, and takes none from a kind of defect that nobody has seen.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+
+import numpy as np
+import numpy.typing as npt
+
+from bgad.types import FloatArray
+
+MIN_NORMALS = 8  # with fewer, nothing can be said of the image as a whole
+FOLDS = 5
+EDGE = 0.75  # share of normals that lie inside the boundary of a direction
+RIDGE = 0.1  # of the mean variance, added to the covariance of features: few defects must not rest on fine details
+INSTANCES = 0.1  # share of the positions of an anomaly without a mask that are taken for its defect
+ROUNDS = 4  # of choosing these positions and finding the direction anew
+PEAK, DEFECT_PEAK = 0.02, 0.05  # highest shares of a map that make its peak, of channels and along a direction
+
+Array = npt.NDArray[np.float64]
+Index = npt.NDArray[np.int64]
+
+
+@dataclass(frozen=True)
+class Direction:
+    """Towards known anomalies; what lies beyond `start` lies beyond three quarters of the normals."""
+
+    towards: FloatArray  # (C,)
+    start: float
+    spread: float  # of the normals, the unit of what lies beyond
+
+
+@dataclass(frozen=True)
+class Whole:
+    """The Gaussian of the summaries."""
+
+    mean: FloatArray  # (V,)
+    whiten: FloatArray  # (V, V): whiten @ (x - mean) has about unit covariance
+    centre: float  # of the normals' distances from the mean
+    spread: float
+
+
+def peak_count(positions: int, share: float) -> int:
+    """How many of the highest values make a peak."""
+    return max(1, int(positions * share))
+
+
+def ledoit_wolf(x: Array) -> tuple[Array, float]:
+    """Covariance of centred rows, shrunk to a multiple of the identity by the share that Ledoit and Wolf derive.
+
+    O. Ledoit, M. Wolf, A well-conditioned estimator for large-dimensional covariance matrices, 2004.
+    """
+    rows, columns = x.shape
+    empirical = x.T @ x / rows
+    scale = float(np.trace(empirical)) / columns
+    square = float((empirical**2).sum())
+    distance = square / columns - scale**2
+    noise = (float(((x**2).sum(axis=1) ** 2).sum()) / rows - square) / rows / columns  # of the products of each row
+    share = 1.0 if distance <= 0 else min(1.0, max(0.0, noise) / distance)
+    return (1 - share) * empirical + share * scale * np.eye(columns), share
+
+
+@dataclass(frozen=True)
+class _Gaussian:
+    mean: Array
+    whiten: Array
+
+    def distance(self, x: Array) -> Array:
+        """Mahalanobis distance of each row."""
+        away: Array = (x - self.mean) @ self.whiten.T
+        distances: Array = np.sqrt((away**2).sum(axis=1))
+        return distances
+
+    def direction(self, known: Array) -> Array:
+        """Of the mean of the known anomalies, such that x @ direction has about unit variance over normals."""
+        towards: Array = (known.mean(axis=0) - self.mean) @ self.whiten.T
+        return (towards / max(float(np.linalg.norm(towards)), 1e-12)) @ self.whiten
+
+
+def _gaussian(x: Array) -> _Gaussian:
+    mean, std = x.mean(axis=0), x.std(axis=0)
+    std = np.maximum(std, max(1e-3 * float(std.mean()), 1e-12))  # a constant channel must not decide alone
+    covariance, _ = ledoit_wolf((x - mean) / std)
+    ridge = 1e-6 * np.trace(covariance) / len(covariance) + 1e-12
+    lower = np.linalg.cholesky(covariance + ridge * np.eye(len(covariance)))
+    return _Gaussian(mean, np.linalg.solve(lower, np.diag(1 / std)))
+
+
+def fit_summary(
+    normals: npt.NDArray[np.floating], known: npt.NDArray[np.floating]
+) -> tuple[Whole, Direction | None] | None:
+    """From the summaries of training normals (n, V) and of known anomalies (k, V); None where there are few normals.
+
+    The normals are measured out of fold: those that a Gaussian was fitted to lie too close to it.
+    """
+    x, bad = normals.astype(np.float64), known.astype(np.float64)
+    if len(x) < MIN_NORMALS:
+        return None
+    gaussian = _gaussian(x)
+    fold = np.arange(len(x)) % FOLDS
+    distances, places = np.empty(len(x)), np.zeros(len(x))
+    for k in range(FOLDS):
+        part = _gaussian(x[fold != k])
+        distances[fold == k] = part.distance(x[fold == k])
+        if len(bad):
+            places[fold == k] = (x[fold == k] - part.mean) @ part.direction(bad)
+    mean, whiten = gaussian.mean.astype(np.float32), gaussian.whiten.astype(np.float32)
+    whole = Whole(mean, whiten, float(distances.mean()), max(float(distances.std()), 1e-6))
+    if not len(bad):
+        return whole, None
+    towards = gaussian.direction(bad)
+    return whole, _direction(towards, places + gaussian.mean @ towards)
+
+
+def fit_map(normals: FloatArray, known: FloatArray, cells: Sequence[Index | None]) -> Direction:
+    """From feature rows of training normals (n, P, C) and of known anomalies (k, P, C).
+
+    `cells` are the positions of each anomaly that show its defect, None where nobody marked it: then they are the
+    strangest ones, and after each round those that lie farthest along the direction found.
+    """
+    channels = normals.shape[2]
+    mean = normals.mean(axis=(0, 1), dtype=np.float64).astype(np.float32)
+    x = (normals - mean).reshape(-1, channels)  # (n * P, C)
+    covariance = (x.T @ x).astype(np.float64) / len(x)
+    ridge = RIDGE * np.trace(covariance) / channels + 1e-12
+    precision: Array = np.linalg.inv(covariance + ridge * np.eye(channels))
+    bad = (known - mean).astype(np.float64)
+    strange = np.einsum("kpc,cd,kpd->kp", bad, precision, bad)
+    for _ in range(ROUNDS):
+        chosen = [own if own is not None else _highest(row) for own, row in zip(cells, strange, strict=True)]
+        defect: Array = np.mean([image[at].mean(axis=0) for image, at in zip(bad, chosen, strict=True)], axis=0)
+        towards: Array = precision @ defect
+        towards /= max(float(np.sqrt(defect @ towards)), 1e-12)
+        strange = bad @ towards
+        if all(own is not None for own in cells):
+            break
+    along = normals @ towards.astype(np.float32)  # (n, P)
+    return _direction(towards, peaks(along))
+
+
+def peaks(along: npt.NDArray[np.floating]) -> npt.NDArray[np.floating]:
+    """Mean of the highest values of each row."""
+    count = peak_count(along.shape[1], DEFECT_PEAK)
+    means: npt.NDArray[np.floating] = np.partition(along, -count, axis=1)[:, -count:].mean(axis=1)
+    return means
+
+
+def _highest(row: Array) -> Index:
+    count = peak_count(len(row), INSTANCES)
+    return np.argpartition(row, -count)[-count:].astype(np.int64)
+
+
+def _direction(towards: Array, places: npt.NDArray[np.floating]) -> Direction:
+    spread = max(float(places.std()), 1e-6)
+    return Direction(towards.astype(np.float32), float(np.quantile(places, EDGE)), spread)

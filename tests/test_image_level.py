@@ -1,0 +1,167 @@
+from __future__ import annotations
+
+from typing import Any
+
+import numpy as np
+import numpy.typing as npt
+import pytest
+import torch
+from sklearn.covariance import ledoit_wolf as reference
+
+from bgad import image_level
+from bgad.detector import ImageLevel, summarise
+from bgad.image_level import Direction, Whole, fit_map, fit_summary, ledoit_wolf, peaks
+
+Floats = npt.NDArray[np.float32]
+
+
+def normals(count: int, size: int = 12, seed: int = 0) -> Floats:
+    """Correlated summaries of different scales."""
+    rng = np.random.default_rng(seed)
+    mix = np.random.default_rng(99).normal(size=(size, size))
+    return (rng.normal(size=(count, size)) @ mix * np.linspace(0.1, 3, size) + 5).astype(np.float32)
+
+
+def known(count: int, shift: float = 6.0) -> Floats:
+    bad = normals(count, seed=1)
+    bad[:, 3] += shift
+    return bad
+
+
+def fitted(count: int = 200, bad: int = 0) -> tuple[Whole, Direction | None]:
+    found = fit_summary(normals(count), known(bad))
+    assert found is not None
+    return found
+
+
+@pytest.mark.parametrize("rows", [5, 40, 400])
+def test_the_covariance_is_that_of_ledoit_and_wolf(rows: int) -> None:
+    x = normals(rows).astype(np.float64)
+    x -= x.mean(axis=0)
+    found, share = ledoit_wolf(x)
+    expected, expected_share = reference(x, assume_centered=True)
+    assert share == pytest.approx(expected_share)
+    np.testing.assert_allclose(found, expected, rtol=1e-9)
+
+
+def test_distances_by_hand() -> None:
+    """The whitening gives the Mahalanobis distance under the shrunk covariance of the standardised summaries."""
+    x, new = normals(200).astype(np.float64), normals(7, seed=2)
+    whole, _ = fitted()
+    mean, std = x.mean(axis=0), x.std(axis=0)
+    inverse = np.linalg.inv(reference((x - mean) / std, assume_centered=True)[0])
+    z = (new - mean) / std
+    expected = np.sqrt(np.einsum("ij,jk,ik->i", z, inverse, z))
+    np.testing.assert_allclose(np.linalg.norm((new - whole.mean) @ whole.whiten.T, axis=1), expected, rtol=1e-3)
+
+
+def test_normals_are_measured_out_of_fold() -> None:
+    """With few normals, those that were fitted lie too close; new ones lie as far as the constants say."""
+    whole, _ = fitted(30)
+    seen = np.linalg.norm((normals(30) - whole.mean) @ whole.whiten.T, axis=1)
+    new = np.linalg.norm((normals(500, seed=3) - whole.mean) @ whole.whiten.T, axis=1)
+    assert seen.mean() < whole.centre
+    assert new.mean() == pytest.approx(whole.centre, rel=0.1)
+
+
+def test_the_known_anomalies_give_a_direction_and_the_normals_its_start() -> None:
+    _, direction = fitted(bad=10)
+    assert direction is not None
+
+    def beyond(x: Floats) -> Any:
+        return (x @ direction.towards - direction.start) / direction.spread
+
+    assert np.mean(beyond(normals(4000, seed=5)) > 0) == pytest.approx(1 - image_level.EDGE, abs=0.05)
+    assert beyond(normals(4000, seed=5)).std() == pytest.approx(1, abs=0.1)
+    like_known, opposite = normals(50, seed=4), normals(50, seed=4)
+    like_known[:, 3] += 6.0
+    opposite[:, 3] -= 6.0
+    assert np.mean(beyond(like_known) > 0) > 0.95
+    assert np.mean(beyond(opposite) > 0) < 0.05
+
+
+def test_the_known_anomalies_do_not_move_the_normals() -> None:
+    a, b = fitted()[0], fitted(bad=10)[0]
+    assert np.array_equal(a.mean, b.mean)
+    assert np.array_equal(a.whiten, b.whiten)
+    assert (a.centre, a.spread) == (b.centre, b.spread)
+    assert fitted()[1] is None
+
+
+def test_few_and_odd_normals() -> None:
+    assert fit_summary(normals(image_level.MIN_NORMALS - 1), known(0)) is None
+    same = np.ones((20, 6), np.float32)
+    half_constant = normals(20)
+    half_constant[:, :6] = 1.0
+    for x, bad in ((same, same[:2] + 1), (half_constant, known(2)), (same, same[:1])):
+        found = fit_summary(x, bad)
+        assert found is not None
+        whole, direction = found
+        assert direction is not None
+        assert np.isfinite([whole.centre, whole.spread, direction.start, direction.spread]).all()
+        assert np.isfinite(whole.whiten).all()
+        assert np.isfinite(direction.towards).all()
+
+
+def maps(count: int, seed: int, defect: bool = False) -> Floats:
+    """Feature rows (count, 40, 5); a defect moves channel 2 at four positions."""
+    rows = np.random.default_rng(seed).normal(size=(count, 40, 5)).astype(np.float32)
+    if defect:
+        rows[:, 7:11, 2] += 5
+    return rows
+
+
+@pytest.mark.parametrize("marked", [True, False])
+def test_the_direction_of_a_map_points_at_the_defect(marked: bool) -> None:
+    cells = [np.arange(7, 11) if marked else None] * 6
+    direction = fit_map(maps(80, 0), maps(6, 1, defect=True), cells)
+    assert np.argmax(np.abs(direction.towards)) == 2
+    assert direction.towards[2] > 5 * np.delete(np.abs(direction.towards), 2).max()
+
+    def beyond(rows: Floats) -> Any:
+        return (peaks(rows @ direction.towards) - direction.start) / direction.spread
+
+    assert np.mean(beyond(maps(400, 2)) > 0) == pytest.approx(1 - image_level.EDGE, abs=0.1)
+    assert beyond(maps(50, 3, defect=True)).min() > 3
+
+
+def test_a_marked_direction_by_hand() -> None:
+    good, bad = maps(80, 0), maps(1, 1, defect=True)
+    direction = fit_map(good, bad, [np.array([7, 8])])
+    x = (good - good.mean(axis=(0, 1))).reshape(-1, 5).astype(np.float64)
+    covariance = x.T @ x / len(x)
+    covariance += 0.1 * np.trace(covariance) / 5 * np.eye(5)
+    defect = bad[0, 7:9].mean(axis=0) - good.mean(axis=(0, 1))
+    expected = np.linalg.solve(covariance, defect) / np.sqrt(defect @ np.linalg.solve(covariance, defect))
+    np.testing.assert_allclose(direction.towards, expected, rtol=1e-4)
+
+
+def test_the_level_says_what_was_fitted() -> None:
+    rows = [maps(90, 0), maps(90, 1)[:, :10]]
+    tensors = [torch.from_numpy(r) for r in rows]
+    summary = summarise(tensors).numpy()
+    m = rows[0]
+    peak = m.max(axis=1)  # of 40 positions, a fiftieth is one
+    np.testing.assert_allclose(
+        summary[:, :15], np.concatenate([m.mean(1), m.std(1), peak], axis=1), rtol=1e-4, atol=1e-6
+    )
+    level = ImageLevel([5, 5])
+    distance, beyond = level(tensors)
+    assert distance.tolist() == [0.0] * 90  # nothing is known yet
+    assert beyond.tolist() == [[0.0] * 3] * 90
+    found = fit_summary(summary[:60], summary[60:70] + 1)
+    assert found is not None
+    whole, direction = found
+    assert direction is not None
+    level.set_whole(whole)
+    level.set_direction(0, direction)
+    of_map = fit_map(rows[1][:60], rows[1][60:70] + 1, [None] * 10)
+    level.set_direction(2, of_map)
+    distance, beyond = level(tensors)
+    expected = np.linalg.norm((summary - whole.mean) @ whole.whiten.T, axis=1)
+    np.testing.assert_allclose(distance.numpy(), (expected - whole.centre) / whole.spread, rtol=1e-3, atol=1e-3)
+    place = (summary @ direction.towards - direction.start) / direction.spread
+    np.testing.assert_allclose(beyond[:, 0].numpy(), place, rtol=1e-3, atol=1e-3)
+    assert beyond[:, 1].tolist() == [0.0] * 90
+    place = (peaks(rows[1] @ of_map.towards) - of_map.start) / of_map.spread
+    np.testing.assert_allclose(beyond[:, 2].numpy(), place, rtol=1e-3, atol=1e-3)
