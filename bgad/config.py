@@ -118,13 +118,14 @@ class PseudoConfig:
 class TrainConfig:
     """The schedule. A step takes `images` x `positions` features of each level."""
 
-    steps: int = 400  # phase 1: normals only
+    steps: int = 800  # phase 1: normals only
     push_steps: int = 400  # phase 2: boundary guided
+    passes: int = 150  # most times that phase 1 shows an image: few normals get fewer steps; 0: no limit
     epochs: int = 0  # instead of steps: passes over all features of all normals, both phases together
     push_start: float = 0.04  # with epochs: the share of the schedule that is phase 1
     images: int = 32
-    positions: tuple[int, ...] = (32, 32, 16)  # per level
-    lr: float = 5e-3
+    positions: tuple[int, ...] = (16, 16, 16)  # per level
+    lr: float = 1e-2
     push_lr: float = 2e-3  # 0: phase 2 goes on with the one schedule of lr
     warmup: float = 0.1  # share of a phase (of the whole where there is one schedule), from lr / 10
     clip: float = 1.0  # gradient norm per level; 0 switches it off
@@ -132,6 +133,7 @@ class TrainConfig:
     def check(self) -> None:
         _need(self.steps >= 1 or self.epochs >= 1, "train.steps", "at least 1")
         _need(self.push_steps >= 0, "train.push_steps", "0 or more")
+        _need(self.passes >= 0, "train.passes", "0 or more")
         _need(self.epochs >= 0, "train.epochs", "0 or more")
         _need(0 < self.push_start < 1, "train.push_start", "between 0 and 1")
         _need(self.images >= 1, "train.images", "at least 1")
@@ -147,7 +149,7 @@ class ScoreConfig:
     """From log-likelihood maps to one map and one score."""
 
     fusion: str = "boundary"  # how far beyond the boundary; "standard": in deviations; "probability": the paper's
-    level_power: float = 1.0  # a level counts by its stride to this power; 0: all alike
+    level_power: float = 2.0  # a level counts by its stride to this power; 0: all alike
     top_share: float = 0.01  # image score: mean of the highest share of the map; 0: the maximum
     image_weight: float = 1.5  # of the image as a whole beside its map
     known_weight: float = 0.5  # of each direction towards the known anomalies in it; 0 switches them off

@@ -277,7 +277,7 @@ def flow_key(config: Config, split: Split, device: torch.device) -> str | None:
     pushed = [s for s in split.known if s.mask is not None or config.loss.instance_share or full_push]
     if config.loss.method in PUSHING and (pushed or pseudo_count(split, config)):
         return None
-    method = config.loss.method if config.loss.method == "nfad" else "bgad-wo"
+    method = "bgad-wo" if config.loss.method == "bgad" else config.loss.method
     kept = replace(config, loss=replace(config.loss, method=method), pseudo=PseudoConfig(), score=ScoreConfig())
     parts = [to_dict(kept), phase_key(config, split, device)]
     return hashlib.sha256(json.dumps(parts, sort_keys=True).encode()).hexdigest()

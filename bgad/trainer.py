@@ -92,7 +92,10 @@ class Schedule:
             per_epoch = math.ceil(images / config.images) * math.ceil(positions / config.positions[0])
             steps = config.epochs * per_epoch
             return cls(steps, max(1, round(config.push_start * steps)), config)
-        return cls(config.steps + config.push_steps, config.steps, config)
+        steps = config.steps
+        if config.passes:
+            steps = min(steps, math.ceil(config.passes * images / min(config.images, images)))
+        return cls(steps + config.push_steps, steps, config)
 
     def lr(self, step: int) -> float:
         """Linear warm-up from a tenth, then cosine to a thousandth; once per phase, or once where push_lr is 0."""
@@ -155,7 +158,7 @@ class Trainer:
         self.phase_one = phase_one
         self.levels: list[Level] = list(model.levels)  # type: ignore[arg-type]
         self.schedule = Schedule.plan(self.config.train, normals.count, len(self.levels[0].position))
-        self.optimisers = [torch.optim.Adam(level.parameters(), fused=True) for level in self.levels]
+        self.optimisers = self._fresh_optimisers()
         self.workers = Workers(len(self.levels), device)
         self.boundaries = [RunningBoundary(self.config.loss.beta) for _ in self.levels]
         self.step, self.seconds = 0, 0.0
@@ -202,7 +205,14 @@ class Trainer:
             raise KeyboardInterrupt
         self.model.levels.eval()
 
+    def _fresh_optimisers(self) -> list[torch.optim.Adam]:
+        """At the start, and where phase 2 has a schedule of its own: Adam remembers the small gradients with which
+        phase 1 ended for a thousand steps, and would take far too long steps along the larger ones of the push."""
+        return [torch.optim.Adam(level.parameters(), fused=True) for level in self.levels]
+
     def _one_step(self, step: int) -> dict[str, float]:
+        if step == self.schedule.push_at and self.config.train.push_lr:
+            self.optimisers = self._fresh_optimisers()
         pushing = step >= self.schedule.push_at and self.config.loss.method != "nfad"
         if pushing and not self._started:
             self._start_boundaries()

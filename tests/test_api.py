@@ -28,7 +28,9 @@ def test_fields_of_what_comes_out_and_goes_in() -> None:
     assert [field.name for field in dataclasses.fields(Scores)] == [
         "score", "p_value", "threshold", "is_anomaly", "map", "boundary", "levels",
     ]  # fmt: skip
-    assert [field.name for field in dataclasses.fields(Sample)] == ["path", "name", "label", "defect", "mask", "split"]
+    assert [field.name for field in dataclasses.fields(Sample)] == [
+        "path", "name", "label", "defect", "mask", "split", "box", "more_masks",
+    ]  # fmt: skip
     sample = Sample(Path("a.png"), "a.png", 0)
     with pytest.raises(dataclasses.FrozenInstanceError):
         sample.label = 1  # type: ignore[misc]

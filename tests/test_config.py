@@ -5,7 +5,7 @@ from pathlib import Path
 
 import pytest
 
-from bgad.config import METHODS, PRESETS, Config, from_dict, override, read_toml, to_dict, to_toml
+from bgad.config import METHODS, PRESETS, BackboneConfig, Config, from_dict, override, read_toml, to_dict, to_toml
 from bgad.errors import ConfigError
 
 
@@ -29,7 +29,8 @@ def test_paper_preset_is_the_paper() -> None:
     assert paper.backbone.name == "tf_efficientnet_b6"
     assert (paper.train.lr, paper.train.epochs, paper.train.images) == (2e-4, 200, 32)
     assert (paper.loss.beta, paper.loss.tau, paper.loss.weight) == (0.01, 0.1, 1.0)
-    assert (paper.score.fusion, paper.score.top_share) == ("probability", 0.0)
+    assert (paper.score.fusion, paper.score.level_power, paper.score.top_share) == ("probability", 0.0, 0.0)
+    assert paper.backbone.summary == ()  # the paper scores maps alone
 
 
 def test_unknown_key_names_the_nearest() -> None:
@@ -51,7 +52,13 @@ def test_unknown_key_names_the_nearest() -> None:
         ("loss.method=bgat", "loss.method must be one of"),
         ("loss.beta=1.5", "between 0 and 1"),
         ("train.steps=true", "must be of type int"),
+        ("train.passes=-1", "train.passes must be 0 or more"),
+        ("backbone.summary=[32, 16]", "backbone.summary must be distinct and ascending"),
+        ("loss.instance_share=1.5", "loss.instance_share must be 0 to 1"),
         ("score.top_share=2", "0 to 1"),
+        ("score.level_power=-1", "score.level_power must be 0 to 4"),
+        ("score.image_weight=-0.1", "score.image_weight must be 0 or more"),
+        ("score.known_weight=-0.1", "score.known_weight must be 0 or more"),
         ("seed=-1", "seed must be 0 or more"),
     ],
 )
@@ -68,6 +75,20 @@ def test_override_takes_words_numbers_and_lists() -> None:
     assert config.loss.tau == 1.0
     assert config.train.positions == (8, 8, 4)
     assert config.backbone.name == "lite1"
+
+
+@pytest.mark.parametrize(
+    ("strides", "summary", "expected"),
+    [
+        ((4, 8, 16), (16, 32), (4, 8, 16, 32)),
+        ((8, 16), (4, 16, 32), (8, 16, 4, 32)),
+        ((4, 8), (), (4, 8)),
+    ],
+)
+def test_the_strides_of_the_flows_come_first(
+    strides: tuple[int, ...], summary: tuple[int, ...], expected: tuple[int, ...]
+) -> None:
+    assert BackboneConfig(strides=strides, summary=summary).all_strides == expected
 
 
 def test_broken_file(tmp_path: Path) -> None:

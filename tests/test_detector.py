@@ -1,6 +1,7 @@
 from __future__ import annotations
 
 import math
+from dataclasses import replace
 from itertools import count, islice
 from pathlib import Path
 
@@ -48,6 +49,8 @@ def assert_same(found: Scores, expected: Scores) -> None:
 def test_a_score_belongs_to_the_image_not_to_its_company(detector: Detector, pictures: list[ImageLike]) -> None:
     alone = [detector.score(image) for image in pictures]
     assert len({round(float(s.levels[0].mean()), 3) for s in alone}) == 7  # they do differ
+    assert len({s.score for s in alone}) == 7
+    assert detector.model.image is not None
     together = detector.score_many(pictures)
     order = np.random.default_rng(0).permutation(7)
     shuffled = detector.score_many([pictures[i] for i in order])
@@ -117,9 +120,15 @@ def test_the_boundary_is_the_edge_of_the_training_normals(detector: Detector, da
     assert sorted(s.score for s in held_out) == pytest.approx(detector.card.calibration["scores"], rel=1e-5)
 
 
-def test_levels_fuse_to_map_and_score(detector: Detector, data_set: Path) -> None:
-    """The parts that a report shows are those that the score is made of."""
-    scores = detector.score(data_set / "test/blot/002.png")
+@pytest.mark.parametrize("method", ["bgad", "bgad-full-push"])
+@pytest.mark.parametrize("name", ["test/good/002.png", "test/blot/002.png"])
+def test_levels_fuse_to_map_and_score(
+    detector: Detector, data_set: Path, monkeypatch: pytest.MonkeyPatch, name: str, method: str
+) -> None:
+    """The parts that a report shows, and the image as a whole, are what the score is made of."""
+    loss = replace(detector.model.config.loss, method=method)
+    monkeypatch.setattr(detector.model, "config", replace(detector.model.config, loss=loss))
+    scores = detector.score(data_set / name)
     constants = [torch.tensor([c["centre"], c["spread"], c["highest"], c["boundary"]]) for c in detector.card.levels]
     config = detector.model.config.score
     anomaly = fuse(
@@ -127,14 +136,48 @@ def test_levels_fuse_to_map_and_score(detector: Detector, data_set: Path) -> Non
     )
     np.testing.assert_allclose(anomaly[0].numpy(), scores.map, rtol=1e-4, atol=1e-4)
     centre, spread = detector.model.map_constants.tolist()
-    image = detector.model.image
-    assert image is not None
-    pixels = images.fit(images.read(data_set / "test/blot/002.png"), (SIZE, SIZE))
-    distance, towards = image(detector.model.backbone(torch.from_numpy(pixels)[None])[-1][:, :, 0, 0])
-    whole = float(distance[0]) + max(float(towards[0]), 0.0)
-    assert scores.score == pytest.approx(
-        (float(pool(anomaly, config.top_share)[0]) - centre) / spread + whole, rel=1e-4
-    )
+    of_map = (float(pool(anomaly, config.top_share)[0]) - centre) / spread
+    assert scores.score == pytest.approx(of_map + whole_by_hand(detector, data_set / name), rel=1e-4)
+
+
+def whole_by_hand(detector: Detector, path: Path) -> float:
+    """What the image as a whole adds to the score, from the backbone's maps and the numbers of the image level."""
+    level, config = detector.model.image, detector.model.config
+    assert level is not None
+    pixels = images.fit(images.read(path), (SIZE, SIZE))
+    maps = detector.model.backbone(torch.from_numpy(pixels)[None])
+    rows = [maps[i][0].flatten(1).T.double().numpy() for i in (2, 3)]  # (positions, channels) of strides 16 and 32
+    assert [r.shape for r in rows] == [(16, 112), (4, 320)]
+    known = {key: value.double().numpy() for key, value in level.state_dict().items()}
+    summary = np.concatenate([part for r in rows for part in (r.mean(0), r.std(0), r.max(0))])
+    distance = np.linalg.norm(known["whiten"] @ (summary - known["mean"]))
+    total = float((distance - known["constants"][0]) / known["constants"][1])
+    # the highest twentieth of so few positions is one
+    places = [summary @ known["towards0"], *((r @ known[f"towards{i}"]).max() for i, r in enumerate(rows, start=1))]
+    for i, place in enumerate(places):
+        start, spread = known[f"start{i}"]
+        beyond = float(place - start) / float(spread)
+        total += config.score.known_weight * (beyond if config.loss.method == "bgad-full-push" else max(beyond, 0.0))
+    return config.score.image_weight * total
+
+
+def test_the_image_level_knows_the_training_set(detector: Detector, data_set: Path) -> None:
+    """Its parts are set, and what resembles the known anomalies lies beyond the normals in each direction."""
+    level = detector.model.image
+    assert level is not None
+
+    def places(folder: str) -> tuple[torch.Tensor, torch.Tensor]:
+        files = sorted((data_set / folder).iterdir())
+        pixels = np.stack([images.fit(images.read(path), (SIZE, SIZE)) for path in files])
+        maps = detector.model.backbone(torch.from_numpy(pixels))
+        found: tuple[torch.Tensor, torch.Tensor] = level([maps[i].flatten(2).transpose(1, 2) for i in (2, 3)])
+        return found
+
+    (good, good_beyond), (bad, bad_beyond) = places("test/good"), places("test/blot")
+    assert bad_beyond.shape == (8, 3)
+    assert good.max() < bad.min()
+    assert (good_beyond.mean(0) < bad_beyond.mean(0)).all()
+    assert (bad_beyond > 0).all()
 
 
 def test_standard_fusion_by_hand() -> None:

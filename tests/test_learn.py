@@ -14,18 +14,20 @@ from typing import Any
 
 import numpy as np
 import pytest
+import torch
 from conftest import SIZE, picture, tiny_config, write_set
 from PIL import Image
 from tensorboard.backend.event_processing.event_accumulator import EventAccumulator
 
-from bgad import backbone, images, load, material, modelfile, train
+from bgad import backbone, image_level, images, load, material, modelfile, train
 from bgad.cli import main
 from bgad.config import Config, from_dict, to_toml
 from bgad.data import folders
-from bgad.detector import Detector
+from bgad.data.split import make_split
+from bgad.detector import Detector, pool
 from bgad.errors import ConfigError, DataError, ModelError, OutputError
-from bgad.evaluate import unseen
-from bgad.learn import scan_images
+from bgad.evaluate import evaluate, unseen
+from bgad.learn import flow_key, scan_images
 from bgad.trainer import CHECKPOINT, Trainer
 
 FLOW = "flow.safetensors"
@@ -113,7 +115,7 @@ def test_features_on_disk_make_the_same_model(data_set: Path, model: Path, tmp_p
 
         patch.setattr(Trainer, "run", watched)
         train(data_set, tmp_path / "plate.bgad", config=tiny_config(), known=4, device="cpu", memory_gb=1e-6)
-    assert kept == [True] * 3
+    assert kept == [True] * 4  # three levels, and the stride of the image level
     for name in (FLOW, "backbone.safetensors", "train.csv"):
         assert (tmp_path / "plate.bgad" / name).read_bytes() == (model / name).read_bytes()
 
@@ -158,11 +160,8 @@ def test_without_known_anomalies_it_warns_and_trains(
     assert np.isfinite(trained.score(data_set / "test/blot/000.png").score)
 
 
-@pytest.mark.parametrize(("way", "known"), [("draem", 0), ("nsa", 0), ("nsa", 2)])
-def test_pseudo_anomalies_of_normals_need_no_known_ones(
-    data_set: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str],
-    way: str, known: int,
-) -> None:  # fmt: skip
+def trainers(monkeypatch: pytest.MonkeyPatch) -> list[Trainer]:
+    """Those that run from now on."""
     seen: list[Trainer] = []
     run = Trainer.run
 
@@ -171,6 +170,15 @@ def test_pseudo_anomalies_of_normals_need_no_known_ones(
         run(self)
 
     monkeypatch.setattr(Trainer, "run", watched)
+    return seen
+
+
+@pytest.mark.parametrize(("way", "known"), [("draem", 0), ("nsa", 0), ("nsa", 2)])
+def test_pseudo_anomalies_of_normals_need_no_known_ones(
+    data_set: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str],
+    way: str, known: int,
+) -> None:  # fmt: skip
+    seen = trainers(monkeypatch)
     out = tmp_path / "plate.bgad"
     quick(data_set, out, config=short(pseudo={"method": way}), known=known)
     groups = seen[0].anomalies
@@ -187,24 +195,142 @@ def test_pseudo_anomalies_of_normals_need_no_known_ones(
 def test_anomalies_without_masks_are_pushed_where_they_are_least_likely(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """The plain layout without masks: no pseudo anomalies can be made, the bad images still teach."""
+    """With a share: the plain layout without masks, no pseudo anomalies can be made, the bad images still teach."""
     rng = np.random.default_rng(3)
     for kind, count in (("good", 20), ("bad", 5)):
         for i in range(count):
             save(tmp_path / f"plain/{kind}/{i}.png", picture(rng, defect=kind == "bad")[0])
-    seen: list[Trainer] = []
-    run = Trainer.run
-
-    def watched(self: Trainer) -> None:
-        seen.append(self)
-        run(self)
-
-    monkeypatch.setattr(Trainer, "run", watched)
+    seen = trainers(monkeypatch)
     trained = quick(tmp_path / "plain", tmp_path / "plain.bgad", config=short(loss={"instance_share": 0.05}))
     assert trained.card.data["data"]["known"] == 5
     (group,) = seen[0].anomalies
     assert group.marked == [False] * 5
-    assert [{len(cells) for cells in level} for level in group.cells] == [{13}, {3}, {1}]  # 5 % of 256, 64 and 16
+    # 5 % of 256, 64 and 16; the image level, which the last stride is for, chooses its own
+    assert [{len(cells) for cells in level} for level in group.cells] == [{13}, {3}, {1}, {4}]
+
+
+def test_masks_decide_what_is_pushed_and_where_the_image_level_looks(
+    copy: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Of known anomalies with and without masks, the flows see the marked ones, the image level all of them."""
+    for i in (1, 4, 6):
+        (copy / f"ground_truth/blot/{i:03d}_mask.png").unlink()
+    seen = trainers(monkeypatch)
+    fits: list[list[Any]] = []
+    fit_map = image_level.fit_map
+
+    def watched(normals: Any, known: Any, cells: Any) -> image_level.Direction:
+        assert len(known) == len(cells)
+        fits.append(list(cells))
+        return fit_map(normals, known, cells)
+
+    monkeypatch.setattr(image_level, "fit_map", watched)
+    trained = quick(copy, copy.parent / "plate.bgad", known=7)
+    known = [image["name"] for image in trained.card.split["images"] if image["role"] == "known"]
+    masks = [copy / f"ground_truth/blot/{Path(name).stem}_mask.png" for name in known]
+    marked = [path for path in masks if path.exists()]
+    assert 4 <= len(marked) < 7
+    real, made = seen[0].anomalies
+    assert (real.pseudo, real.marked, made.pseudo) == (False, [True] * len(marked), True)
+    for cells, grid in zip(real.cells, [(16, 16), (8, 8), (4, 4), (2, 2)], strict=True):
+        for found, path in zip(cells, marked, strict=True):
+            assert found.tolist() == material.cells([images.read_mask(path)], grid)[0].tolist()
+    assert len(fits) == 2  # strides 16 and 32
+    for cells, grid in zip(fits, [(4, 4), (2, 2)], strict=True):
+        assert [found is not None for found in cells] == [path.exists() for path in masks]
+        for found, path in zip(cells, masks, strict=True):
+            if found is not None:
+                assert found.tolist() == material.cells([images.read_mask(path)], grid)[0].tolist()
+
+
+def faint(rng: np.random.Generator, *, bad: bool) -> Any:
+    """Waves of any direction; a bad one hides a faint grating over the whole picture."""
+    y, x = np.mgrid[:SIZE, :SIZE] / SIZE
+    image = 128 + rng.normal(0, 20) + rng.normal(0, 3, (SIZE, SIZE))
+    for a, b, at in rng.uniform((2, 2, 0), (14, 14, 6), (4, 3)):
+        image += 15 * np.sin(2 * np.pi * (a * x + b * y) + at)
+    if bad:
+        image += 12 * np.sign(np.sin(16 * np.pi * x + rng.uniform(0, 6)))
+    return np.clip(image, 0, 255).astype(np.uint8)
+
+
+def test_known_anomalies_without_masks_teach_the_image_level(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """By default they are not pushed, yet the unseen ones of their kind stand out more than likelihood alone shows."""
+    rng = np.random.default_rng(1)
+    for kind, count in (("good", 60), ("bad", 28)):
+        for i in range(count):
+            save(tmp_path / f"plain/{kind}/{i}.png", faint(rng, bad=kind == "bad"))
+    seen = trainers(monkeypatch)
+    dataset = folders.load(tmp_path / "plain")
+    auroc = {}
+    for method in ("nfad", "bgad"):
+        config = short(loss={"method": method})
+        trained = quick(tmp_path / "plain", tmp_path / f"{method}.bgad", config=config, known=8, test_share=0.5)
+        cell = evaluate(trained, dataset)[0]
+        assert cell["images"] == {"normal": 30, "anomalous": 20}
+        auroc[method] = cell["metrics"]["image_auroc"]
+        level = trained.model.image
+        assert level is not None
+        directions = [bool(level.get_buffer(f"towards{i}").any()) for i in range(3)]
+        assert directions == [method == "bgad"] * 3
+    assert [trainer.anomalies for trainer in seen] == [[], []]
+    assert auroc["bgad"] > auroc["nfad"] + 0.1
+    assert auroc["nfad"] > 0.5
+    assert level is not None
+    for i in range(3):  # without the directions the lead is gone
+        level.get_buffer(f"towards{i}").zero_()
+        level.get_buffer(f"start{i}").copy_(torch.tensor([0.0, 1.0]))
+    assert evaluate(trained, dataset)[0]["metrics"]["image_auroc"] < auroc["bgad"] - 0.1
+
+
+def test_few_normals_leave_the_image_level_out(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    """The score is then that of the map, in its spreads over the training normals."""
+    trained = quick(write_set(tmp_path / "few", train=8), tmp_path / "few.bgad", known=4)
+    said = " ".join(capsys.readouterr().err.split())
+    assert "6 normals are too few to judge an image as a whole: only its map counts" in said
+    path = tmp_path / "few/test/blot/000.png"
+    centre, spread = trained.model.map_constants.tolist()
+    scores = trained.score(path)
+    of_map = float(pool(torch.from_numpy(scores.map)[None], trained.model.config.score.top_share)[0])
+    assert scores.score == pytest.approx((of_map - centre) / spread, rel=1e-4)
+    normals = [tmp_path / "few" / i["name"] for i in trained.card.split["images"] if i["role"] == "train"]
+    own = [s.score for s in trained.score_many(normals)]
+    assert np.mean(own) == pytest.approx(0, abs=1e-3)
+    assert np.std(own) == pytest.approx(1, abs=1e-3)
+
+
+def test_which_trainings_share_their_flows(data_set: Path, tmp_path: Path) -> None:
+    """Those that no anomaly pushes, of the same normals."""
+    bare = write_set(tmp_path / "plate", masks=False)
+
+    def key(root: Path = bare, known: int = 4, seed: int = 0, **values: Any) -> str | None:
+        split = make_split(folders.load(root), seed=seed, known=known, holdout=5)
+        return flow_key(short(**values), split, torch.device("cpu"))
+
+    def method(name: str, **values: Any) -> dict[str, Any]:
+        return {"loss": {"method": name, **values}}
+
+    keys = [key(**method(name)) for name in ("nfad", "bgad-wo", "bgad")]
+    assert None not in keys
+    assert keys[0] != keys[1] == keys[2]
+    assert [key(known=0, **method(name)) for name in ("nfad", "bgad-wo", "bgad")] == keys
+    assert key(score={"image_weight": 0.5}, **method("bgad")) == keys[2]
+    assert key(data_set, **method("nfad")) == keys[0]  # the same pictures, and masks that it does not look at
+    assert key(data_set, **method("bgad-wo")) == keys[1]
+    assert key(known=0, **method("bgad-full-push")) not in [None, *keys]  # pulls every normal
+    for pushed in (
+        key(data_set, **method("bgad")),
+        key(**method("bgad-full-push")),
+        key(**method("bgad", instance_share=0.1)),
+        key(pseudo={"method": "nsa"}, **method("bgad")),
+    ):
+        assert pushed is None
+    for other in (
+        key(seed=1, **method("bgad")),
+        key(**method("bgad", beta=0.05)),
+        key(train={"push_steps": 4}, **method("bgad")),
+    ):
+        assert other not in [None, *keys]
 
 
 # --- a split file
@@ -500,8 +626,6 @@ def test_real_screws(real_data: Path, tmp_path: Path) -> None:
     for name in wanted:
         (root / name).parent.mkdir(parents=True, exist_ok=True)
         shutil.copy(source / name, root / name)
-
-    from bgad.evaluate import evaluate
 
     config = tiny_config(backbone={"size": 128}, train={"steps": 40, "push_steps": 20})
     trained = train(root, tmp_path / "screw.bgad", config=config, known=5, device="cpu")

@@ -8,12 +8,16 @@ import shutil
 from pathlib import Path
 from typing import Any
 
+import numpy as np
 import pytest
+import safetensors.numpy
+from conftest import tiny_config
 
-from bgad import load, modelfile
+from bgad import load, modelfile, train
 from bgad.data import folders
 from bgad.errors import ModelError, OutputError
 from bgad.evaluate import evaluate, unseen
+from bgad.types import ImageLike
 
 FILES = {"flow.safetensors": b"flow" * 100, "train.csv": b"step,loss\n0,1\n"}
 
@@ -94,8 +98,19 @@ def test_the_split_is_a_file_of_its_own(model: Path) -> None:
     assert card.data["files"]["split.json"] == hashlib.sha256((model / "split.json").read_bytes()).hexdigest()
 
 
+@pytest.fixture(scope="module")
+def plain_model(data_set: Path, tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """A model of what the first version of the format could hold: without an image level, all levels alike."""
+    out = tmp_path_factory.mktemp("plain") / "plate.bgad"
+    config = tiny_config(
+        backbone={"summary": []}, score={"level_power": 0.0}, train={"steps": 3, "push_steps": 3}, pseudo={"count": 3}
+    )
+    train(data_set, out, config=config, known=4, device="cpu")
+    return out
+
+
 def as_format_1(model: Path, folder: Path) -> Path:
-    """The model as the first version of the format has it: with the split inside the card."""
+    """The model as the first version of the format has it: the split inside the card, fewer keys, other names."""
     shutil.copytree(model, folder)
     data = json.loads((folder / modelfile.CARD).read_bytes())
     split = json.loads((folder / "split.json").read_bytes())
@@ -103,18 +118,33 @@ def as_format_1(model: Path, folder: Path) -> Path:
     facts = {key: value for key, value in data["data"].items() if key not in ("known_class", "subset")}
     files = {name: digest for name, digest in data["files"].items() if name != "split.json"}
     old = {"seed": split["seed"], "images": split["images"]}
-    rewrite(folder, {"format": 1, "data": facts, "files": files, "split": old})
+    for part, keys in {"backbone": ["summary"], "score": ["level_power", "image_weight", "known_weight"]}.items():
+        for key in keys:
+            del data["config"][part][key]
+    flow = safetensors.numpy.load_file(folder / "flow.safetensors")
+    del flow["map_constants"]
+    content = safetensors.numpy.save({key.removeprefix("levels."): value for key, value in flow.items()})
+    (folder / "flow.safetensors").write_bytes(content)
+    files["flow.safetensors"] = hashlib.sha256(content).hexdigest()
+    rewrite(folder, {"format": 1, "data": facts, "config": data["config"], "files": files, "split": old})
     return folder
 
 
-def test_a_model_of_the_first_format_loads_and_evaluates(model: Path, data_set: Path, tmp_path: Path) -> None:
-    old = as_format_1(model, tmp_path / "old.bgad")
-    new_card, old_card = modelfile.read(model), modelfile.read(old)
+def test_a_model_of_the_first_format_loads_and_evaluates(plain_model: Path, data_set: Path, tmp_path: Path) -> None:
+    old = as_format_1(plain_model, tmp_path / "old.bgad")
+    new_card, old_card = modelfile.read(plain_model), modelfile.read(old)
     assert old_card.split["images"] == new_card.split["images"]
     assert modelfile.describe(old_card)[1] == modelfile.describe(new_card)[1]
     dataset = folders.load(data_set)
     assert unseen(old_card, dataset) == unseen(new_card, dataset)
-    cells = [evaluate(load(folder, device="cpu"), dataset)[0] for folder in (old, model)]
+    before, after = (load(folder, device="cpu") for folder in (old, plain_model))
+    files: list[ImageLike] = [sample.path for sample in dataset.samples]
+    for a, b in zip(before.score_many(files), after.score_many(files), strict=True):
+        assert (a.score, a.p_value, a.is_anomaly) == (b.score, b.p_value, b.is_anomaly)
+        assert np.array_equal(a.map, b.map)
+        assert a.score == pytest.approx(float(np.sort(a.map, axis=None)[-41:].mean()), rel=1e-5)  # a hundredth of it
+    assert before.model.image is None
+    cells = [evaluate(detector, dataset)[0] for detector in (before, after)]
     assert cells[0]["metrics"] == cells[1]["metrics"]
     assert {**cells[0], "seconds": None} == {**cells[1], "seconds": None}
     assert cells[0]["known_class"] == ""

@@ -26,12 +26,13 @@ from bgad.config import Config, TrainConfig, from_dict, to_toml
 from bgad.detector import ScoringModel
 from bgad.errors import ModelError
 from bgad.features import Budget, Features, FeatureStore
-from bgad.trainer import CHECKPOINT, INSTANCE_REFRESH, LOG, Anomalies, PhaseOne, Schedule, Trainer
+from bgad.trainer import CHECKPOINT, FULL_PUSH_SHARE, INSTANCE_REFRESH, LOG, Anomalies, PhaseOne, Schedule, Trainer
 from bgad.types import FloatArray
 
 GRIDS, CHANNELS = [(4, 4), (2, 2)], [6, 8]
 DEFECT = [[5, 6], [3]]  # positions that show the defect, per level
 ELSEWHERE = [[0, 10], [0]]
+EVERYWHERE = [list(range(16)), list(range(4))]
 Rows = list[dict[str, str]]
 
 
@@ -151,6 +152,12 @@ def test_steps_and_phases() -> None:
     assert plan(push_steps=0).push_at == 100
 
 
+def test_few_normals_get_fewer_steps() -> None:
+    for images, passes, steps in ((64, 4, 8), (65, 4, 9), (20, 4, 4), (64, 50, 100), (64, 51, 100), (64, 0, 100)):
+        few = plan(images, passes=passes)  # 32 images a step
+        assert (few.push_at, few.steps) == (steps, steps + 50), (images, passes)
+
+
 def test_epochs_show_every_feature_once() -> None:
     # 100 images by 32: 4 steps; 4096 positions by 128: 32 steps; 128 steps an epoch
     schedule = plan(epochs=2)
@@ -231,6 +238,16 @@ def test_same_seed_same_bits(tmp_path: Path) -> None:
     assert (first.work / LOG).read_bytes() == (second.work / LOG).read_bytes()
 
 
+@pytest.mark.parametrize(("push_lr", "steps"), [(1e-2, 3), (0.0, 7)])
+def test_phase_two_with_its_own_schedule_begins_with_a_fresh_optimiser(
+    tmp_path: Path, push_lr: float, steps: int
+) -> None:
+    made = make(tmp_path, train={"steps": 4, "push_steps": 3, "push_lr": push_lr})
+    made.run()
+    for optimiser in made.optimisers:
+        assert {int(state["step"]) for state in optimiser.state_dict()["state"].values()} == {steps}
+
+
 def test_log_tells_the_phases_apart(learnt: Trainer) -> None:
     rows = log_rows(learnt.work)
     assert [int(row["step"]) for row in rows] == list(range(160))
@@ -304,7 +321,7 @@ def test_methods_without_anomalies_never_look_at_them(
 
 
 def test_without_a_mask_the_least_likely_positions_are_taken(tmp_path: Path) -> None:
-    group = known([list(range(16)), list(range(4))], marked=False, centre=4.0)
+    group = known(EVERYWHERE, marked=False, centre=4.0)
     group.marked[2] = True
     for level, cells in zip(group.cells, ELSEWHERE, strict=True):
         level[2] = np.array(cells)
@@ -322,7 +339,7 @@ def test_without_a_mask_the_least_likely_positions_are_taken(tmp_path: Path) -> 
 
 
 def test_only_those_positions_are_pushed(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    group = known([list(range(16)), list(range(4))], marked=False, centre=4.0)
+    group = known(EVERYWHERE, marked=False, centre=4.0)
     made = make(tmp_path, [group], train=SHORT)
     rows = made._rows
     used: dict[int, set[int]] = {0: set(), 1: set()}
@@ -338,14 +355,89 @@ def test_only_those_positions_are_pushed(tmp_path: Path, monkeypatch: pytest.Mon
 
 
 def test_bad_images_without_masks_teach_too(tmp_path: Path) -> None:
-    everywhere = [list(range(16)), list(range(4))]
-    marked_by_hand = make(tmp_path / "plain", [known(everywhere, centre=1.5)], loss={"method": "nfad"})
-    without = make(tmp_path / "without", [known(everywhere, marked=False, centre=1.5)])
+    marked_by_hand = make(tmp_path / "plain", [known(EVERYWHERE, centre=1.5)], loss={"method": "nfad"})
+    without = make(tmp_path / "without", [known(EVERYWHERE, marked=False, centre=1.5)])
     for made in (marked_by_hand, without):
         made.work.mkdir()
         made.run()
     for level in range(2):
         assert gaps(without, 1.5)[level] > gaps(marked_by_hand, 1.5)[level] + 0.7
+
+
+def watch_rows(made: Trainer, monkeypatch: pytest.MonkeyPatch) -> list[tuple[Features, int, Any, Any]]:
+    """Source, level, images and positions of all features that its steps take from now on."""
+    rows, taken = made._rows, []
+
+    def watched(source: Features, level: int, image: Any, position: Any) -> Tensor:
+        taken.append((source, level, image, position))
+        return rows(source, level, image, position)
+
+    monkeypatch.setattr(made, "_rows", watched)
+    return taken
+
+
+def test_without_a_share_unmarked_anomalies_are_left_alone(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Phase 2 then runs without a push, and makes the model that it makes of normals alone."""
+    trained = {}
+    unmarked = known(EVERYWHERE, marked=False)
+    for name, groups, method in (("unmarked", [unmarked], "bgad"), ("none", [], "bgad"), ("wo", [], "bgad-wo")):
+        (tmp_path / name).mkdir()
+        made = make(tmp_path / name, groups, loss={"instance_share": 0.0, "method": method}, train=SHORT)
+        taken = watch_rows(made, monkeypatch)
+        made.run()
+        assert {id(source) for source, *_ in taken} == {id(made.normals)}
+        trained[name] = state(made)
+        logged = log_rows(made.work)
+        assert {float(row["push"]) for row in logged} == {0.0}
+        assert all(math.isfinite(float(row["boundary0"])) for row in logged[SHORT["steps"] :])
+        assert max(float(row["pull"]) for row in logged[SHORT["steps"] :]) > 0
+    assert same(trained["unmarked"], trained["none"])
+    assert same(trained["unmarked"], trained["wo"])
+
+
+@pytest.mark.parametrize(("share", "counts"), [(0.0, [2, 1]), (0.25, [4, 1])])
+def test_the_method_without_a_boundary_pushes_a_tenth_of_them(tmp_path: Path, share: float, counts: list[int]) -> None:
+    """Unless a share is given; of 4 positions, at least one."""
+    group = known(EVERYWHERE, marked=False, centre=4.0)
+    made = make(tmp_path, [group], loss={"method": "bgad-full-push", "instance_share": share})
+    assert made.instance_share == (share or FULL_PUSH_SHARE)
+    row = made._one_step(made.schedule.push_at)
+    assert row["push"] > 0
+    assert [[len(cells) for cells in level] for level in group.cells] == [[count] * 6 for count in counts]
+
+
+def test_of_a_mix_only_the_marked_are_pushed(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    group = known(EVERYWHERE, marked=False)
+    own = {1: [[5, 6], [3]], 4: [[9], [0, 2]]}  # image -> positions of each level
+    for image, places in own.items():
+        group.marked[image] = True
+        for level, place in zip(group.cells, places, strict=True):
+            level[image] = np.array(place)
+    for share, images in ((0.0, {1, 4}), (0.5, set(range(6)))):
+        made = make(tmp_path, [group], loss={"instance_share": share})
+        taken = watch_rows(made, monkeypatch)
+        made._one_step(made.schedule.push_at)
+        for i in range(2):
+            ((image_index, position),) = [
+                (source.index[chosen], at)
+                for source, level_index, chosen, at in taken
+                if level_index == i and source is not made.normals
+            ]
+            used = set(zip(image_index.tolist(), position.tolist(), strict=True))
+            assert {image for image, _ in used} == images
+            marked = {(image, place) for image, place in used if image in own}
+            assert marked == {(image, place) for image, places in own.items() for place in places[i]}
+
+
+def test_the_marked_alone() -> None:
+    group = replace(known(DEFECT), pseudo=True, marked=[False, True, False, True, True, False])
+    (chosen,) = group.only_marked()
+    assert chosen.pseudo
+    assert chosen.marked == [True] * 3
+    assert [len(level) for level in chosen.cells] == [3, 3]
+    every = np.arange(3)
+    assert np.array_equal(chosen.store.rows(1, every), group.store.rows(1, np.array([1, 3, 4])))
+    assert known(DEFECT, marked=False).only_marked() == []
 
 
 # --- phase 1, shared
@@ -469,7 +561,7 @@ def interrupted(made: Trainer, at: int) -> None:
 def test_stopping_again_and_again_changes_nothing(tmp_path: Path, marked: bool) -> None:
     def fresh(name: str) -> Trainer:
         (tmp_path / name).mkdir(exist_ok=True)
-        cells = DEFECT if marked else [list(range(16)), list(range(4))]
+        cells = DEFECT if marked else EVERYWHERE
         return make(tmp_path / name, [known(cells, marked, centre=1.5)], train=SHORT)
 
     whole = fresh("whole")
