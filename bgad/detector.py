@@ -80,7 +80,8 @@ class ImageLevel(nn.Module):
 
     def __init__(self, channels: Sequence[int]) -> None:
         super().__init__()
-        size = len(SUMMARY) * sum(channels)
+        self.statistics = SUMMARY[: image_level.statistics_of(sum(channels))]
+        size = len(self.statistics) * sum(channels)
         self.register_buffer("mean", torch.zeros(size))
         self.register_buffer("whiten", torch.zeros(size, size))
         self.register_buffer("constants", torch.tensor([0.0, 1.0]))  # centre and spread of the distances
@@ -91,7 +92,7 @@ class ImageLevel(nn.Module):
     def forward(self, maps: Sequence[Tensor]) -> tuple[Tensor, Tensor]:
         """Feature rows (B, P, C) of each stride -> distance (B,) and places along the directions (B, 1 + strides),
         both in spreads of normals; above 0 is beyond the normals."""
-        summary = summarise(maps)
+        summary = self.summarise(maps)
         distance = ((summary - self.mean) @ self.whiten.T).square().sum(1).sqrt()
         places = [summary @ self._towards(0)]
         for i, rows in enumerate(maps):
@@ -99,6 +100,10 @@ class ImageLevel(nn.Module):
             places.append((rows @ self._towards(i + 1)).topk(count, dim=1).values.mean(1))
         beyond = [(place - self._start(i)[0]) / self._start(i)[1] for i, place in enumerate(places)]
         return (distance - self.constants[0]) / self.constants[1], torch.stack(beyond, 1)
+
+    def summarise(self, maps: Sequence[Tensor]) -> Tensor:
+        """Feature rows (B, P, C) of each stride -> what sums up the image, (B, V)."""
+        return torch.cat([statistic(rows) for rows in maps for statistic in self.statistics], 1)
 
     def _towards(self, i: int) -> Tensor:
         return self.get_buffer(f"towards{i}")
@@ -123,11 +128,6 @@ def _peak(rows: Tensor) -> Tensor:
 
 
 SUMMARY = (lambda rows: rows.mean(1), lambda rows: rows.std(1, correction=0), _peak)  # (B, P, C) -> (B, C)
-
-
-def summarise(maps: Sequence[Tensor]) -> Tensor:
-    """Feature rows (B, P, C) of some strides -> what sums up the image, (B, V)."""
-    return torch.cat([statistic(rows) for rows in maps for statistic in SUMMARY], 1)
 
 
 class ScoringModel(nn.Module):

@@ -24,7 +24,8 @@ FOLDS = 5
 EDGE = 0.75  # share of normals that lie inside the boundary of a direction
 RIDGE = 0.1  # of the mean variance, added to the covariance of features: few defects must not rest on fine details
 INSTANCES = 0.1  # share of the positions of an anomaly without a mask that are taken for its defect
-ROUNDS = 4  # of choosing these positions and finding the direction anew
+ROUNDS = 4  # of choosing these positions and finding the direction
+MAX_SUMMARY = 2048  # values; wide backbones are summed up by fewer statistics
 PEAK, DEFECT_PEAK = 0.02, 0.05  # highest shares of a map that make its peak, of channels and along a direction
 
 Array = npt.NDArray[np.float64]
@@ -48,6 +49,15 @@ class Whole:
     whiten: FloatArray  # (V, V): whiten @ (x - mean) has about unit covariance
     centre: float  # of the normals' distances from the mean
     spread: float
+
+
+def statistics_of(channels: int) -> int:
+    """How many of mean, spread and peak are kept: the covariance of the summaries must stay small.
+
+    >>> statistics_of(112 + 320), statistics_of(1024 + 2048)
+    (3, 1)
+    """
+    return min(3, max(1, MAX_SUMMARY // channels))
 
 
 def peak_count(positions: int, share: float) -> int:
@@ -89,7 +99,10 @@ class _Gaussian:
 
 def _gaussian(x: Array) -> _Gaussian:
     mean, std = x.mean(axis=0), x.std(axis=0)
-    std = np.maximum(std, max(1e-3 * float(std.mean()), 1e-12))  # a constant channel must not decide alone
+    least = max(1e-3 * float(std.mean()), 1e-4 * float(np.abs(x).mean()), 1e-12)
+    std = np.maximum(
+        std, least
+    )  # a constant channel must not decide alone, and neither must normals that are all alike
     covariance, _ = ledoit_wolf((x - mean) / std)
     ridge = 1e-6 * np.trace(covariance) / len(covariance) + 1e-12
     lower = np.linalg.cholesky(covariance + ridge * np.eye(len(covariance)))
@@ -135,7 +148,7 @@ def fit_map(normals: FloatArray, known: FloatArray, cells: Sequence[Index | None
     ridge = RIDGE * np.trace(covariance) / channels + 1e-12
     precision: Array = np.linalg.inv(covariance + ridge * np.eye(channels))
     bad = (known - mean).astype(np.float64)
-    strange = np.einsum("kpc,cd,kpd->kp", bad, precision, bad)
+    strange: Array = ((bad @ precision) * bad).sum(axis=2)
     for _ in range(ROUNDS):
         chosen = [own if own is not None else _highest(row) for own, row in zip(cells, strange, strict=True)]
         defect: Array = np.mean([image[at].mean(axis=0) for image, at in zip(bad, chosen, strict=True)], axis=0)

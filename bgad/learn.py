@@ -26,7 +26,7 @@ from bgad.config import Config, PseudoConfig, ScoreConfig, to_dict
 from bgad.data import folders
 from bgad.data.samples import read, read_mask
 from bgad.data.split import Split, holdout_size, make_split
-from bgad.detector import Detector, ImageLevel, ScoringModel, pool, summarise, weights
+from bgad.detector import Detector, ImageLevel, ScoringModel, pool, weights
 from bgad.errors import BgadError, ConfigError, DataError, ModelError, OutputError
 from bgad.features import Features, chunks
 from bgad.material import PUSHING, Material, gather, pseudo_count
@@ -332,7 +332,7 @@ def _fit_image_level(model: ScoringModel, level: ImageLevel, material: Material)
     def summaries(features: Features) -> FloatArray:
         parts = [np.arange(part.start, part.stop) for part in chunks(features.count, 16)]
         rows = ([torch.from_numpy(features.rows(i, part)) for i in model.summed] for part in parts)
-        return np.concatenate([summarise(maps).numpy() for maps in rows])
+        return np.concatenate([level.summarise(maps).numpy() for maps in rows])
 
     found = image_level.fit_summary(
         summaries(normals), summaries(known.store) if known else level.mean[None][:0].cpu().numpy()

@@ -50,7 +50,7 @@ class Anomalies:
     """Known or pseudo anomalies: features, and per level and image the positions that show the defect.
 
     `cells[level][image]` is empty-free; `marked[image]` is False where there was no mask, and the positions
-    are then the least likely ones, chosen anew while training.
+    are then the least likely ones, chosen anew while training (only where `loss.instance_share` is set).
     """
 
     store: Features

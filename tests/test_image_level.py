@@ -9,7 +9,7 @@ import torch
 from sklearn.covariance import ledoit_wolf as reference
 
 from bgad import image_level
-from bgad.detector import ImageLevel, summarise
+from bgad.detector import ImageLevel
 from bgad.image_level import Direction, Whole, fit_map, fit_summary, ledoit_wolf, peaks
 
 Floats = npt.NDArray[np.float32]
@@ -103,6 +103,23 @@ def test_few_and_odd_normals() -> None:
         assert np.isfinite(direction.towards).all()
 
 
+def test_normals_that_are_all_alike_leave_finite_scores() -> None:
+    """Half precision can make near copies the same; another image is far away, but not infinitely far."""
+    same = np.full((20, 6), 3.0, np.float32)
+    found = fit_summary(same, same[:0])
+    assert found is not None
+    whole, _ = found
+    other = np.float32(4.0) - whole.mean
+    assert np.isfinite((np.linalg.norm(whole.whiten @ other) - whole.centre) / whole.spread)
+
+
+def test_a_wide_backbone_is_summed_up_by_its_means() -> None:
+    level = ImageLevel([900, 1200])
+    assert level.mean.shape == (2100,)
+    rows = [torch.rand(2, 4, 900), torch.rand(2, 4, 1200)]
+    torch.testing.assert_close(level.summarise(rows), torch.cat([r.mean(1) for r in rows], 1))
+
+
 def maps(count: int, seed: int, defect: bool = False) -> Floats:
     """Feature rows (count, 40, 5); a defect moves channel 2 at four positions."""
     rows = np.random.default_rng(seed).normal(size=(count, 40, 5)).astype(np.float32)
@@ -139,13 +156,13 @@ def test_a_marked_direction_by_hand() -> None:
 def test_the_level_says_what_was_fitted() -> None:
     rows = [maps(90, 0), maps(90, 1)[:, :10]]
     tensors = [torch.from_numpy(r) for r in rows]
-    summary = summarise(tensors).numpy()
+    level = ImageLevel([5, 5])
+    summary = level.summarise(tensors).numpy()
     m = rows[0]
     peak = m.max(axis=1)  # of 40 positions, a fiftieth is one
     np.testing.assert_allclose(
         summary[:, :15], np.concatenate([m.mean(1), m.std(1), peak], axis=1), rtol=1e-4, atol=1e-6
     )
-    level = ImageLevel([5, 5])
     distance, beyond = level(tensors)
     assert distance.tolist() == [0.0] * 90  # nothing is known yet
     assert beyond.tolist() == [[0.0] * 3] * 90
