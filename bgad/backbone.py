@@ -156,7 +156,11 @@ def _feature_net(name: str, config: BackboneConfig, pretrained: bool) -> tuple[n
     wanted = sorted(config.all_strides)
     missing = [s for s in wanted if s not in reductions]
     if missing:
-        raise ModelError(f"{config.name} has no stride {missing[0]}; it has {', '.join(map(str, reductions))}")
+        there = ", ".join(str(stride) for stride in sorted(set(reductions)))
+        raise ModelError(
+            f"{config.name} has no stride {missing[0]}; it has {there}: set backbone.strides and backbone.summary to "
+            "those (summary=[] switches the image level off)"
+        )
     indices = [len(reductions) - 1 - reductions[::-1].index(s) for s in wanted]  # the deepest of a stride
     try:
         with _hub() if pretrained else nullcontext():

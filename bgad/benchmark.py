@@ -19,7 +19,7 @@ import torch
 
 from bgad import __version__, benchmark_page, benchmark_table, console, images, metrics, modelfile, outputs
 from bgad import device as devices
-from bgad.benchmark_plan import Group, Outcome, Request, locked, plan
+from bgad.benchmark_plan import Group, Outcome, Request, locked, plan, unfinished
 from bgad.config import Config, override, to_dict
 from bgad.data.folders import Dataset, hash_file
 from bgad.data.protocols import Case, protocol_split
@@ -29,11 +29,10 @@ from bgad.detector import run_features, weights
 from bgad.errors import BgadError
 from bgad.evaluate import measure
 from bgad.learn import MAX_BAD, Job, Scan, fit, flow_key, phase_key, run_key, scan_images
-from bgad.material import Pool
+from bgad.material import RECIPE, Pool
 from bgad.paper import PaperTable
 from bgad.trainer import LOG, PhaseOne, Trainer
 
-RECIPE = 3  # raise it when a change to the code makes other models or other figures
 CURVE_POINTS = 24
 SHORT = 12  # letters of a key in a file name
 
@@ -76,9 +75,9 @@ def run(
                         if outcome.reason:
                             console.warn(f"{outcome.request.name()}: {outcome.reason}")
                         bar.update(1, f"{outcome.request.category} {outcome.request.column.title}")
-                    write(out, table, outcomes)
+                    write(out, table, outcomes + unfinished(groups, outcomes))
         except KeyboardInterrupt:
-            write(out, table, outcomes)
+            write(out, table, outcomes + unfinished(groups, outcomes))
             done = sum(outcome.cell is not None for outcome in outcomes)
             console.say(f"\nstopped; {done} of {total} cells are in {out}: go on with the same command")
             raise
@@ -140,7 +139,8 @@ def _run_group(group: Group, setup: Setup) -> Iterator[Outcome]:
                 stored = _cell(request, dataset, split, config, pool, scan, setup, key)
                 path = setup.out / "cells" / f"{request.name()}-{key[:SHORT]}.json"
                 outputs.write_whole(path, json.dumps(stored, indent=1).encode())
-            yield Outcome(request, stored["cell"] | request.facts())
+            shutil.rmtree(_work(setup, key), ignore_errors=True)  # only now: a kill before this loses nothing
+            yield Outcome(request, stored["cell"] | request.facts(), notes=tuple(stored["notes"]))
         except BgadError as error:
             yield Outcome(request, reason=str(error), failed=True)
     if pool is not None:
@@ -152,6 +152,19 @@ def _cell_key(config: Config, split: Split, request: Request, truth: list[str], 
     """Two cells with the same key have the same figures."""
     parts = [run_key(config, split, device), truth, request.data, request.category, request.column.curve, RECIPE]
     return hashlib.sha256(json.dumps(parts).encode()).hexdigest()
+
+
+def _work(setup: Setup, key: str) -> Path:
+    """Where the training of a cell keeps its state."""
+    return setup.out / "work" / f"cell-{key[:16]}"
+
+
+def _copy(folder: Path, to: Path) -> None:
+    """Copy a folder; the copy appears whole or not at all."""
+    fresh = to.with_name(f"{to.name}.new")
+    shutil.rmtree(fresh, ignore_errors=True)
+    shutil.copytree(folder, fresh)
+    fresh.rename(to)
 
 
 def _stored(cells: Path, key: str) -> dict[str, Any] | None:
@@ -173,7 +186,7 @@ def _cell(
     content = split.to_bytes()
     split_name = f"splits/{request.name('')}-{hashlib.sha256(content).hexdigest()[:SHORT]}.json"
     outputs.write_whole(setup.out / split_name, content)
-    work = setup.out / "work" / f"cell-{key[:16]}"
+    work = _work(setup, key)
     curve: list[dict[str, float | None]] = []
     phase_one, watch = None, None
     if request.column.curve:
@@ -185,16 +198,13 @@ def _cell(
     flows = None if request.column.curve else flow_key(config, split, setup.device)
     shared = setup.out / "work" / "flows" / (flows or "")[:16]
     if flows and shared.exists() and not work.exists():
-        shutil.copytree(shared, work)
+        _copy(shared, work)
     work.mkdir(parents=True, exist_ok=True)
     model = pool.model(config)
     job = Job(request.name(), dataset, split, scan.bits, setup.device, work, flows or key)
     detector = fit(job, model, pool.material(split, config), resume=True, phase_one=phase_one, watch=watch)
     if flows and not shared.exists():
-        fresh = shared.with_name(f"{shared.name}.new")
-        shutil.rmtree(fresh, ignore_errors=True)
-        shutil.copytree(work, fresh)
-        fresh.rename(shared)
+        _copy(work, shared)
     shapes = [scan.shapes[s.name] for s in split.test]
     scored = zip(split.test, detector.score_features(pool.features(split.test), shapes), strict=True)
     notes = [*dataset.notes, *split.notes]
@@ -206,7 +216,6 @@ def _cell(
     if setup.keep_models:
         files = {**weights(model), LOG: (work / LOG).read_bytes(), modelfile.SPLIT: content}
         modelfile.write(setup.out / "models" / f"{request.name()}-{key[:SHORT]}.bgad", detector.card.data, files)
-    shutil.rmtree(work)
     return {
         "key": key,
         "cell": cell,
@@ -235,7 +244,8 @@ def _watcher(
             level.set_constants(constants)
         found = list(run_features(trainer.model, features, pool.device))
         figures = metrics.compute([score for score, _, _ in found], labels, [map_ for _, map_, _ in found], masks)
-        point = {name: figures[name] for name in ("pixel_auroc", "image_auroc")}
-        curve.append({"step": trainer.step, "phase": 1 if trainer.step <= schedule.push_at else 2, **point})
+        phase = 1 if trainer.step <= schedule.push_at else 2
+        # no image AUROC: the image level is fitted after the training
+        curve.append({"step": trainer.step, "phase": phase, "pixel_auroc": figures["pixel_auroc"]})
 
     return watch

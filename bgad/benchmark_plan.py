@@ -14,9 +14,10 @@ from typing import Any
 from bgad.data import catalog, folders
 from bgad.data.protocols import Case, cases
 from bgad.errors import DataError, OutputError
-from bgad.paper import Column, Matrix
+from bgad.paper import Column, Matrix, printed
 
 LOCK = ".lock"
+NOT_RUN = "not run yet"
 
 
 @dataclass(frozen=True)
@@ -62,6 +63,7 @@ class Outcome:
     cell: dict[str, Any] | None = None
     reason: str = ""
     failed: bool = False  # the data was there, and the run failed
+    notes: tuple[str, ...] = ()  # on the data and the split of the cell
 
 
 @dataclass
@@ -116,12 +118,24 @@ def _ask(group: Group, number: int, matrix: Matrix) -> None:
         return
     sizes = Counter(s.defect for s in group.dataset.samples if s.label) if group.dataset else Counter[str]()
     for request in requests:
-        own = sizes[request.case.known_class]
-        if request.case.known_class and own < request.known <= max(sizes.values()):
-            why = f"{request.case.known_class} has {own} images, fewer than {request.known} known anomalies"
+        name, known = request.case.known_class, request.known
+        # where no class has enough, or a paper has the row, it runs with what there is, and the table says so
+        small = name and sizes[name] < known <= max(sizes.values())
+        if small and not printed(group.data, matrix.protocol, known, group.category, name):
+            why = f"{name} has {sizes[name]} images, fewer than {known} known anomalies"
             group.impossible.append(Outcome(request, reason=why))
-        else:  # where no class has enough, all run with what they have, and the table says so
+        else:
             group.requests.append(request)
+
+
+def unfinished(groups: Sequence[Group], done: Sequence[Outcome]) -> list[Outcome]:
+    """What a run that has come so far has yet to do, after what is done, in the order of the plan."""
+    planned = [
+        outcome
+        for group in groups
+        for outcome in (*group.impossible, *(Outcome(request, reason=NOT_RUN) for request in group.requests))
+    ]
+    return planned[len(done) :]
 
 
 def columns(matrix: Matrix) -> list[tuple[int, Column]]:

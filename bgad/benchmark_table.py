@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import csv
 import io
+import re
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field
 from statistics import mean, stdev
@@ -14,7 +15,7 @@ from rich.text import Text
 
 from bgad.benchmark_plan import Outcome, Request, columns
 from bgad.console import printable
-from bgad.paper import OURS, PAPER, SOURCES, Column, Matrix, PaperTable, printed, printed_mean
+from bgad.paper import OURS, PAPER, SOURCES, Column, Matrix, PaperTable, printed, printed_classes, printed_mean
 
 FIGURES = {
     "image_auroc": "image AUROC",
@@ -25,6 +26,9 @@ FIGURES = {
     "pro": "PRO",
 }
 Key = tuple[str, str, str]  # data, category, case
+MAX_NOTES = 8  # on one category; the cells have them all
+# what the protocol's name says anyway, and what `_reduced` tells shorter
+TOLD = re.compile(r"\d+ anomalies have no role: (of|anomaly of) |\d+ known anomalies instead of ")
 
 
 @dataclass(frozen=True)
@@ -145,13 +149,27 @@ class _Cells:
         cells = self.seeds.get((key, column), {})
         return {seed: value for seed, cell in cells.items() if (value := cell["metrics"].get(metric)) is not None}
 
-    def entry(self, keys: Sequence[Key], column: tuple[int, Column]) -> Entry:
-        """The mean over rows, seed by seed, then over the seeds; one row is its own mean."""
+    def common(self, keys: Sequence[Key]) -> set[int]:
+        """The seeds that all these rows have in all columns: a mean over other ones would compare unlike things."""
+        wanted = columns(self.matrix)
+        found = [set(self.values(key, column, self.matrix.metrics[0])) for key in keys for column in wanted]
+        return set.intersection(*found) if found else set()
+
+    def over(self, keys: Sequence[Key], rows: int) -> str:
+        """The name of the mean of these rows, with what it is over where that is not everything."""
+        seeds = len(self.common(keys))
+        parts = [f" of {len(keys)} of {rows} rows"] if len(keys) < rows else []
+        parts += [f" ({seeds} of {self.matrix.seeds} seeds)"] if keys and seeds < self.matrix.seeds else []
+        return "Mean" + "".join(parts)
+
+    def entry(self, keys: Sequence[Key], column: tuple[int, Column], seeds: set[int] | None = None) -> Entry:
+        """The mean over rows, seed by seed, then over the seeds (all, or these); one row is its own mean."""
         stats = {}
         for metric in self.matrix.metrics:
             rows = [self.values(key, column, metric) for key in keys]
-            seeds = set.intersection(*map(set, rows)) if rows else set()
-            means = [mean(row[seed] for row in rows) for seed in sorted(seeds)]
+            shared = set.intersection(*map(set, rows)) if rows else set()
+            chosen = shared if seeds is None else shared & seeds
+            means = [mean(row[seed] for row in rows) for seed in sorted(chosen)]
             if means:
                 stats[metric] = Stat(mean(means), stdev(means) if len(means) > 1 else None)
         return Entry(stats, "" if stats else "-")
@@ -186,28 +204,32 @@ def _detail(matrix: Matrix, outcomes: Sequence[Outcome]) -> Grid:
 
     rows: list[Row] = []
     for data, categories in _nested(cells.keys).items():
-        complete: list[list[Key]] = []
+        complete: list[Key] = []
         for category, keys in categories.items():
             for key in keys:
                 ours = [_mark(cells, key, column, notes) for column in wanted]
                 rows.append(Row(names(*key), [*ours, *foreign(*key)], cells.seconds(key)))
-            done = [key for key in keys if all(cells.values(key, c, matrix.metrics[0]) for c in wanted)]
-            if done:
-                complete.append(done)
+            done = [key for key in keys if cells.common([key])]
+            complete += done
             if len(keys) > 1:
-                label = "Mean" if len(done) == len(keys) else f"Mean of {len(done)}"
-                mean_entries = [cells.entry(done, column) for column in wanted]
-                rows.append(Row(names(data, category, label), [*mean_entries, *foreign(data, category)], mean=True))
+                label, seeds = cells.over(done, len(keys)), cells.common(done)
+                means = [cells.entry(done, column, seeds) for column in wanted]
+                same = {case.lower() for _, _, case in done} == printed_classes(data, matrix.protocol, category)
+                beside_means = foreign(data, category) if same else _same_rows(matrix, beside, done, foreign)
+                rows.append(Row(names(data, category, label), [*means, *beside_means], mean=True))
+                if not same and any(entry.stats for entry in foreign(data, category)):
+                    head = names(data, category, "Mean, as printed")
+                    rows.append(Row(head, [*(Entry() for _ in wanted), *foreign(data, category)], mean=True))
         if len(categories) > 1:
-            label = "Mean" if len(complete) == len(categories) else f"Mean of {len(complete)} of {len(categories)}"
+            label, seeds = cells.over(complete, sum(map(len, categories.values()))), cells.common(complete)
             label = f"{data} {label}" if several else label
-            overall = [cells.entry([key for done in complete for key in done], column) for column in wanted]
+            overall = [cells.entry(complete, column, seeds) for column in wanted]
             head = (label, "") if with_case else (label,)
             rows.append(Row(head, [*overall, *_same_rows(matrix, beside, complete, foreign)], mean=True))
             if any(entry.stats for entry in foreign(data)):
                 head = ("Mean, as printed", "") if with_case else ("Mean, as printed",)
                 rows.append(Row(head, [*(Entry() for _ in wanted), *foreign(data)], mean=True))
-    notes += _why_no_pixels(matrix, outcomes) + _reduced(outcomes)
+    notes += _why_no_pixels(matrix, outcomes) + _reduced(outcomes) + _on_data(outcomes)
     notes += [f"({source}): {SOURCES[source]}" for source in dict.fromkeys(source for _, source, _ in beside)]
     several_known = len({known for known, _ in wanted}) > 1
     heads = [(c, f"{source}, {known} known" if several_known else source) for c, source, known in beside]
@@ -237,11 +259,11 @@ def _beside(matrix: Matrix, keys: Sequence[Key]) -> list[tuple[str, str, int]]:
 def _same_rows(
     matrix: Matrix,
     beside: Sequence[tuple[str, str, int]],
-    complete: Sequence[Sequence[Key]],
+    keys: Sequence[Key],
     foreign: Callable[[str, str, str], list[Entry]],
 ) -> list[Entry]:
     """The mean of what was printed over the same rows as ours; no figure where a row has none."""
-    rows = [foreign(*key) for done in complete for key in done]
+    rows = [foreign(*key) for key in keys]
     entries = []
     for i in range(len(beside)):
         stats = {
@@ -285,21 +307,51 @@ def _reduced(outcomes: Sequence[Outcome]) -> list[str]:
     return [f"fewer known anomalies than asked for: {', '.join(dict.fromkeys(places))}"] if places else []
 
 
+def _on_data(outcomes: Sequence[Outcome]) -> list[str]:
+    """What the cells note on their data and splits, each once, with the categories or cases that say it."""
+    done = [o for o in outcomes if o.cell is not None]
+    said: dict[str, dict[str, set[str]]] = {}  # note -> category -> cases
+    cases: dict[str, set[str]] = {}
+    for outcome in done:
+        _, category, case = _key(outcome.request)
+        cases.setdefault(category, set()).add(case)
+        for note in outcome.notes:
+            if not TOLD.match(note):
+                said.setdefault(note, {}).setdefault(category, set()).add(case)
+    shown: dict[str, list[str]] = {}  # places -> notes
+    for note, places in said.items():
+        names = [
+            category if seen == cases[category] else f"{category} {', '.join(sorted(seen))}"
+            for category, seen in places.items()
+        ]
+        shown.setdefault("; ".join(names), []).append(note)
+    found = []
+    for place, notes in shown.items():
+        found += [f"{place}: {note}" for note in notes[:MAX_NOTES]]
+        if len(notes) > MAX_NOTES:
+            found.append(f"{place}: {len(notes) - MAX_NOTES} more notes are in the files of its cells")
+    return found
+
+
 def _means(matrix: Matrix, outcomes: Sequence[Outcome], detail: Grid) -> Grid:
     """One line for each column: means over the data set, ours and printed."""
     cells = _Cells(matrix, outcomes)
     wanted = columns(matrix)
-    done = [key for key in cells.keys if all(cells.values(key, c, matrix.metrics[0]) for c in wanted)]
+    done = [key for key in cells.keys if cells.common([key])]
+    seeds = cells.common(done)
     names = {data for data, _, _ in cells.keys}
     rows = []
     for (known, column), head in zip(wanted, detail.ours, strict=True):
         figures = printed_mean(next(iter(names)), matrix.protocol, known, column) if len(names) == 1 else {}
         paper = {m: Stat(value) for m, value in figures.items() if m in matrix.metrics}
-        ours = cells.entry(done, (known, column))
+        ours = cells.entry(done, (known, column), seeds)
         rows.append(Row((head,), [ours, Entry(paper, "" if paper else "-")]))
     categories = len({category for _, category, _ in cells.keys})
     found = len({category for _, category, _ in done})
-    note = f"Means over the {found} of {categories} categories that have all columns; the printed ones are over all."
+    note = (
+        f"Means over {found} of {categories} categories ({len(done)} of {len(cells.keys)} rows: those that have all "
+        f"columns) and {len(seeds)} of {matrix.seeds} seeds; the printed ones are over all."
+    )
     return Grid(f"{detail.title}, means", ("",), ["ours"], [("printed", PAPER)], matrix.metrics, rows, [note])
 
 

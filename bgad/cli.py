@@ -5,18 +5,19 @@ from __future__ import annotations
 import argparse
 import io
 import json
-import math
 import os
 import re
 import sys
-from collections.abc import Callable, Sequence
+from collections.abc import Sequence
 from contextlib import suppress
 from pathlib import Path
 from shlex import quote
-from typing import Any, NoReturn
+from typing import Any
 
 from bgad import __version__, console, outputs
-from bgad.config import METHODS, PRESETS, PSEUDO_METHODS, Config, override, read_toml, to_toml
+from bgad.cli_benchmark import add_benchmark
+from bgad.cli_options import DATA_HELP, Parser, add_command, add_data, add_recipe, add_root, number, read_config
+from bgad.config import METHODS, PRESETS, PSEUDO_METHODS, to_toml
 from bgad.errors import BgadError, ConfigError, DataError
 
 EXIT_BAD_IMAGES, EXIT_ERROR, EXIT_INTERRUPTED = 1, 2, 130
@@ -63,32 +64,8 @@ def _fail(message: str) -> int:
     return EXIT_ERROR
 
 
-class _Parser(argparse.ArgumentParser):
-    """Says what is wrong in one line, like every other error."""
-
-    def error(self, message: str) -> NoReturn:
-        raise ConfigError(f"{message}; see {self.prog} --help")
-
-
-def _number(kind: type[float], least: float, below: float = math.inf) -> Callable[[str], float]:
-    """Reads an option's number (of type int or float) and says what is allowed."""
-
-    def read(text: str) -> float:
-        try:
-            value = kind(text)
-        except ValueError:
-            value = math.nan
-        if not least <= value < below:
-            what = "a whole number" if kind is int else "a number"
-            upto = f" and less than {below}" if below < math.inf else ""
-            raise argparse.ArgumentTypeError(f"{text!r} must be {what}, {least:g} or more{upto}")
-        return value
-
-    return read
-
-
 def _parser() -> argparse.ArgumentParser:
-    parser = _Parser(
+    parser = Parser(
         prog="bgad",
         description="Find defects in pictures: learn normal from good images, sharpen its edge with a few bad ones.",
         epilog="Start with `bgad demo`, then `bgad train FOLDER` on your own pictures. "
@@ -103,94 +80,33 @@ def _parser() -> argparse.ArgumentParser:
     _add_evaluate(commands)
     _add_pseudo(commands)
     _add_info(commands)
-    from bgad.cli_benchmark import add_benchmark  # which builds on what is here
-
     add_benchmark(commands)
     _add_datasets(commands)
     return parser
 
 
-def _command(commands: Any, name: str, run: Callable[[Any], int], text: str, epilog: str) -> argparse.ArgumentParser:
-    parser: argparse.ArgumentParser = commands.add_parser(
-        name,
-        help=text.split(". ")[0].rstrip("."),
-        description=text,
-        epilog=epilog,
-        formatter_class=argparse.RawDescriptionHelpFormatter,
-        allow_abbrev=False,  # a shortened option would change its meaning with the next one that begins alike
-    )
-    parser.set_defaults(run=run)
-    return parser
-
-
-DATA_HELP = """what DATA may be:
-  DIR/train/good, DIR/test/<class>, DIR/ground_truth/<class>/<name>_mask.png   (MVTec layout)
-  DIR/good, DIR/bad, and, if you have them, DIR/masks                          (plain layout)
-  FILE.csv or FILE.jsonl with path, label and, if you like, mask, class, split (manifest)
-"""
-
-
-def _add_recipe(parser: argparse.ArgumentParser, *, one_model: bool = True) -> None:
-    group = parser.add_argument_group("recipe")
-    parser.set_defaults(method=None, seed=None)
-    group.add_argument("--preset", choices=list(PRESETS), default="default", help="`paper` trains as the paper does")
-    group.add_argument("--config", type=Path, metavar="FILE", help="TOML file on top of the preset")
-    if one_model:
-        group.add_argument(
-            "--method", choices=list(METHODS), help="; ".join(f"{name}: {text}" for name, text in METHODS.items())
-        )
-        group.add_argument(
-            "--seed", type=_number(int, 0, 2**32), metavar="N", help="same seed, same machine, same model (default 0)"
-        )
-    group.add_argument("--backbone", metavar="NAME", help="lite0 (default), lite1, lite2, or any timm model")
-    group.add_argument("--weights", metavar="FILE", help="weights of the backbone: safetensors or a state dict")
-    group.add_argument("--size", type=int, metavar="PIXELS", help="side of the model's input (default 256)")
-    group.add_argument(
-        "--set",
-        action="append",
-        default=[],
-        metavar="KEY=VALUE",
-        help="any other key of the recipe, such as loss.tau=0.2; `bgad info --recipe` lists them",
-    )
-
-
-def _config(arguments: argparse.Namespace) -> Config:
-    """Preset, then file, then options, then --set."""
-    config = PRESETS[arguments.preset]
-    if arguments.config:
-        config = read_toml(arguments.config, config)
-    pairs = {
-        "loss.method": arguments.method,
-        "backbone.name": arguments.backbone,
-        "backbone.weights": arguments.weights,
-        "backbone.size": arguments.size,
-        "seed": arguments.seed,
-    }
-    given = [f"{key}={json.dumps(value)}" for key, value in pairs.items() if value is not None]
-    return override(config, given + arguments.set)
-
-
 def _add_train(commands: Any) -> None:
-    parser = _command(
+    parser = add_command(
         commands,
         "train",
         _train,
         "Train a model on a folder of images. Part of the normals is held out to set a threshold that means something.",
         DATA_HELP + "\nexamples:\n  bgad train parts/\n  bgad train parts/ --false-reject-rate 0.01 --out gear.bgad\n"
-        "  bgad train parts/ --resume        (after Ctrl-C or a crash)",
+        "  bgad train parts/ --resume        (after Ctrl-C or a crash)\n"
+        "  bgad train elpv --known 10 --test 0.25\n  bgad train mvtec/screw --root ~/data",
     )
-    parser.add_argument("data", type=Path, metavar="DATA")
+    add_data(parser)
     parser.add_argument("--out", type=Path, metavar="DIR", help="model folder to write (default: ./NAME.bgad)")
     parser.add_argument(
         "--known",
-        type=_number(int, 0),
+        type=number(int, 0),
         metavar="N",
-        help="use N known anomalies, drawn by seed; the others stay for test (default: all of bad/ or "
-        "train/<class>; in the MVTec layout 10 drawn from test/, which `evaluate` then leaves out)",
+        help="use N known anomalies, drawn by seed; the others stay for test (default: all that are outside of a "
+        "test split; where all are in it, as in the MVTec layout, 10 of them, which `evaluate` then leaves out)",
     )
     parser.add_argument(
         "--test",
-        type=_number(float, 0, 1),
+        type=number(float, 0, 1),
         default=0.0,
         metavar="SHARE",
         help="keep this share of the normals aside for `evaluate`, where the data has no test split (default 0)",
@@ -208,14 +124,14 @@ def _add_train(commands: Any) -> None:
         metavar="RATE",
         help="share of good parts that may be rejected (default 0.05, or the smallest that the data supports)",
     )
-    _add_recipe(parser)
+    add_recipe(parser)
     group = parser.add_argument_group("run")
     group.add_argument("--device", default="auto", help="auto (CUDA or MPS where there is one), cpu, cuda, mps")
     group.add_argument(
-        "--memory", type=_number(float, 0), default=4.0, metavar="GB", help="of cached features; beyond: on disk"
+        "--memory", type=number(float, 0), default=4.0, metavar="GB", help="of cached features; beyond: on disk"
     )
     group.add_argument(
-        "--max-bad", type=_number(int, 0), default=10, metavar="N", help="broken images to skip before giving up"
+        "--max-bad", type=number(int, 0), default=10, metavar="N", help="broken images to skip before giving up"
     )
     group.add_argument("--resume", action="store_true", help="go on with a run that was stopped")
     group.add_argument("--overwrite", action="store_true", help="replace the model folder if there is one")
@@ -223,14 +139,16 @@ def _add_train(commands: Any) -> None:
 
 
 def _train(arguments: argparse.Namespace) -> int:
-    config = _config(arguments)
+    config = read_config(arguments)
     if arguments.tensorboard:
         outputs.check_folder(arguments.tensorboard)
+    from bgad.data.resolve import model_folder
     from bgad.learn import train
 
     train(
         arguments.data,
         arguments.out,
+        root=arguments.root,
         config=config,
         known=arguments.known,
         test_share=arguments.test,
@@ -243,13 +161,14 @@ def _train(arguments: argparse.Namespace) -> int:
         overwrite=arguments.overwrite,
         tensorboard=arguments.tensorboard,
     )
-    model = quote(str(arguments.out or Path(f"{arguments.data.resolve().stem}.bgad")))
-    console.say(f"next: bgad predict {model} PICTURE...   or   bgad evaluate {model} {quote(str(arguments.data))}")
+    model, data = quote(str(arguments.out or model_folder(arguments.data))), quote(str(arguments.data))
+    where = f" --root {quote(str(arguments.root))}" if arguments.root else ""
+    console.say(f"next: bgad predict {model} PICTURE...   or   bgad evaluate {model} {data}{where}")
     return 0
 
 
 def _add_predict(commands: Any) -> None:
-    parser = _command(
+    parser = add_command(
         commands,
         "predict",
         _predict,
@@ -288,16 +207,14 @@ def _predict(arguments: argparse.Namespace) -> int:
                 print(json.dumps(row), flush=True)  # noqa: T201
             bar.update()
     if as_table:
-        from rich.console import Console
-
-        Console().print(table(rows))
+        console.page().print(table(rows))
     flagged = f"{failed} of {len(paths)} images could not be scored" if failed else f"{len(paths)} images scored"
     console.say(flagged + (f"; overlays and maps are in {arguments.out}" if arguments.out else ""))
     return EXIT_BAD_IMAGES if failed else 0
 
 
 def _add_evaluate(commands: Any) -> None:
-    parser = _command(
+    parser = add_command(
         commands,
         "evaluate",
         _evaluate,
@@ -305,7 +222,7 @@ def _add_evaluate(commands: Any) -> None:
         DATA_HELP + "\nImages that the model was trained or calibrated on are recognised by content and left out.",
     )
     parser.add_argument("model", type=Path, metavar="MODEL")
-    parser.add_argument("data", type=Path, metavar="DATA")
+    add_data(parser)
     parser.add_argument("--out", type=Path, metavar="DIR", help="where to write (default: ./NAME-evaluation)")
     parser.add_argument("--false-reject-rate", type=float, metavar="RATE", help="another threshold than the model's")
     parser.add_argument("--device", default="auto", help="auto, cpu, cuda or mps")
@@ -313,56 +230,44 @@ def _add_evaluate(commands: Any) -> None:
 
 def _evaluate(arguments: argparse.Namespace) -> int:
     from bgad import report
-    from bgad.data import folders
+    from bgad.data import resolve
     from bgad.evaluate import evaluate, write_results
 
     out = arguments.out or Path(f"{arguments.model.resolve().stem}-evaluation")
     outputs.check_folder(out)
-    dataset = folders.load(arguments.data, need_normals=False)
+    dataset = resolve.load(arguments.data, arguments.root, need_normals=False)
     from bgad.detector import Detector
 
     detector = Detector.load(arguments.model, arguments.device)
     if arguments.false_reject_rate is not None:
         detector.set_rate(arguments.false_reject_rate)
-    cell, section, rows = evaluate(detector, dataset)
+    cell, section, rows = evaluate(detector, dataset, data=resolve.set_name(arguments.data))
     report.write(out / "report.html", f"bgad: {section.title}", [section], [cell])
     results = write_results(out, [cell], rows)
-    _print_table([cell])
+    console.page().print(report.terminal_table([cell]))
     console.say(f"figures: {results}\nreport:  {out / 'report.html'}")
     return EXIT_BAD_IMAGES if any(note.startswith("left out:") for note in section.notes) else 0
 
 
-def _print_table(cells: list[dict[str, Any]]) -> None:
-    from bgad import report
-
-    _print(report.terminal_table(cells))
-
-
-def _print(table: Any) -> None:
-    from rich.console import Console
-
-    width = None if sys.stdout and sys.stdout.isatty() else 160  # a pipe has no width; do not fold the table
-    Console(width=width).print(table)
-
-
 def _add_demo(commands: Any) -> None:
-    parser = _command(
+    parser = add_command(
         commands,
         "demo",
         _demo,
-        "Make a small data set, train on it and show what was found. About three minutes on two cores.",
-        "examples:\n  bgad demo\n  bgad demo --methods nfad,bgad --seeds 3     (the table of the README)",
+        "Make a small data set, train on it and show what was found. Some minutes on two cores.",
+        "examples:\n  bgad demo\n  bgad demo --methods nfad,bgad --seeds 3",
     )
     parser.add_argument("--out", type=Path, default=Path("bgad-demo"), metavar="DIR", help="default ./bgad-demo")
     parser.add_argument("--methods", default="bgad", metavar="A,B", help=f"of {', '.join(METHODS)} (default bgad)")
     parser.add_argument(
-        "--seeds", type=_number(int, 1), default=1, metavar="N", help="train with seeds 0 to N-1 (default 1)"
+        "--seeds", type=number(int, 1), default=1, metavar="N", help="train with seeds 0 to N-1 (default 1)"
     )
-    parser.add_argument("--known", type=_number(int, 0), default=10, metavar="N", help="known anomalies (default 10)")
+    parser.add_argument("--known", type=number(int, 0), default=10, metavar="N", help="known anomalies (default 10)")
     parser.add_argument("--device", default="auto", help="auto, cpu, cuda or mps")
 
 
 def _demo(arguments: argparse.Namespace) -> int:
+    from bgad import report
     from bgad.demo import run_demo
 
     methods = list(dict.fromkeys(name.strip() for name in arguments.methods.split(",")))
@@ -370,7 +275,7 @@ def _demo(arguments: argparse.Namespace) -> int:
         if method not in METHODS:
             raise ConfigError(f"unknown method {method!r}: choose from {', '.join(METHODS)}")
     cells = run_demo(arguments.out, methods, arguments.seeds, arguments.known, arguments.device)
-    _print_table(cells)
+    console.page().print(report.terminal_table(cells))
     out = quote(str(arguments.out))
     console.say(f"figures: {out}/results.json\nreport:  {out}/report.html   (open it in a browser)")
     console.say(f"next: bgad predict {out}/washer.bgad {out}/data/washer/test/scratch --out {out}/looked-at")
@@ -378,7 +283,7 @@ def _demo(arguments: argparse.Namespace) -> int:
 
 
 def _add_pseudo(commands: Any) -> None:
-    parser = _command(
+    parser = add_command(
         commands,
         "pseudo",
         _pseudo,
@@ -387,21 +292,21 @@ def _add_pseudo(commands: Any) -> None:
         + "\nhow they are made (--set pseudo.method=NAME):\n"
         + "".join(f"  {name:<6} {text}\n" for name, text in PSEUDO_METHODS.items() if name != "none"),
     )
-    parser.add_argument("data", type=Path, metavar="DATA")
+    add_data(parser)
     parser.add_argument("--out", type=Path, default=Path("pseudo.png"), metavar="FILE", help="default ./pseudo.png")
-    parser.add_argument("--count", type=_number(int, 1), default=24, metavar="N", help="how many (default 24)")
-    parser.add_argument("--known", type=_number(int, 0), metavar="N", help="as for train")
-    _add_recipe(parser)
+    parser.add_argument("--count", type=number(int, 1), default=24, metavar="N", help="how many (default 24)")
+    parser.add_argument("--known", type=number(int, 0), metavar="N", help="as for train")
+    add_recipe(parser)
 
 
 def _pseudo(arguments: argparse.Namespace) -> int:
     from bgad import images
-    from bgad.data import folders
+    from bgad.data import resolve
     from bgad.data.split import holdout_size, make_split
 
-    config = _config(arguments)
+    config = read_config(arguments)
     outputs.check_folder(arguments.out.parent)
-    dataset = folders.load(arguments.data)
+    dataset = resolve.load(arguments.data, arguments.root)
     from bgad import pseudo
     from bgad.learn import MAX_BAD, scan_images
 
@@ -438,7 +343,7 @@ def _pseudo(arguments: argparse.Namespace) -> int:
 
 
 def _add_info(commands: Any) -> None:
-    parser = _command(
+    parser = add_command(
         commands,
         "info",
         _info,
@@ -453,7 +358,7 @@ def _add_info(commands: Any) -> None:
 
 def _info(arguments: argparse.Namespace) -> int:
     from bgad import modelfile
-    from bgad.config import from_dict
+    from bgad.config import OLDER, from_dict
 
     if arguments.model is None:
         if not arguments.recipe:
@@ -464,7 +369,7 @@ def _info(arguments: argparse.Namespace) -> int:
     if arguments.json:
         print(json.dumps(card.data, indent=1))  # noqa: T201
     elif arguments.recipe:
-        print(to_toml(from_dict(card.data["config"])), end="")  # noqa: T201
+        print(to_toml(from_dict(card.data["config"], OLDER)), end="")  # noqa: T201
     else:
         for line in modelfile.describe(card):
             print(console.printable(line))  # noqa: T201
@@ -472,16 +377,14 @@ def _info(arguments: argparse.Namespace) -> int:
 
 
 def _add_datasets(commands: Any) -> None:
-    parser = _command(
+    parser = add_command(
         commands,
         "datasets",
         _datasets,
         "List the public data sets that bgad knows by name, and what of them is on disk. Nothing is downloaded.",
         "examples:\n  bgad datasets\n  bgad datasets --root /data --json",
     )
-    parser.add_argument(
-        "--root", type=Path, metavar="DIR", help="the folder that holds the sets (default: $BGAD_DATA, else ./data)"
-    )
+    add_root(parser)
     parser.add_argument("--json", action="store_true", help="everything as JSON")
 
 
@@ -493,6 +396,6 @@ def _datasets(arguments: argparse.Namespace) -> int:
     if arguments.json:
         print(json.dumps([row.to_json() for row in rows], indent=1))  # noqa: T201
     else:
-        _print(catalog.table(rows))
+        console.page().print(catalog.table(rows))
         console.say(f"looked in {root}")
     return 0

@@ -3,13 +3,13 @@
 from __future__ import annotations
 
 import argparse
-import sys
 from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
-from bgad import benchmark_plan, benchmark_table, cli, console
-from bgad.config import METHODS
+from bgad import benchmark_plan, benchmark_table, console
+from bgad.cli_options import add_command, add_recipe, add_root, number, read_config
+from bgad.config import METHODS, PRESETS, Config
 from bgad.data import catalog
 from bgad.data.protocols import PROTOCOLS
 from bgad.errors import ConfigError, DataError
@@ -21,7 +21,7 @@ OWN = {"protocol": "multi-class", "methods": "nfad,bgad", "known": "10"}  # defa
 
 def add_benchmark(commands: Any) -> None:
     """Register the command."""
-    parser = cli._command(
+    parser = add_command(
         commands,
         "benchmark",
         _benchmark,
@@ -40,20 +40,20 @@ def add_benchmark(commands: Any) -> None:
     what.add_argument("--protocol", metavar="NAME", help=f"one of {', '.join(PROTOCOLS)} (default {OWN['protocol']})")
     what.add_argument("--methods", metavar="A,B", help=f"of {', '.join(METHODS)} (default {OWN['methods']})")
     what.add_argument("--known", metavar="N,M", help=f"numbers of known anomalies (default {OWN['known']})")
-    what.add_argument("--seeds", type=cli._number(int, 1), metavar="N", help="seeds 0 to N-1 (default 3)")
+    what.add_argument("--seeds", type=number(int, 1), metavar="N", help="seeds 0 to N-1 (default 3)")
     what.add_argument(
         "--paper",
         metavar="TABLE",
         help=f"a table of the paper: {', '.join(TABLES)}; or list, which tells what they are",
     )
     what.add_argument("--list", action="store_true", help="print the cells and run nothing")
-    cli._add_recipe(parser, one_model=False)
+    add_recipe(parser, one_model=False)
     how = parser.add_argument_group("run")
-    how.add_argument("--root", type=Path, metavar="DIR", help="where the data sets are (default: $BGAD_DATA or ./data)")
+    add_root(how)
     how.add_argument("--out", type=Path, default=Path("bgad-benchmark"), metavar="DIR", help="default ./bgad-benchmark")
     how.add_argument("--device", default="auto", help="auto (CUDA or MPS where there is one), cpu, cuda, mps")
     how.add_argument(
-        "--memory", type=cli._number(float, 0), default=4.0, metavar="GB", help="of cached features; beyond: on disk"
+        "--memory", type=number(float, 0), default=4.0, metavar="GB", help="of cached features; beyond: on disk"
     )
     how.add_argument("--keep-models", action="store_true", help="keep every model in OUT/models")
 
@@ -63,8 +63,9 @@ def _benchmark(arguments: argparse.Namespace) -> int:
         for name, table in TABLES.items():
             print(f"{name:<15} {table.about}")  # noqa: T201
         return 0
-    config = cli._config(arguments)
+    config = read_config(arguments)
     table = _table(arguments)
+    _check_recipe(arguments, config, table)
     if arguments.list:
         return _list(table, arguments.root)
     from bgad.benchmark import run
@@ -87,21 +88,19 @@ def _benchmark(arguments: argparse.Namespace) -> int:
     failed = sum(o.failed for o in outcomes)
     missing = sum(o.cell is None for o in outcomes) - failed
     if missing:
-        console.warn(f"{missing} of {len(outcomes)} cells are missing: their data is not there (see the notes)")
+        why = "their data is not there, or cannot serve them (see the notes)"
+        console.warn(f"{missing} of {len(outcomes)} cells are missing: {why}")
     if failed:
         console.warn(f"{failed} of {len(outcomes)} cells failed (see the notes); the same command tries them again")
     return EXIT_FAILED_CELLS if failed else 0
 
 
 def _print(table: PaperTable, outcomes: list[benchmark_plan.Outcome]) -> None:
-    from rich.console import Console
-
-    width = None if sys.stdout and sys.stdout.isatty() else 200  # a pipe has no width; do not fold the table
-    page = Console(width=width, highlight=False, markup=False, emoji=False)
+    page = console.page()
     for grid in benchmark_table.grids(table, outcomes):
         page.print(benchmark_table.terminal(grid))
-        for number, note in enumerate(grid.notes, start=1):
-            page.print(f"[{number}] {console.printable(note)}", soft_wrap=True)
+        for i, note in enumerate(grid.notes, start=1):
+            page.print(f"[{i}] {console.printable(note)}", soft_wrap=True)
         page.print()
 
 
@@ -124,6 +123,13 @@ def _names(text: str, what: str, allowed: tuple[str, ...] = ()) -> tuple[str, ..
     return names
 
 
+def _one(text: str, option: str, what: str, allowed: tuple[str, ...]) -> str:
+    names = _names(text, what, allowed)
+    if len(names) > 1:
+        raise ConfigError(f"--{option} takes one {what}, not {text!r}: run the command once for each")
+    return names[0]
+
+
 def _numbers(text: str) -> tuple[int, ...]:
     names = _names(text, "known")
     if not all(name.isdecimal() for name in names):
@@ -144,7 +150,7 @@ def _table(arguments: argparse.Namespace) -> PaperTable:
     chosen = {key: getattr(arguments, key) or value for key, value in OWN.items()}
     matrix = Matrix(
         data,
-        _names(chosen["protocol"], "protocol", tuple(PROTOCOLS))[0],
+        _one(chosen["protocol"], "protocol", "protocol", tuple(PROTOCOLS)),
         methods(*_names(chosen["methods"], "method", tuple(METHODS))),
         known=_numbers(chosen["known"]),
         seeds=arguments.seeds or 3,
@@ -152,8 +158,25 @@ def _table(arguments: argparse.Namespace) -> PaperTable:
     return PaperTable(", ".join(data), (matrix,))
 
 
+def _check_recipe(arguments: argparse.Namespace, config: Config, table: PaperTable) -> None:
+    """Refuse what the cells set themselves: it would do nothing."""
+    own = {"seed": "use --seeds N", "loss.method": "use --methods A,B"}
+    changes = (change for matrix in table.matrices for column in matrix.columns for change in column.changes)
+    fixed = own | {change.partition("=")[0]: "the columns of this table set it" for change in changes}
+    for text in arguments.set:
+        if (key := text.partition("=")[0].strip()) in fixed:
+            raise ConfigError(f"--set {key} has no effect in this benchmark: {fixed[key]}")
+    preset = PRESETS[arguments.preset]
+    for key, given, usual in (
+        ("seed", config.seed, preset.seed),
+        ("loss.method", config.loss.method, preset.loss.method),
+    ):
+        if given != usual:
+            raise ConfigError(f"{key} = {given} of the recipe has no effect in a benchmark: leave it out, {own[key]}")
+
+
 def _paper_table(arguments: argparse.Namespace, data: dict[str, tuple[str, ...]]) -> PaperTable:
-    name = _names(arguments.paper, "table", tuple(TABLES))[0]
+    name = _one(arguments.paper, "paper", "table", tuple(TABLES))
     if fixed := [key for key in OWN if getattr(arguments, key) is not None]:
         raise ConfigError(f"--paper {name} fixes --{fixed[0]}: leave it out, or describe the run without --paper")
     table = TABLES[name]

@@ -120,7 +120,7 @@ class TrainConfig:
 
     steps: int = 800  # phase 1: normals only
     push_steps: int = 400  # phase 2: boundary guided
-    passes: int = 150  # most times that phase 1 shows an image: few normals get fewer steps; 0: no limit
+    passes: int = 150  # most times that phase 1 shows an image: few normals shorten both phases; 0: no limit
     epochs: int = 0  # instead of steps: passes over all features of all normals, both phases together
     push_start: float = 0.04  # with epochs: the share of the schedule that is phase 1
     images: int = 32
@@ -218,6 +218,10 @@ PRESETS: dict[str, Config] = {
         score=ScoreConfig(fusion="probability", level_power=0.0, top_share=0.0),
     ),
 }
+
+
+# What keys mean that a model's card does not have: the model is older than they are
+OLDER = Config(backbone=BackboneConfig(summary=()), train=TrainConfig(passes=0), score=ScoreConfig(level_power=0.0))
 
 
 def to_dict(config: Config) -> dict[str, Any]:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import re
+import sys
 from collections.abc import Iterator
 from contextlib import contextmanager
 
@@ -26,6 +27,12 @@ def printable(text: str) -> str:
     a\\nb\\x1b[31m
     """
     return re.sub(r"[\x00-\x1f\x7f-\x9f\ud800-\udfff]", lambda found: repr(found[0])[1:-1], text)
+
+
+def page() -> Console:
+    """Stdout for tables; a pipe has no width, so it gets one that folds none of them."""
+    width = None if sys.stdout and sys.stdout.isatty() else 200
+    return Console(width=width, highlight=False, markup=False, emoji=False)
 
 
 def say(message: str) -> None:

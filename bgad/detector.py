@@ -16,7 +16,7 @@ from torch import Tensor, nn
 from bgad import backbone as backbones
 from bgad import device as devices
 from bgad import image_level, modelfile
-from bgad.config import BackboneConfig, Config, ScoreConfig, from_dict
+from bgad.config import OLDER, BackboneConfig, Config, ScoreConfig, from_dict
 from bgad.errors import BgadError
 from bgad.features import Features, chunks
 from bgad.flow import ConditionalFlow, position_encoding
@@ -28,8 +28,6 @@ SHARPNESS = 4.0  # of the step from inside to outside, per unit of log p / d
 TAIL = 0.02
 AHEAD = 8  # batches of features that may be scored before they are asked for
 FLOW_FILE, BACKBONE_FILE = "flow.safetensors", "backbone.safetensors"
-# What keys mean that the card of an older model does not have
-_BEFORE_IMAGE_LEVEL = Config(backbone=BackboneConfig(summary=()), score=ScoreConfig(level_power=0.0))
 
 
 @dataclass(frozen=True)
@@ -235,7 +233,7 @@ class Detector(BaseScorer):
         devices.keep_memory()
         folder = Path(folder)
         card = modelfile.read(folder, needs=(FLOW_FILE, BACKBONE_FILE))
-        config = from_dict(card.data["config"], base=_BEFORE_IMAGE_LEVEL, source=str(folder / modelfile.CARD))
+        config = from_dict(card.data["config"], base=OLDER, source=str(folder / modelfile.CARD))
         state = safetensors.torch.load_file(folder / BACKBONE_FILE)
         model = ScoringModel(config, backbones.build(config.backbone, state))
         learnt = safetensors.torch.load_file(folder / FLOW_FILE)

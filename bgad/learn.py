@@ -23,13 +23,13 @@ from bgad import device as devices
 from bgad.boundary import NORMALISER, abnormal_boundary
 from bgad.calibration import Calibration, check_rate, effective_rate, require_supported
 from bgad.config import Config, PseudoConfig, ScoreConfig, to_dict
-from bgad.data import folders
+from bgad.data import folders, resolve
 from bgad.data.samples import read, read_mask
 from bgad.data.split import Split, holdout_size, make_split
 from bgad.detector import Detector, ImageLevel, ScoringModel, pool, weights
 from bgad.errors import BgadError, ConfigError, DataError, ModelError, OutputError
 from bgad.features import Features, chunks
-from bgad.material import PUSHING, Material, gather, pseudo_count
+from bgad.material import PUSHING, RECIPE, Material, gather, pseudo_count
 from bgad.modelfile import Card
 from bgad.outputs import write_whole
 from bgad.scorer import Shape
@@ -77,6 +77,7 @@ def train(
     data: str | Path,
     out: str | Path | None = None,
     *,
+    root: str | Path | None = None,
     config: Config | None = None,
     known: int | None = None,
     test_share: float = 0.0,
@@ -89,29 +90,29 @@ def train(
     overwrite: bool = False,
     tensorboard: Path | None = None,
 ) -> Detector:
-    """Train on a data folder or manifest and write the model folder; returns the model, ready to score.
+    """Train on a folder, a manifest or a public data set and write the model folder; returns the model, ready to score.
 
-    The options are those of `bgad train`: known anomalies to use (None: all that are there for training, 10 of a
-    test set), share of the normals to keep aside, or a split file in place of both; false-reject rate, and how to run.
+    The options are those of `bgad train`: where public data sets are, known anomalies to use (None: all that are there
+    for training, 10 of a test set), share of the normals to keep aside, or a split file in place of both;
+    false-reject rate, and how to run.
     """
     if max_bad < 0 or not 0 <= test_share < 1:
         raise ConfigError("max_bad must be 0 or more, and test_share 0 or more and below 1")
     if split is not None and (known is not None or test_share):
         raise ConfigError("a split file says which images are known and which are tested: leave out --known and --test")
-    root = Path(data)
-    place = Path(out) if out else Path(f"{root.resolve().stem}.bgad")
+    place = Path(out) if out else resolve.model_folder(data)
     given = None if split is None else Path(split)
     options = Options(place, known, test_share, given, rate, device, memory_gb, max_bad, resume, overwrite, tensorboard)
-    return _train(root, (config or Config()).check(), options)
+    return _train(Path(data), root, (config or Config()).check(), options)
 
 
-def _train(root: Path, config: Config, options: Options) -> Detector:
+def _train(data: Path, root: str | Path | None, config: Config, options: Options) -> Detector:
     began = time.monotonic()
     if options.rate is not None:
         check_rate(options.rate)
     modelfile.check_destination(options.out, overwrite=options.overwrite)
     work = _work_folder(options)
-    dataset, scan = scan_images(folders.load(root), options.max_bad)
+    dataset, scan = scan_images(resolve.load(data, root), options.max_bad)
     for note in dataset.notes:
         console.warn(note)
     split = _split(dataset, config, options)
@@ -124,7 +125,7 @@ def _train(root: Path, config: Config, options: Options) -> Detector:
     devices.keep_memory()
     model = ScoringModel(config, backbones.build(config.backbone)).to(torch_device)
     key = run_key(config, split, torch_device)
-    _prepare_work(work, key, options, root)
+    _prepare_work(work, key, options, data.name)
     job = Job(options.out.stem, dataset, split, scan.bits, torch_device, work, key, options.rate, began)
     try:
         with _board(options.tensorboard) as watch:
@@ -240,7 +241,7 @@ def _work_folder(options: Options) -> Path:
     return work
 
 
-def _prepare_work(work: Path, key: str, options: Options, root: Path) -> None:
+def _prepare_work(work: Path, key: str, options: Options, data: str) -> None:
     note = work / "run.json"
     if not options.resume and work.exists():
         if not note.exists() and any(work.iterdir()):
@@ -248,7 +249,7 @@ def _prepare_work(work: Path, key: str, options: Options, root: Path) -> None:
         shutil.rmtree(work)
     if note.exists() and json.loads(note.read_text())["key"] != key:
         raise ModelError(f"{work} belongs to a run with other data or settings: give the same ones, or delete it")
-    write_whole(note, json.dumps({"key": key, "data": root.name}).encode())
+    write_whole(note, json.dumps({"key": key, "data": data}).encode())
 
 
 def run_key(config: Config, split: Split, device: torch.device) -> str:
@@ -267,7 +268,7 @@ def phase_key(config: Config, split: Split, device: torch.device) -> str:
         recipe[part] = {name: value for name, value in recipe[part].items() if name not in names}
     normals = [(s.name, split.hashes[s.name]) for s in split.train]  # their order decides what a step draws
     weights_file = folders.hash_file(Path(config.backbone.weights)) if config.backbone.weights else ""
-    parts = [recipe, normals, weights_file, device.type, torch.__version__, __version__]
+    parts = [RECIPE, recipe, normals, weights_file, device.type, torch.__version__, __version__]
     return hashlib.sha256(json.dumps(parts, sort_keys=True).encode()).hexdigest()
 
 

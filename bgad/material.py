@@ -32,6 +32,7 @@ from bgad.types import BoolArray, FloatArray, Sample
 Grid = tuple[int, int]
 Fill = Callable[[int, Callable[[int], FloatArray]], Features]  # number of images, image by number
 PUSHING = ("bgad", "bgad-full-push")  # the methods that look at anomalies
+RECIPE = 3  # raise it when a change to the code makes other features, models or figures: what was kept is made again
 
 
 @dataclass(frozen=True)
@@ -150,7 +151,8 @@ class Pool:
         self._place = {sample.name: i for i, sample in enumerate(samples)}
         self._pseudo: tuple[str, Anomalies] | None = None  # the last, for the methods that share it
         weights = hash_file(Path(config.weights)) if config.weights else ""
-        parts = [__version__, torch.__version__, asdict(config), weights, bits, [hashes[s.name] for s in samples]]
+        pictures = [hashes[s.name] for s in samples]
+        parts = [RECIPE, __version__, torch.__version__, asdict(config), weights, bits, pictures]
         self.key = hashlib.sha256(json.dumps(parts).encode()).hexdigest()
         with console.bar("features", len(samples)) as bar:
             store = self._store(len(samples), "pool", self.key, self.budget)
@@ -186,7 +188,8 @@ class Pool:
 
     def _made(self, split: Split, config: Config) -> Anomalies:
         who = [[split.hashes[s.name] for s in group] for group in (split.train, split.known)]
-        parts = [self.key, who, asdict(config.pseudo), config.seed]
+        masks = [[hash_file(path) for path in (s.mask, *s.more_masks)] if s.mask else None for s in split.known]
+        parts = [self.key, who, masks, asdict(config.pseudo), config.seed]
         key = hashlib.sha256(json.dumps(parts).encode()).hexdigest()
         if self._pseudo is None or self._pseudo[0] != key:
             self._pseudo = None  # before the next one takes its memory

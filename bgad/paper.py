@@ -68,7 +68,7 @@ _NO_AW, _AW = "loss.asymmetric=false", "loss.asymmetric=true"
 
 TABLES: dict[str, PaperTable] = {
     "main": PaperTable(
-        "MVTec AD, multi-class, 10 known: all methods on all categories",
+        "MVTec AD, multi-class, 10 known: nfad, bgad-wo and bgad on all categories",
         (Matrix(MVTEC, "multi-class", methods("nfad", "bgad-wo", "bgad")),),
     ),
     "supervised": PaperTable(
@@ -414,6 +414,13 @@ def printed(
         if (entry.data, entry.protocol, entry.known, entry.category.lower(), entry.known_class.lower()) == wanted:
             found.setdefault((entry.column, entry.source), {}).update(entry.values)
     return found
+
+
+def printed_classes(data: str, protocol: str, category: str) -> set[str]:
+    """The known classes that have a printed row, in small letters: what a printed mean of the category is over."""
+    where = (data, protocol, category.lower())
+    rows = [e for e in PUBLISHED if (e.data, e.protocol, e.category.lower()) == where]
+    return {e.known_class.lower() for e in rows if e.known_class}
 
 
 def printed_mean(data: str, protocol: str, known: int, column: Column) -> dict[str, float]:

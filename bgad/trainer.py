@@ -92,10 +92,11 @@ class Schedule:
             per_epoch = math.ceil(images / config.images) * math.ceil(positions / config.positions[0])
             steps = config.epochs * per_epoch
             return cls(steps, max(1, round(config.push_start * steps)), config)
-        steps = config.steps
-        if config.passes:
-            steps = min(steps, math.ceil(config.passes * images / min(config.images, images)))
-        return cls(steps + config.push_steps, steps, config)
+        share = 1.0
+        if config.passes:  # few normals get the same schedule, shortened
+            share = min(1.0, config.passes * images / min(config.images, images) / config.steps)
+        steps, push_steps = math.ceil(share * config.steps), math.ceil(share * config.push_steps)
+        return cls(steps + push_steps, steps, config)
 
     def lr(self, step: int) -> float:
         """Linear warm-up from a tenth, then cosine to a thousandth; once per phase, or once where push_lr is 0."""

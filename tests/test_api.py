@@ -39,7 +39,7 @@ def test_fields_of_what_comes_out_and_goes_in() -> None:
 def test_signatures() -> None:
     assert list(inspect.signature(bgad.load).parameters) == ["folder", "device"]
     assert list(inspect.signature(bgad.train).parameters) == [
-        "data", "out", "config", "known", "test_share", "split", "rate", "device", "memory_gb", "max_bad",
+        "data", "out", "root", "config", "known", "test_share", "split", "rate", "device", "memory_gb", "max_bad",
         "resume", "overwrite", "tensorboard",
     ]  # fmt: skip
 

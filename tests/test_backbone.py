@@ -193,6 +193,8 @@ def test_strides_of_the_image_as_a_whole_come_last() -> None:
         torch.testing.assert_close(found, expected)
     with pytest.raises(ModelError, match="no stride 64; it has 2, 4, 8, 16, 32"):
         build(config(summary=(64,)))
+    with pytest.raises(ModelError, match=r"has no stride 32; it has 16: set backbone\.strides and backbone\.summary"):
+        build(config(name="vit_tiny_patch16_224", strides=(16,), summary=(32,)))
 
 
 def test_deeper_stages_are_not_run(lite0: Backbone) -> None:

@@ -1,9 +1,11 @@
 from __future__ import annotations
 
 import csv
+import hashlib
 import io
 import json
 import os
+import shutil
 import signal
 import subprocess
 import sys
@@ -15,21 +17,22 @@ from typing import Any
 import numpy as np
 import pytest
 import safetensors.numpy
+import torch
 from PIL import Image
 from test_report import Page
 
-from bgad import benchmark, benchmark_plan, benchmark_table, learn
+from bgad import benchmark, benchmark_plan, benchmark_table, learn, material, outputs
 from bgad.benchmark_plan import Outcome, Request, locked, plan
 from bgad.cli import main
 from bgad.config import from_dict
 from bgad.data import catalog, folders
-from bgad.data.protocols import Case
+from bgad.data.protocols import Case, protocol_split
 from bgad.detector import Detector
 from bgad.errors import ModelError, OutputError
 from bgad.evaluate import evaluate
 from bgad.features import FeatureStore
 from bgad.paper import TABLES, Column, Matrix, PaperTable, methods
-from bgad.trainer import Trainer
+from bgad.trainer import Anomalies, Trainer
 
 SIZE = 48
 CLASSES = {"cable": ("bent_wire", "cable_swap", "cut_outer_insulation"), "carpet": ("color", "hole", "thread")}
@@ -168,6 +171,8 @@ def test_the_curve_has_a_point_for_every_part_of_the_training(root: Path, shared
     for cell in results(shared)["cells"]:
         assert [(point["step"], point["phase"]) for point in cell["curve"]] == [(1, 1), (2, 1), (3, 2)]
         assert all(0 <= point["pixel_auroc"] <= 1 for point in cell["curve"])
+        # the image level is fitted after the training: an image AUROC on the way would be of the map alone
+        assert all(set(point) == {"step", "phase", "pixel_auroc"} for point in cell["curve"])
 
 
 def test_tables_are_listed_and_cells_without_running(
@@ -326,7 +331,99 @@ def test_cells_say_what_they_are_made_of(root: Path, tmp_path: Path) -> None:
     assert stored["cell"]["drawn"] == stored["cell"]["known"] == 2
 
 
+def test_what_is_kept_depends_on_the_recipe_of_the_code(
+    root: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    dataset = folders.load(root / "mvtec/carpet")
+    split = protocol_split(dataset, "multi-class", Case(), known=2, seed=0)
+    device = torch.device("cpu")
+    nfad = replace(CONFIG, loss=replace(CONFIG.loss, method="nfad"))
+
+    def keys(number: int) -> dict[str, str | None]:
+        monkeypatch.setattr(learn, "RECIPE", number)
+        monkeypatch.setattr(material, "RECIPE", number)
+        options: dict[str, Any] = {"device": device, "folder": tmp_path, "memory_gb": 1.0}
+        pool = material.Pool(dataset.samples[:1], split.hashes, 8, CONFIG.backbone, **options)
+        return {
+            "phase": learn.phase_key(CONFIG, split, device),
+            "flows": learn.flow_key(nfad, split, device),
+            "pool": pool.key,
+            "run": learn.run_key(CONFIG, split, device),
+        }
+
+    before, after = keys(1), keys(2)
+    assert {name for name, key in before.items() if key != after[name]} == {"phase", "flows", "pool"}
+
+
+def test_the_key_of_a_cell_does_not_change_by_accident(root: Path) -> None:
+    """Finished cells of long runs stay valid: parts and order are as they were."""
+    (group,) = plan((Matrix({"mvtec": ("carpet",)}, "multi-class", methods("bgad"), known=(2,), seeds=1),), root)
+    (request,) = group.requests
+    assert group.dataset is not None
+    split = protocol_split(group.dataset, "multi-class", Case(), known=2, seed=0)
+    device = torch.device("cpu")
+    parts = [learn.run_key(CONFIG, split, device), ["mask"], "mvtec", "carpet", False, material.RECIPE]
+    wanted = hashlib.sha256(json.dumps(parts).encode()).hexdigest()
+    assert benchmark._cell_key(CONFIG, split, request, ["mask"], device) == wanted
+
+
+def test_pseudo_anomalies_are_made_again_when_masks_change_places(tmp_path: Path) -> None:
+    category(tmp_path / "carpet", CLASSES["carpet"], 1)
+    dataset = folders.load(tmp_path / "carpet")
+    split = protocol_split(dataset, "multi-class", Case(), known=2, seed=0)
+    options: dict[str, Any] = {"device": torch.device("cpu"), "folder": tmp_path / "work", "memory_gb": 1.0}
+    pool = material.Pool(dataset.samples, split.hashes, 8, CONFIG.backbone, **options)
+
+    def made() -> Anomalies:
+        return pool.material(split, CONFIG).anomalies[1]
+
+    first = made()
+    assert made() is first
+    one, other = (sample.mask for sample in split.known)
+    assert one is not None
+    assert other is not None
+    contents = one.read_bytes(), other.read_bytes()
+    one.write_bytes(contents[1])
+    other.write_bytes(contents[0])
+    assert made() is not first
+
+
 # --- going on
+
+
+def test_a_copy_is_whole_or_not_there(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    save(tmp_path / "flows/a/1.png", np.zeros((4, 4), np.uint8))
+    save(tmp_path / "work/cell.new/stale.png", np.zeros((4, 4), np.uint8))  # of a run that was killed while copying
+
+    def torn(_: Path, to: Path) -> None:
+        save(to / "half.png", np.zeros((4, 4), np.uint8))
+        raise OSError("disk full")
+
+    with monkeypatch.context() as patch:
+        patch.setattr(shutil, "copytree", torn)
+        with pytest.raises(OSError, match="disk full"):
+            benchmark._copy(tmp_path / "flows/a", tmp_path / "work/cell")
+    assert not (tmp_path / "work/cell").exists()
+    benchmark._copy(tmp_path / "flows/a", tmp_path / "work/cell")
+    assert [path.name for path in (tmp_path / "work/cell").iterdir()] == ["1.png"]
+    assert [path.name for path in (tmp_path / "work").iterdir()] == ["cell"]
+
+
+def test_the_work_of_a_cell_goes_after_its_file_is_written(
+    root: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    write_whole = outputs.write_whole
+    there: list[int] = []
+
+    def watched(path: Path, content: bytes) -> None:
+        if path.parent.name == "cells":
+            there.append(len(list(tmp_path.glob("work/cell-*/train.csv"))))
+        write_whole(path, content)
+
+    monkeypatch.setattr(outputs, "write_whole", watched)
+    fast(tmp_path, root, "bgad", protocol="multi-class")
+    assert there == [1]
+    assert not list(tmp_path.glob("work/cell-*"))
 
 
 def test_finished_cells_are_kept_and_a_changed_recipe_is_a_new_cell(
@@ -430,8 +527,45 @@ def test_interrupted_it_says_how_to_go_on(
         assert main(options) == 130
     assert f"stopped; 1 of 2 cells are in {tmp_path}: go on with the same command" in capsys.readouterr().err
     assert [cell["method"] for cell in results(tmp_path)["cells"]] == ["nfad"]
+    (missing,) = results(tmp_path)["missing"]
+    assert (missing["method"], missing["reason"], missing["failed"]) == ("bgad", "not run yet", False)
     assert main(options) == 0
     assert [cell["method"] for cell in results(tmp_path)["cells"]] == ["nfad", "bgad"]
+    assert results(tmp_path)["missing"] == []
+
+
+def test_a_table_that_is_not_finished_says_so(root: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Of two categories, the second is interrupted; a third is not on disk."""
+    written: list[list[Outcome]] = []
+    write = benchmark.write
+
+    def kept(out: Path, table: PaperTable, outcomes: list[Outcome]) -> None:
+        written.append(list(outcomes))
+        write(out, table, outcomes)
+
+    fit = learn.fit
+
+    def stopping(job: Any, *rest: Any, **options: Any) -> Any:
+        if "carpet" in job.name:
+            raise KeyboardInterrupt
+        return fit(job, *rest, **options)
+
+    monkeypatch.setattr(benchmark, "write", kept)
+    monkeypatch.setattr(benchmark, "fit", stopping)
+    matrix = Matrix({"mvtec": ("cable", "carpet", "screw")}, "multi-class", methods("nfad"), known=(2,), seeds=2)
+    with pytest.raises(KeyboardInterrupt):
+        benchmark.run(PaperTable("tiny", (matrix,)), tmp_path, config=CONFIG, root=root, device="cpu")
+    assert [len(outcomes) for outcomes in written] == [6, 6]  # after the first category, and after the stop
+    assert len(results(tmp_path)["cells"]) == 2
+    missing = results(tmp_path)["missing"]
+    assert [(m["category"], m["seed"], m["failed"]) for m in missing] == [
+        (name, seed, False) for name in ("carpet", "screw") for seed in (0, 1)
+    ]
+    assert [m["reason"] for m in missing[:2]] == ["not run yet"] * 2
+    assert "not in" in missing[2]["reason"]
+    for name in ("table.md", "benchmark.html", "table.csv"):
+        assert "Mean of 1 of 3 rows" in (tmp_path / name).read_text()
+    assert "1. not run yet" in (tmp_path / "table.md").read_text()
 
 
 def test_a_failed_cell_is_told_and_the_others_go_on(
@@ -505,6 +639,12 @@ def test_without_flock_a_file_is_the_lock(tmp_path: Path, monkeypatch: pytest.Mo
         (["--data", "btad", "--category", "01", "--protocol", "hard"], "cannot serve the protocol hard"),
         (["--paper", "mian"], "unknown table 'mian': choose from main"),
         (["--paper", "main", "--known", "5"], "--paper main fixes --known"),
+        (["--data", "mvtec", "--protocol", "hard,unseen"], "--protocol takes one protocol, not 'hard,unseen'"),
+        (["--paper", "main,btad"], "--paper takes one table, not 'main,btad': run the command once for each"),
+        (["--data", "mvtec", "--set", "seed=0"], "--set seed has no effect in this benchmark: use --seeds N"),
+        (["--data", "mvtec", "--set", "loss.method = nfad"], "--set loss.method has no effect in this benchmark"),
+        (["--data", "mvtec", "--set", "loss={method='nfad'}"], "loss.method = nfad of the recipe has no effect"),
+        (["--paper", "lambda", "--set", "loss.weight=2"], "--set loss.weight has no effect in this benchmark"),
         ([], "give --data NAME"),
     ],
 )
@@ -515,6 +655,82 @@ def test_errors_in_one_line(
     errors = [line for line in capsys.readouterr().err.splitlines() if "error:" in line]
     assert len(errors) == 1
     assert message in errors[0]
+
+
+@pytest.mark.parametrize(
+    ("text", "code"),
+    [("seed = 3", 2), ("[loss]\nmethod = 'bgad-wo'", 2), ("seed = 0\n[loss]\nmethod = 'bgad'\ntau = 0.2", 0)],
+)
+def test_a_recipe_file_may_not_fix_what_the_cells_do(
+    text: str, code: int, root: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    (tmp_path / "recipe.toml").write_text(text)
+    options = ["--data", "mvtec", "--root", str(root), "--out", str(tmp_path / "out"), "--list"]
+    assert main(["benchmark", *options, "--config", str(tmp_path / "recipe.toml")]) == code
+    assert ("of the recipe has no effect in a benchmark: leave it out, use --" in capsys.readouterr().err) == bool(code)
+
+
+def test_small_classes_run_where_a_paper_has_their_row(tmp_path: Path) -> None:
+    classes = ("color", "hole", "smudge")
+    category(tmp_path / "mvtec/carpet", classes, 1)
+    for i in range(3, 6):
+        save(tmp_path / f"mvtec/carpet/test/hole/{i}.png", np.full((SIZE, SIZE, 3), i, np.uint8))
+
+    def asked(known: int) -> tuple[list[str], dict[str, str]]:
+        matrix = Matrix({"mvtec": ("carpet",)}, "one-class", methods("nfad"), known=(known,), seeds=1)
+        (group,) = plan((matrix,), tmp_path)
+        missing = {o.request.case.known_class: o.reason for o in group.impossible}
+        return [r.case.known_class for r in group.requests], missing
+
+    few = "{} has 3 images, fewer than {} known anomalies"
+    assert asked(3) == (list(classes), {})
+    assert asked(5) == (["hole"], {name: few.format(name, 5) for name in ("color", "smudge")})  # 5: nowhere printed
+    assert asked(10) == (list(classes), {})  # no class has so many
+    for i in range(6, 12):
+        save(tmp_path / f"mvtec/carpet/test/hole/{i}.png", np.full((SIZE, SIZE, 3), i, np.uint8))
+    assert asked(10) == (["color", "hole"], {"smudge": few.format("smudge", 10)})
+
+
+def test_notes_on_the_data_stand_below_every_table(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    for number, (name, classes) in enumerate(CLASSES.items()):
+        category(tmp_path / "data/mvtec" / name, classes, number)
+    (tmp_path / "data/mvtec/carpet/ground_truth/hole/0_mask.png").unlink()
+    (tmp_path / "data/mvtec/carpet/test/color/1.png").write_bytes(b"cut off")
+    options = ["--data", "mvtec", "--category", "cable,carpet", "--protocol", "one-class", "--methods", "nfad"]
+    options += ["--known", "3", "--seeds", "2", "--root", str(tmp_path / "data"), "--out", str(tmp_path / "out")]
+    for _ in range(2):  # computed, then read from the files of the cells
+        assert main(["benchmark", *options, *TINY]) == 0
+        out = capsys.readouterr().out
+        page, markdown = ((tmp_path / "out" / name).read_text() for name in ("benchmark.html", "table.md"))
+        for text in (out, page, markdown):
+            for note in (
+                "carpet: incomplete: 12 of 308 normal and 9 of 89 anomalous images",
+                "carpet: anomaly without a mask: test/hole/0.png",
+                "carpet: 1 broken images skipped: test/color/1.png",
+                "fewer known anomalies than asked for: carpet color: 2",
+            ):
+                assert text.count(note) == 1, note
+            assert "have no role" not in text
+            assert "instead of" not in text
+
+
+def test_notes_are_said_once_with_their_places() -> None:
+    (bgad,) = methods("bgad")
+
+    def noted(category: str, case: str, seed: int, *notes: str) -> Outcome:
+        return replace(outcome(category, bgad, seed, 0.9, case), notes=notes)
+
+    outcomes = [noted("tile", case, seed, "half of it", "odd") for case in ("oil", "crack") for seed in (0, 1)]
+    outcomes += [noted("wood", case, 0, "half of it", f"only {case}") for case in ("hole", "color")]
+    assert benchmark_table._on_data(outcomes) == [
+        "tile; wood: half of it",
+        "tile: odd",
+        "wood hole: only hole",
+        "wood color: only color",
+    ]
+    many = benchmark_table._on_data([noted("tile", "", 0, *(f"note {i}" for i in range(100)))])
+    assert len(many) == benchmark_table.MAX_NOTES + 1
+    assert many[-1] == f"tile: {100 - benchmark_table.MAX_NOTES} more notes are in the files of its cells"
 
 
 def test_pixel_figures_that_cannot_be_given_are_explained(
@@ -582,10 +798,13 @@ def test_means_and_spreads_by_hand() -> None:
     assert rows["screw", "Mean"].entries[1].text(grid.metrics) == "0.960±0.000"
     printed = dict(zip(grid.printed, first.entries[2:], strict=True))
     assert printed["NFAD", "paper"].text(grid.metrics) == "0.878"
+    # the paper's mean is over three more classes, so it has a line of its own
     printed = dict(zip(grid.printed, rows["screw", "Mean"].entries[2:], strict=True))
+    assert printed["BGAD", "paper"].text(grid.metrics) == "0.954"
+    printed = dict(zip(grid.printed, rows["screw", "Mean, as printed"].entries[2:], strict=True))
     assert printed["BGAD", "paper"].text(grid.metrics) == "0.947"
     # carpet lacks a method, so the mean is over screw alone, ours and theirs
-    overall = rows["Mean of 1 of 2", ""]
+    overall = rows["Mean of 2 of 3 rows", ""]
     assert overall.entries[0].text(grid.metrics) == "0.800±0.141"
     assert overall.entries[2].stats["image_auroc"].mean == pytest.approx((0.878 + 0.927) / 2)
     assert rows["carpet", "color"].entries[1].text(grid.metrics) == "missing [1]"
@@ -595,6 +814,47 @@ def test_means_and_spreads_by_hand() -> None:
     assert lines[0]["nfad: image_auroc"] == "0.850000"
     assert lines[0]["nfad: image_auroc std"] == "0.070711"
     assert lines[0]["BGAD (paper): image_auroc"] == "0.943000"
+
+
+def test_a_mean_compares_the_same_rows_and_seeds() -> None:
+    """bgad lacks seed 1 of one row: neither column may use it, and the row says so."""
+    nfad, bgad = methods("nfad", "bgad")
+    matrix = Matrix({"mvtec": ()}, "one-class", (nfad, bgad), seeds=2, metrics=("image_auroc",))
+    outcomes = [
+        *(outcome("screw", nfad, seed, value, "thread_top") for seed, value in ((0, 0.8), (1, 0.2))),
+        *(outcome("screw", nfad, seed, value, "thread_side") for seed, value in ((0, 0.6), (1, 0.2))),
+        *(outcome("screw", bgad, seed, 0.9, "thread_top") for seed in (0, 1)),
+        outcome("screw", bgad, 0, 0.7, "thread_side"),
+        Outcome(Request(0, "mvtec", "screw", "one-class", Case("thread_side"), bgad, 10, 1), reason="not run yet"),
+    ]
+    (grid,) = benchmark_table.grids(PaperTable("x", (matrix,)), outcomes)
+    rows = {row.names[1]: [entry.text(grid.metrics) for entry in row.entries[:2]] for row in grid.rows}
+    assert rows["Mean (1 of 2 seeds)"] == ["0.700", "0.800"]
+    assert rows["thread_side"][1] == "0.700 [1]"
+    means, _ = benchmark_table.grids(PaperTable("x", (matrix,), means=True), outcomes)
+    assert [row.entries[0].text(means.metrics) for row in means.rows] == ["0.700", "0.800"]
+    assert "1 of 1 categories (2 of 2 rows: those that have all columns) and 1 of 2 seeds" in means.notes[0]
+
+    # without thread_side of bgad, the printed figures beside the mean are those of the other row alone
+    lost = Outcome(Request(0, "mvtec", "screw", "one-class", Case("thread_side"), bgad, 10, 0), reason="lost")
+    (grid,) = benchmark_table.grids(PaperTable("x", (matrix,)), [*outcomes[:6], lost])
+    found = {row.names[1]: dict(zip(grid.heads()[2:], row.entries, strict=False)) for row in grid.rows}
+    assert found["Mean of 1 of 2 rows"]["NFAD (paper)"].text(grid.metrics) == "0.878"
+    assert found["Mean, as printed"]["NFAD (paper)"].text(grid.metrics) == "0.885"
+    assert found["Mean of 1 of 2 rows"]["nfad"].text(grid.metrics) == "0.500±0.424"
+
+
+def test_a_printed_mean_stands_beside_ours_where_the_rows_are_the_same() -> None:
+    (bgad,) = methods("bgad")
+    matrix = Matrix({"elpv": ()}, "one-class", (bgad,), seeds=1, metrics=("image_auroc",))
+    outcomes = [
+        Outcome(Request(0, "elpv", "elpv", "one-class", Case(case), bgad, 10, 0), outcome("elpv", bgad, 0, value).cell)
+        for case, value in (("mono", 0.9), ("poly", 0.8))
+    ]
+    (grid,) = benchmark_table.grids(PaperTable("x", (matrix,)), outcomes)
+    assert [row.names[1] for row in grid.rows] == ["mono", "poly", "Mean"]
+    shown = dict(zip(grid.heads(), grid.lines()[-1], strict=True))
+    assert [shown[head] for head in ("bgad", "BGAD (paper)", "AHL (CVPR 2024)")] == ["0.850", "0.882", "0.788"]
 
 
 def test_printed_figures_stand_with_their_number_of_known_anomalies() -> None:

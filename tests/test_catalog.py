@@ -522,6 +522,33 @@ def test_elpv_from_its_package(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) 
     assert catalog.find("elpv", tmp_path / "nowhere") == tmp_path / "elpv-dataset-master/src/elpv_dataset/data"
 
 
+@pytest.mark.parametrize("gone", ["labels.csv", "images"])
+def test_half_unpacked_elpv_beside_its_package(
+    gone: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    """The package is not taken for the folder without a word; without a package it is an error."""
+    home = tmp_path / "root/elpv"
+    make_elpv(tmp_path / "site")
+    shutil.copytree(catalog.find("elpv", tmp_path / "site"), home)
+    shutil.rmtree(home / gone) if gone == "images" else (home / gone).unlink()
+    said = "is not ELPV, or not wholly unpacked: expected labels.csv and images/; found"
+    with pytest.raises(DataError, match=f"elpv: {said}"):
+        catalog.load("elpv", root=tmp_path / "root")
+
+    class Spec:
+        origin = str(tmp_path / "site/elpv-dataset-master/src/elpv_dataset/__init__.py")
+
+    monkeypatch.setattr(catalog, "find_spec", lambda name: Spec if name == "elpv_dataset" else None)
+    dataset = catalog.load("elpv", root=tmp_path / "root")
+    assert dataset.root == tmp_path / "site/elpv-dataset-master/src/elpv_dataset/data"
+    assert dataset.notes[0].startswith(f"the installed package is read, because {home}: {said}")
+    assert main(["datasets", "--root", str(tmp_path / "root")]) == 0
+    assert "installed package" in capsys.readouterr().out
+    row = next(row for row in catalog.inventory(tmp_path / "root") if row.entry.name == "elpv")
+    assert row.where == "installed package"
+    assert said in row.found[0].notes[0]
+
+
 def test_brainmri_in_its_folder(tmp_path: Path) -> None:
     make_brainmri(tmp_path)
     shutil.rmtree(tmp_path / "brainmri/yes")
@@ -556,6 +583,8 @@ def test_datasets_lists_everything(tmp_path: Path, capsys: pytest.CaptureFixture
         assert entry.name in said.out
         assert entry.licence in said.out
     assert "1 of 15 categories: 4 normal, 1 anomalous" in said.out
+    assert "mvtec/" in said.out
+    assert "headct/" in said.out
     assert "missing: cable, capsule" in said.out
     assert "4 normal, 2 anomalous" in said.out
     assert said.out.count("not found") == len(DATASETS) - 2

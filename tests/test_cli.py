@@ -11,17 +11,19 @@ from pathlib import Path
 
 import numpy as np
 import pytest
-from conftest import tiny_config, write_set
+from conftest import picture, tiny_config, write_set
 from PIL import Image
 
 from bgad import __version__, images, modelfile
 from bgad.calibration import require_supported
 from bgad.cli import main
 from bgad.config import PRESETS, from_dict, read_toml, to_toml
+from bgad.data import catalog
+from bgad.data.protocols import Case, protocol_split
 from bgad.detector import Detector
 from bgad.errors import ConfigError
 
-COMMANDS = ("demo", "train", "predict", "evaluate", "pseudo", "info", "datasets")
+COMMANDS = ("demo", "train", "predict", "evaluate", "pseudo", "info", "benchmark", "datasets")
 
 
 @pytest.fixture
@@ -108,7 +110,12 @@ def test_missing_torch_is_one_line(model: Path, data_set: Path) -> None:
         (["train", "DATA", "--set", "loss"], "--set takes KEY=VALUE"),
         (["train", "DATA", "--set", "loss.tau=[red]"], "loss.tau in --set must be of type float, not '[red]'"),
         (["train", "DATA", "--config", "gone.toml"], "cannot read gone.toml"),
-        (["train", "gone"], "gone: no such folder or manifest"),
+        (["train", "gone"], "gone: no such folder or manifest; as the name of a data set: unknown data set 'gone'"),
+        (
+            ["train", "mpdd/tubes", "--root", "DATA"],
+            "mpdd/tubes: no such folder or manifest; as the name of a data set",
+        ),
+        (["pseudo", "mpdd/tubes", "--root", "DATA"], "MPDD was not found"),
         (["train", "DATA", "--false-reject-rate", "2"], "lies between 0 and 1"),
         (["train", "DATA", "--false-reject-rate", "0.001"], "needs 999 held-out normals; this set has 24"),
         (["train", "DATA", "--known", "99"], "99 known anomalies asked for"),
@@ -307,6 +314,22 @@ def test_recipe_can_be_read_back(model: Path, tmp_path: Path, capsys: pytest.Cap
         assert read_toml(path) == expected
 
 
+def test_the_recipe_of_an_older_model_is_its_own(
+    model: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    folder, path = tmp_path / "old.bgad", tmp_path / "recipe.toml"
+    shutil.copytree(model, folder)
+    card = json.loads((folder / "card.json").read_text())
+    del card["config"]["backbone"]["summary"], card["config"]["train"]["passes"], card["config"]["score"]["level_power"]
+    card["checksum"] = modelfile.checksum(card)
+    (folder / "card.json").write_text(json.dumps(card))
+    assert main(["info", str(folder), "--recipe"]) == 0
+    path.write_text(capsys.readouterr().out)
+    old = read_toml(path)
+    assert (old.backbone.summary, old.train.passes, old.score.level_power) == ((), 0, 0.0)
+    assert (old.backbone.size, old.train.steps) == (64, 30)
+
+
 def test_training_names_what_is_wrong_and_goes_on(
     tmp_path: Path, recipe: str, capsys: pytest.CaptureFixture[str]
 ) -> None:
@@ -343,6 +366,73 @@ def test_training_names_what_is_wrong_and_goes_on(
 
     assert "--max-bad 1" in fails(capsys, tmp_path, *command, "--max-bad", "1", "--overwrite")
     assert "exists already" in fails(capsys, tmp_path, *command)
+
+
+def write_headct(root: Path) -> Path:
+    """10 normals and 6 anomalies, as the download unpacks."""
+    rng = np.random.default_rng(3)
+    (root / "headct/head_ct/head_ct").mkdir(parents=True)
+    for i in range(16):
+        Image.fromarray(picture(rng, defect=i >= 10)[0]).save(root / f"headct/head_ct/head_ct/{i:03}.png")
+    lines = [f"{i},{int(i >= 10)}\n" for i in range(16)]
+    (root / "headct/labels.csv").write_text("id, hemorrhage\n" + "".join(lines))
+    return root
+
+
+def write_aitex(root: Path) -> Path:
+    """A defect-free strip of eight tiles, and three strips with a defect on one of two tiles each."""
+    rng = np.random.default_rng(4)
+    strips = [("NODefect_images/a/0000_000_01", 8), *((f"Defect_images/000{i}_002_01", 2) for i in range(3))]
+    for name, tiles in strips:
+        path = root / "aitex" / f"{name}.png"
+        path.parent.mkdir(parents=True, exist_ok=True)
+        pixels = rng.integers(100, 140, (256, 256 * tiles), dtype=np.uint8)
+        if tiles == 2:
+            mask = np.zeros_like(pixels)
+            mask[90:150, 300:360] = 255
+            pixels[mask > 0] = 10
+            (root / "aitex/Mask_images").mkdir(exist_ok=True)
+            Image.fromarray(mask).save(root / f"aitex/Mask_images/{path.stem}_mask.png")
+        Image.fromarray(pixels).save(path)
+    return root
+
+
+def test_a_public_data_set_is_called_by_its_name(
+    tmp_path: Path, recipe: str, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    sets = write_headct(tmp_path / "my sets")
+    monkeypatch.chdir(tmp_path)
+    command = ["train", "headct", "--root", str(sets), "--config", recipe, "--device", "cpu"]
+    assert main([*command, "--known", "2", "--test", "0.25"]) == 0
+    said = capsys.readouterr().err
+    assert "headct: 6 normals to train on, 2 held out to calibrate, 2 known anomalies (0 with masks), 6 images" in said
+    assert f"bgad evaluate headct.bgad headct --root '{sets}'" in said
+    assert main(["evaluate", "headct.bgad", "headct", "--root", str(sets), "--device", "cpu"]) == 0
+    (cell,) = json.loads((tmp_path / "headct-evaluation/results.json").read_text())["cells"]
+    assert (cell["data"], cell["category"], cell["images"]) == ("headct", "headct", {"normal": 2, "anomalous": 4})
+
+
+def test_a_split_of_the_benchmark_is_followed_on_tiles(
+    tmp_path: Path, recipe: str, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    monkeypatch.setenv("BGAD_DATA", str(write_aitex(tmp_path / "sets")))
+    monkeypatch.chdir(tmp_path)
+    split = protocol_split(catalog.load("aitex"), "multi-class", Case(), known=1, seed=5)
+    split.save("roles.json")
+    assert main(["train", "aitex", "--split", "roles.json", "--config", recipe, "--device", "cpu"]) == 0
+    stored = modelfile.read(tmp_path / "aitex.bgad").split
+    roles = {image["name"]: image["role"] for image in stored["images"]}
+    assert roles == {image["name"]: image["role"] for image in split.to_json()["images"]}
+    assert stored["protocol"] == "multi-class"
+    assert {name[-3:] for name in roles if name.startswith("Defect")} == {"#01"}
+    capsys.readouterr()
+    assert main(["evaluate", "aitex.bgad", "aitex", "--out", "found", "--device", "cpu"]) == 0
+    (cell,) = json.loads((tmp_path / "found/results.json").read_text())["cells"]
+    assert (cell["data"], cell["protocol"]) == ("aitex", "multi-class")
+    assert cell["images"] == {"normal": 2, "anomalous": 2}
+    assert cell["metrics"]["pixel_auroc"] is not None
+    assert main(["pseudo", "aitex", "--out", "sheet.png", "--count", "1", "--size", "64"]) == 0
+    assert images.read(tmp_path / "sheet.png").shape[1] > 200
 
 
 def test_false_reject_rate_is_kept_and_stated(

@@ -5,7 +5,18 @@ from pathlib import Path
 
 import pytest
 
-from bgad.config import METHODS, PRESETS, BackboneConfig, Config, from_dict, override, read_toml, to_dict, to_toml
+from bgad.config import (
+    METHODS,
+    OLDER,
+    PRESETS,
+    BackboneConfig,
+    Config,
+    from_dict,
+    override,
+    read_toml,
+    to_dict,
+    to_toml,
+)
 from bgad.errors import ConfigError
 
 
@@ -89,6 +100,14 @@ def test_the_strides_of_the_flows_come_first(
     strides: tuple[int, ...], summary: tuple[int, ...], expected: tuple[int, ...]
 ) -> None:
     assert BackboneConfig(strides=strides, summary=summary).all_strides == expected
+
+
+def test_keys_that_an_older_card_lacks_switch_off_what_came_later() -> None:
+    card = to_dict(Config(seed=4))
+    del card["backbone"]["summary"], card["train"]["passes"], card["score"]["level_power"]
+    old = from_dict(card, OLDER)
+    assert (old.seed, old.backbone.summary, old.train.passes, old.score.level_power) == (4, (), 0, 0.0)
+    assert from_dict(to_dict(PRESETS["default"]), OLDER) == PRESETS["default"]
 
 
 def test_broken_file(tmp_path: Path) -> None:

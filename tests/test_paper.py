@@ -8,7 +8,21 @@ from bgad.config import METHODS, Config, override
 from bgad.data.catalog import DATASETS
 from bgad.data.contents import CLASSES
 from bgad.data.protocols import PROTOCOLS
-from bgad.paper import AHL, DRA, IMAGE, PAPER, PIXEL, PRO, PUBLISHED, SOURCES, TABLES, Column, printed, printed_mean
+from bgad.paper import (
+    AHL,
+    DRA,
+    IMAGE,
+    PAPER,
+    PIXEL,
+    PRO,
+    PUBLISHED,
+    SOURCES,
+    TABLES,
+    Column,
+    printed,
+    printed_classes,
+    printed_mean,
+)
 
 
 @pytest.mark.parametrize(
@@ -44,6 +58,13 @@ def test_figures_of_other_papers_name_their_source() -> None:
     assert printed("elpv", "one-class", 10, "elpv")["AHL", AHL] == {IMAGE: 0.788}
     assert printed("elpv", "general", 5, "elpv") == {}
     assert {entry.source for entry in PUBLISHED} == set(SOURCES)
+
+
+def test_classes_that_have_a_printed_row() -> None:
+    assert printed_classes("elpv", "one-class", "elpv") == {"mono", "poly"}
+    assert printed_classes("mvtec", "one-class", "grid") == set(CLASSES["mvtec"]["grid"])
+    assert len(printed_classes("aitex", "one-class", "aitex")) == 6
+    assert printed_classes("mvtec", "multi-class", "grid") == printed_classes("mvtec", "one-class", "zipper") == set()
 
 
 # Means that the paper prints differently from what its own rows give; checked by hand against the source.

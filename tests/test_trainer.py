@@ -153,9 +153,17 @@ def test_steps_and_phases() -> None:
 
 
 def test_few_normals_get_fewer_steps() -> None:
-    for images, passes, steps in ((64, 4, 8), (65, 4, 9), (20, 4, 4), (64, 50, 100), (64, 51, 100), (64, 0, 100)):
-        few = plan(images, passes=passes)  # 32 images a step
-        assert (few.push_at, few.steps) == (steps, steps + 50), (images, passes)
+    """Both phases are shortened alike; 32 images a step, 100 + 50 steps."""
+    for images, passes, steps, push in (
+        (64, 4, 8, 4),
+        (65, 4, 9, 5),  # rounded up
+        (20, 4, 4, 2),
+        (64, 50, 100, 50),
+        (64, 51, 100, 50),
+        (64, 0, 100, 50),
+    ):
+        few = plan(images, passes=passes)
+        assert (few.push_at, few.steps) == (steps, steps + push), (images, passes)
 
 
 def test_epochs_show_every_feature_once() -> None:

@@ -9,6 +9,7 @@ from PIL import Image
 
 from bgad import images
 from bgad.data.folders import Dataset, some
+from bgad.data.readers import walk
 from bgad.errors import BgadError
 from bgad.types import GOOD, Sample
 
@@ -41,25 +42,25 @@ def is_home(folder: Path) -> bool:
 
 def count(home: Path) -> tuple[int, int]:
     """Defect-free and defective strips, without a look into them."""
-    return len(_walk(home / NORMAL)), len(_walk(home / ANOMALOUS))
+    return len(walk(home / NORMAL)), len(walk(home / ANOMALOUS))
 
 
 def read(home: Path) -> Dataset:
     """Normal tiles come from defect-free strips only, anomalous ones are those on which the mask marks something."""
     notes: list[str] = []
     samples: list[Sample] = []
-    for path in _walk(home / NORMAL):
+    for path in walk(home / NORMAL):
         boxes = _tiles(path, notes)
         samples += [Sample(path, _name(home, path, i), 0, GOOD, box=box) for i, box in enumerate(boxes)]
     masks: dict[str, list[Path]] = {}
     strange = []
-    for path in _walk(home / MASKS):
+    for path in walk(home / MASKS):
         named = _MASK.fullmatch(path.stem)
         if named:
             masks.setdefault(named[1], []).append(path)
         else:
             strange.append(path.name)
-    strips = _walk(home / ANOMALOUS)
+    strips = walk(home / ANOMALOUS)
     for path in strips:
         code = _STRIP.fullmatch(path.stem)
         if code is None:
@@ -119,7 +120,3 @@ def _tiles(path: Path, notes: list[str]) -> list[Box]:
 
 def _name(home: Path, path: Path, tile: int) -> str:
     return f"{path.relative_to(home).as_posix()}#{tile:02}"
-
-
-def _walk(folder: Path) -> list[Path]:
-    return images.walk(folder) if folder.is_dir() else []

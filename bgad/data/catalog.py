@@ -22,6 +22,7 @@ from bgad.errors import DataError
 
 __all__ = ["DATASETS", "Entry", "Row", "categories", "default_root", "entry", "find", "inventory", "load", "table"]
 
+INSTALLED = "installed package"
 DEPTH = 4  # folders that an archive may put around the set: elpv-dataset-master/src/elpv_dataset/data
 
 
@@ -42,6 +43,7 @@ class Row:
 
     entry: Entry
     place: Path | None
+    where: str = ""  # the same, for people: below the root, or the installed package
     found: list[Found] = field(default_factory=list)
     missing: list[str] = field(default_factory=list)  # categories
     problem: str = ""  # a folder of that name that holds something else
@@ -96,6 +98,7 @@ def categories(name: str, root: str | Path | None = None) -> list[str]:
 def load(name: str, category: str = "", root: str | Path | None = None) -> Dataset:
     """The samples of one category, with notes on everything that is missing or was not understood."""
     wanted, home = entry(name), find(name, root)
+    root = default_root() if root is None else Path(root)
     there = wanted.present(home)
     if wanted.categories and not category:
         raise DataError(f"{name} has several categories: choose from {', '.join(there)}")
@@ -115,7 +118,7 @@ def load(name: str, category: str = "", root: str | Path | None = None) -> Datas
         lacks = "normal images to learn from" if not learnable else "anomalous images"
         why = f" ({dataset.notes[0]})" if dataset.notes else ""
         raise DataError(f"{dataset.root}: no {lacks}: {wanted.title} is only half there{why}; expected {wanted.layout}")
-    notes = dataset.notes + _gaps(wanted, category, dataset)
+    notes = _other_copy(wanted, _search(wanted, root)[1]) + dataset.notes + _gaps(wanted, category, dataset)
     counts = wanted.count(home) if wanted.count else (normal, anomalous, normal + anomalous)
     return replace(dataset, notes=notes + _incomplete(wanted, category, counts))
 
@@ -145,7 +148,7 @@ def _on_disk(row: Row) -> str:
         normal, anomalous = (sum(getattr(found, kind) for found in row.found) for kind in ("normal", "anomalous"))
         counts = f"{normal} normal, {anomalous} anomalous"
     whole = len(row.found) + len(row.missing)
-    lines = [(f"{len(row.found)} of {whole} categories: " if row.entry.categories else "") + counts]
+    lines = [row.where, (f"{len(row.found)} of {whole} categories: " if row.entry.categories else "") + counts]
     if row.missing:
         lines.append(f"missing: {some(row.missing, 20)}")
     for found in row.found:
@@ -157,22 +160,23 @@ def _row(wanted: Entry, root: Path) -> Row:
     home, strange = _search(wanted, root)
     if home is None:
         return Row(wanted, None, problem=_wrong(wanted, strange) if strange else "")
+    where = f"{home.relative_to(root).as_posix()}/" if home.is_relative_to(root) else INSTALLED
     there = wanted.present(home)
     missing = [category for category in wanted.categories if category not in there]
     found = []
     for category in there:
         try:
-            notes: list[str] = []
+            notes = _other_copy(wanted, strange)
             if wanted.count:
                 counts = wanted.count(home)
             else:
                 dataset = wanted.read(home, category)
                 counts = (*_labels(dataset), len(dataset.samples))
-                notes = dataset.notes + _gaps(wanted, category, dataset)
+                notes += dataset.notes + _gaps(wanted, category, dataset)
             found.append(Found(category, *counts, notes + _incomplete(wanted, category, counts)))
         except DataError as error:
             found.append(Found(category, None, None, 0, [str(error)]))
-    return Row(wanted, home, found, missing)
+    return Row(wanted, home, where, found, missing)
 
 
 def _labels(dataset: Dataset) -> tuple[int, int]:
@@ -209,7 +213,7 @@ def _plain(name: str) -> str:
 
 
 def _search(wanted: Entry, root: Path) -> tuple[Path | None, Path | None]:
-    """Where the set is; if nowhere, a folder that has its name but not its layout."""
+    """Where the set is; if not below the root, also a folder there that has its name but not its layout."""
     places = sorted(
         (folder for folder in subfolders(root) if _plain(folder.name) in wanted.folders),
         key=lambda folder: wanted.folders.index(_plain(folder.name)),
@@ -217,8 +221,12 @@ def _search(wanted: Entry, root: Path) -> tuple[Path | None, Path | None]:
     for place, depth in [(root, 0), *((place, DEPTH) for place in places)]:
         if home := _home(wanted, place, depth):
             return home, None
-    home = _installed(wanted)
-    return home, None if home or not places else places[0]
+    return _installed(wanted), places[0] if places else None
+
+
+def _other_copy(wanted: Entry, strange: Path | None) -> list[str]:
+    """For a set that is read although a folder of its name is not it."""
+    return [f"the {INSTALLED} is read, because {_wrong(wanted, strange)}"] if strange else []
 
 
 def _wrong(wanted: Entry, place: Path) -> str:

@@ -37,8 +37,8 @@ def visa(home: Path, category: str) -> Dataset:
         return mvtec(home, category)
     file = home / "split_csv" / "1cls.csv"
     root = home / category
-    pictures = {path.relative_to(home).as_posix(): path for path in _walk(root / "Data" / "Images")}
-    masks = {path.relative_to(home).as_posix(): path for path in _walk(root / "Data" / "Masks")}
+    pictures = {path.relative_to(home).as_posix(): path for path in walk(root / "Data" / "Images")}
+    masks = {path.relative_to(home).as_posix(): path for path in walk(root / "Data" / "Masks")}
     samples: list[Sample] = []
     absent: list[str] = []
     listed: set[str] = set()
@@ -75,7 +75,7 @@ def ksdd2(home: Path) -> Dataset:
     pairs: list[tuple[str, Path, Path]] = []
     notes: list[str] = []
     for split in ("train", "test"):
-        found = _walk(home / split)
+        found = walk(home / split)
         copies = [path for path in found if "(copy)" in path.stem]
         rest = {path.stem: path for path in found if path not in set(copies)}
         alone = [path.name for stem, path in rest.items() if not stem.endswith("_GT") and f"{stem}_GT" not in rest]
@@ -102,7 +102,7 @@ def ksdd2(home: Path) -> Dataset:
 
 def ksdd2_size(home: Path) -> int:
     """How many images have a GT file beside them; which of them are normal is in those files."""
-    found = [path for split in ("train", "test") for path in _walk(home / split)]
+    found = [path for split in ("train", "test") for path in walk(home / split)]
     return sum(path.stem.endswith("_GT") for path in found)
 
 
@@ -119,7 +119,7 @@ def magnetic_tile(home: Path) -> Dataset:
         if not folder.name.startswith("MT_"):
             continue
         defect = folder.name.removeprefix("MT_")
-        found = _walk(folder / "Imgs")
+        found = walk(folder / "Imgs")
         masks = {path.with_suffix(""): path for path in found if path.suffix.lower() == ".png"}
         pictures = [path for path in found if path.suffix.lower() in (".jpg", ".jpeg")]
         for path in pictures:
@@ -162,7 +162,7 @@ def brainmri(home: Path) -> Dataset:
     samples = [
         Sample(path, path.relative_to(home).as_posix(), label, defect)
         for folder, label, defect in (("no", 0, GOOD), ("yes", 1, "tumor"))
-        for path in _walk(home / folder)
+        for path in walk(home / folder)
     ]
     return Dataset("brainmri", home, samples, "catalog")
 
@@ -170,7 +170,7 @@ def brainmri(home: Path) -> Dataset:
 def headct(home: Path) -> Dataset:
     """labels.csv (id, hemorrhage) and head_ct/NNN.png, which the download has in a second folder of that name."""
     file = home / "labels.csv"
-    pictures = {path.stem.lstrip("0") or "0": path for path in _walk(home / "head_ct")}
+    pictures = {path.stem.lstrip("0") or "0": path for path in walk(home / "head_ct")}
     samples: list[Sample] = []
     absent: list[str] = []
     for number, row in _table(file, ("id", "hemorrhage")):
@@ -192,7 +192,8 @@ def _bare(samples: list[Sample]) -> list[str]:
     return [f"anomaly without a mask: {some(bare)}"] if bare and any(s.mask for s in samples) else []
 
 
-def _walk(folder: Path) -> list[Path]:
+def walk(folder: Path) -> list[Path]:
+    """The images at or below a folder; none where there is no such folder."""
     return images.walk(folder) if folder.is_dir() else []
 
 
