@@ -28,7 +28,7 @@ from bgad.data.samples import read, read_mask
 from bgad.data.split import Split, holdout_size, make_split
 from bgad.detector import Detector, ImageLevel, ScoringModel, pool, weights
 from bgad.errors import BgadError, ConfigError, DataError, ModelError, OutputError
-from bgad.features import Features, chunks
+from bgad.features import Features, Index, chunks
 from bgad.material import PUSHING, RECIPE, Material, gather, pseudo_count
 from bgad.modelfile import Card
 from bgad.outputs import write_whole
@@ -37,6 +37,7 @@ from bgad.trainer import CHECKPOINT, LOG, PhaseOne, Trainer
 from bgad.types import FloatArray, Sample
 
 MAX_BAD = 10  # broken images that are skipped before training gives up
+ASIDE, MIN_ASIDE = 64, 32
 DIRECTION_IMAGES = 300  # training normals that a direction towards known anomalies is measured on
 BOUNDARY_IMAGES = 64  # training normals whose maps give the edge of normal in map units
 PHASE_TWO: dict[str, tuple[str, ...]] = {  # what of the recipe only phase 2 or scoring looks at
@@ -309,9 +310,11 @@ def fit(
     watch: Callable[[Trainer, dict[str, float]], None] | None = None,
 ) -> Detector:
     """Train the model on ready features and calibrate it; the detector's card is complete but written nowhere."""
+    aside = _aside(material.normals.count) if model.image is not None else np.zeros(0, np.int64)
+    learnt = np.setdiff1d(np.arange(material.normals.count), aside)
     trainer = Trainer(
         model,
-        material.normals,
+        material.normals.select(learnt),
         material.anomalies,
         work=job.work,
         device=job.device,
@@ -322,7 +325,17 @@ def fit(
     if resume and trainer.restore():
         console.say(f"going on from step {trainer.step} of {trainer.schedule.steps}")
     trainer.run()
-    return _finish(job, model, material, trainer)
+    return _finish(job, model, material, trainer, aside if len(aside) else learnt)
+
+
+def _aside(count: int) -> Index:
+    """Every eighth of the training normals, 64 at most: the flows do not learn them, so they tell how the map scores
+    normals that it has not seen. Few normals are all learnt.
+
+    >>> len(_aside(31)), len(_aside(59)), len(_aside(5000))
+    (0, 7, 64)
+    """
+    return np.linspace(0, count - 1, min(ASIDE, count // 8) if count >= MIN_ASIDE else 0).round().astype(np.int64)
 
 
 def _fit_image_level(model: ScoringModel, level: ImageLevel, material: Material) -> None:
@@ -353,8 +366,9 @@ def _fit_image_level(model: ScoringModel, level: ImageLevel, material: Material)
         level.set_direction(place, image_level.fit_map(normals.rows(i, some), bad, cells))
 
 
-def _finish(job: Job, model: ScoringModel, material: Material, trainer: Trainer) -> Detector:
-    """Constants of the training normals, scores of the held-out ones, and the card."""
+def _finish(job: Job, model: ScoringModel, material: Material, trainer: Trainer, aside: Index) -> Detector:
+    """Constants of the training normals (those of the map's score from the ones set `aside`), scores of the held-out
+    ones, and the card."""
     config, dataset, split = model.config, job.dataset, job.split
     constants = trainer.constants()
     for level, constant in zip(trainer.levels, constants, strict=True):
@@ -364,7 +378,8 @@ def _finish(job: Job, model: ScoringModel, material: Material, trainer: Trainer)
         _fit_image_level(model, model.image, material)
     step = max(1, len(split.train) // BOUNDARY_IMAGES)
     some = split.train[::step][:BOUNDARY_IMAGES]
-    with console.bar("calibrating", len(split.calibration) + len(some)) as bar:
+    apart = [split.train[i] for i in (aside if len(aside) <= ASIDE else aside[:: len(aside) // ASIDE])]
+    with console.bar("calibrating", len(split.calibration) + len(some) + len(apart)) as bar:
 
         def run(samples: list[Sample]) -> list[tuple[float, FloatArray]]:
             found = []
@@ -375,7 +390,7 @@ def _finish(job: Job, model: ScoringModel, material: Material, trainer: Trainer)
 
         normal_maps = np.stack([anomaly for _, anomaly in run(some)])
         edge = float(np.quantile(normal_maps, 1 - config.loss.beta))
-        plain = pool(torch.from_numpy(normal_maps), config.score.top_share)
+        plain = pool(torch.from_numpy(np.stack([anomaly for _, anomaly in run(apart)])), config.score.top_share)
         spread = plain.std(correction=0).clamp(min=1e-3 * float(plain.abs().mean()) + 1e-6)
         model.map_constants.copy_(torch.stack([plain.mean(), spread]))
         held_out = [score for score, _ in run(split.calibration)]

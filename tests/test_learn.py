@@ -19,7 +19,7 @@ from conftest import SIZE, picture, tiny_config, write_set
 from PIL import Image
 from tensorboard.backend.event_processing.event_accumulator import EventAccumulator
 
-from bgad import backbone, image_level, images, load, material, modelfile, train
+from bgad import backbone, image_level, images, learn, load, material, modelfile, train
 from bgad.cli import main
 from bgad.config import Config, from_dict, to_toml
 from bgad.data import folders
@@ -644,3 +644,24 @@ def test_a_folder_in_the_way_is_not_deleted(data_set: Path, tmp_path: Path) -> N
     with pytest.raises(OutputError, match="is in the way and is not ours"):
         train(data_set, tmp_path / "x.bgad", config=tiny_config(), known=4, device="cpu")
     assert (other / "precious.txt").read_text() == "mine"
+
+
+def test_the_map_is_measured_on_normals_that_the_flows_have_not_learnt(
+    data_set: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """19 normals are few: with a lower limit, two of them are set aside."""
+    monkeypatch.setattr(learn, "MIN_ASIDE", 16)
+    learnt: list[list[int]] = []
+    run = Trainer.run
+
+    def watched(self: Trainer) -> None:
+        learnt.append(self.normals.index.tolist())
+        run(self)
+
+    monkeypatch.setattr(Trainer, "run", watched)
+    detector = train(data_set, tmp_path / "plate.bgad", config=tiny_config(), known=4, device="cpu")
+    assert learnt == [list(range(1, 18))]  # the first and the last are set aside
+    names = [i["name"] for i in detector.card.split["images"] if i["role"] == "train"]
+    maps = np.stack([detector.score(data_set / names[i]).map for i in (0, 18)])
+    scores = pool(torch.from_numpy(maps), detector.model.config.score.top_share).numpy()
+    assert detector.model.map_constants.tolist() == pytest.approx([scores.mean(), scores.std()], rel=1e-3)
