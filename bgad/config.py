@@ -120,7 +120,7 @@ class TrainConfig:
 
     steps: int = 800  # phase 1: normals only
     push_steps: int = 400  # phase 2: boundary guided
-    passes: int = 150  # most times that phase 1 shows an image: few normals shorten both phases; 0: no limit
+    passes: int = 0  # most times that phase 1 shows an image, fewer steps in both phases; 0: no limit
     epochs: int = 0  # instead of steps: passes over all features of all normals, both phases together
     push_start: float = 0.04  # with epochs: the share of the schedule that is phase 1
     images: int = 32
@@ -149,9 +149,9 @@ class ScoreConfig:
     """From log-likelihood maps to one map and one score."""
 
     fusion: str = "boundary"  # how far beyond the boundary; "standard": in deviations; "probability": the paper's
-    level_power: float = 2.0  # a level counts by its stride to this power; 0: all alike
+    level_power: float = 1.0  # a level counts by its stride to this power; 0: all alike
     top_share: float = 0.01  # image score: mean of the highest share of the map; 0: the maximum
-    image_weight: float = 1.5  # of the image as a whole beside its map
+    image_weight: float = 1.0  # of the image as a whole beside its map
     known_weight: float = 0.5  # of each direction towards the known anomalies in it; 0 switches them off
 
     def check(self) -> None:
