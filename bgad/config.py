@@ -149,9 +149,10 @@ class ScoreConfig:
     """From log-likelihood maps to one map and one score."""
 
     fusion: str = "boundary"  # how far beyond the boundary; "standard": in deviations; "probability": the paper's
-    level_power: float = 1.0  # a level counts by its stride to this power; 0: all alike
+    level_power: float = 0.5  # a level counts by its stride to this power; 0: all alike
     top_share: float = 0.01  # image score: mean of the highest share of the map; 0: the maximum
-    image_weight: float = 1.0  # of the image as a whole beside its map
+    image_weight: float = 0.5  # of the image as a whole beside its map
+    trust: float = 4.0  # in each known anomaly, where it says that levels and image should count otherwise; 0: none
     known_weight: float = 0.5  # of each direction towards the known anomalies in it; 0 switches them off
 
     def check(self) -> None:
@@ -163,6 +164,7 @@ class ScoreConfig:
         _need(0 <= self.level_power <= 4, "score.level_power", "0 to 4")
         _need(0 <= self.top_share <= 1, "score.top_share", "0 to 1")
         _need(self.image_weight >= 0, "score.image_weight", "0 or more")
+        _need(self.trust >= 0, "score.trust", "0 or more")
         _need(self.known_weight >= 0, "score.known_weight", "0 or more")
 
 
@@ -215,7 +217,7 @@ PRESETS: dict[str, Config] = {
             warmup=0.08,  # two meta epochs of 25
             clip=0.0,
         ),
-        score=ScoreConfig(fusion="probability", level_power=0.0, top_share=0.0),
+        score=ScoreConfig(fusion="probability", level_power=0.0, top_share=0.0, trust=0.0),
     ),
 }
 

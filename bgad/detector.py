@@ -16,7 +16,7 @@ from torch import Tensor, nn
 from bgad import backbone as backbones
 from bgad import device as devices
 from bgad import image_level, modelfile
-from bgad.config import OLDER, BackboneConfig, Config, ScoreConfig, from_dict
+from bgad.config import OLDER, Config, from_dict
 from bgad.errors import BgadError
 from bgad.features import Features, chunks
 from bgad.flow import ConditionalFlow, position_encoding
@@ -24,7 +24,7 @@ from bgad.modelfile import Card
 from bgad.scorer import BATCH, BaseScorer, Shape
 from bgad.types import FloatArray, Scores
 
-SHARPNESS = 4.0  # of the step from inside to outside, per unit of log p / d
+SHARPNESS = 3.0  # of the step from inside to outside, per unit of log p / d
 TAIL = 0.02
 AHEAD = 8  # batches of features that may be scored before they are asked for
 FLOW_FILE, BACKBONE_FILE = "flow.safetensors", "backbone.safetensors"
@@ -32,12 +32,16 @@ FLOW_FILE, BACKBONE_FILE = "flow.safetensors", "backbone.safetensors"
 
 @dataclass(frozen=True)
 class LevelConstants:
-    """What scoring needs to know of a level's training normals, in units of log p / d."""
+    """What scoring needs to know of a level's normals, in units of log p / d."""
 
     centre: float  # mean
     spread: float  # standard deviation
     highest: float
     boundary: float  # b_n
+
+    def values(self) -> tuple[float, ...]:
+        """As a level keeps them."""
+        return self.centre, self.spread, self.highest, self.boundary
 
 
 class Level(nn.Module):
@@ -65,7 +69,7 @@ class Level(nn.Module):
 
     def set_constants(self, c: LevelConstants) -> None:
         """Fix what fusion uses."""
-        self.constants.copy_(torch.tensor([c.centre, c.spread, c.highest, c.boundary]))
+        self.constants.copy_(torch.tensor(c.values()))
 
 
 class ImageLevel(nn.Module):
@@ -132,6 +136,7 @@ class ScoringModel(nn.Module):
     """From pixels to map and score; the one scoring path that training, evaluation and export share."""
 
     map_constants: Tensor  # mean and spread of the map's scores over training normals
+    mix: Tensor  # share of each level in the map, then the weight of the image as a whole
 
     def __init__(self, config: Config, backbone: backbones.Backbone) -> None:
         super().__init__()
@@ -146,6 +151,7 @@ class ScoringModel(nn.Module):
         self.summed = [backbone.strides.index(s) for s in config.backbone.summary]
         self.image = ImageLevel([backbone.channels[i] for i in self.summed]) if self.summed else None
         self.register_buffer("map_constants", torch.tensor([0.0, 1.0]))
+        self.register_buffer("mix", torch.tensor(default_mix(config)))
 
     def head(self, features: Sequence[Tensor]) -> tuple[Tensor, Tensor, list[Tensor]]:
         """Feature rows of each stride (B, h * w, C), the flows' first -> what `forward` gives."""
@@ -153,7 +159,7 @@ class ScoringModel(nn.Module):
         rows = features[: len(levels)]
         log_p = [level(x).unflatten(1, level.grid) for level, x in zip(levels, rows, strict=True)]
         constants = [level.constants for level in levels]
-        anomaly = fuse(log_p, constants, self.config.backbone, self.config.score)
+        anomaly = fuse(log_p, constants, self.mix[:-1], self.config.backbone.size, self.config.score.fusion)
         score = pool(anomaly, self.config.score.top_share)
         if self.image is not None:
             score = (score - self.map_constants[0]) / self.map_constants[1] + self._whole(self.image, features)
@@ -161,43 +167,53 @@ class ScoringModel(nn.Module):
 
     def _whole(self, image: ImageLevel, features: Sequence[Tensor]) -> Tensor:
         """What the image as a whole adds to the score of its map."""
-        config = self.config.score
         distance, beyond = image([features[i] for i in self.summed])
+        return self.mix[-1] * self.whole(distance, beyond)
+
+    def whole(self, distance: Tensor, beyond: Tensor) -> Tensor:
+        """Distance (B,) and places along the directions (B, D) -> how strange the images are as a whole (B,)."""
         if self.config.loss.method != "bgad-full-push":  # which knows no boundary
             beyond = beyond.clamp(min=0.0)
-        return config.image_weight * (distance + config.known_weight * beyond.sum(1))  # type: ignore[no-any-return]
+        return distance + self.config.score.known_weight * beyond.sum(1)
 
     def forward(self, pixels: Tensor) -> tuple[Tensor, Tensor, list[Tensor]]:
         """Pixels (B, S, S, 3) -> image scores (B,), anomaly maps (B, S, S), log-likelihoods of each level."""
         return self.head([features.flatten(2).transpose(1, 2) for features in self.backbone(pixels)])
 
 
-def fuse(log_p: list[Tensor], constants: list[Tensor], backbone: BackboneConfig, config: ScoreConfig) -> Tensor:
-    """One anomaly map (B, size, size), the mean over the levels weighted by a power of their strides; higher is
-    stranger. Coarse levels see more of the surroundings, fine ones have more freak features.
+def default_mix(config: Config) -> list[float]:
+    """Where no known anomaly says otherwise: levels by a power of their strides, the image as a whole by its weight."""
+    powers = [stride**config.score.level_power for stride in config.backbone.strides]
+    return [*(power / sum(powers) for power in powers), config.score.image_weight]
+
+
+def strangeness(log_p: Tensor, constants: Tensor, fusion: str) -> Tensor:
+    """Of each feature of a level, comparable between levels; higher is stranger.
 
     `boundary`: a sigmoid of how far a feature lies beyond its level's boundary b_n: 0 well inside, 1/2 on the
     boundary, about 1 far outside, so that one freak feature of one level cannot decide alone. A slow logarithm keeps
     the order of what lies far outside.
-    `standard`: how many standard deviations of the training normals below their mean.
-    `probability`: the paper's 1 - exp(log p), relative to the most likely training normal.
+    `standard`: how many standard deviations of the normals below their mean.
+    `probability`: the paper's 1 - exp(log p), relative to the most likely normal.
     """
-    size = backbone.size
-    shares = torch.tensor(backbone.strides, dtype=log_p[0].dtype, device=log_p[0].device) ** config.level_power
-    shares = shares / shares.sum()
-    maps = []
-    for values, constant, share in zip(log_p, constants, shares, strict=True):
-        centre, spread, highest, boundary = constant.unbind()
-        if config.fusion == "boundary":
-            beyond = boundary - values
-            strange = torch.sigmoid(SHARPNESS * beyond) + TAIL * torch.log1p(beyond.clamp(min=0.0))
-        elif config.fusion == "standard":
-            strange = (centre - values) / spread
-        else:
-            strange = 1 - torch.exp((values - highest).clamp(max=0.0))
-        up = F.interpolate(strange[:, None], size=(size, size), mode="bilinear", align_corners=False)
-        maps.append(share * up[:, 0])  # (B, size, size)
-    return torch.stack(maps).sum(0)
+    centre, spread, highest, boundary = constants.unbind()
+    if fusion == "boundary":
+        beyond = boundary - log_p
+        return torch.sigmoid(SHARPNESS * beyond) + TAIL * torch.log1p(beyond.clamp(min=0.0))
+    if fusion == "standard":
+        return (centre - log_p) / spread
+    return 1 - torch.exp((log_p - highest).clamp(max=0.0))
+
+
+def enlarge(maps: Tensor, size: tuple[int, int]) -> Tensor:
+    """Maps (B, h, w) at another size, smoothly."""
+    return F.interpolate(maps[:, None], size=size, mode="bilinear", align_corners=False)[:, 0]
+
+
+def fuse(log_p: list[Tensor], constants: list[Tensor], shares: Tensor, size: int, fusion: str) -> Tensor:
+    """One anomaly map (B, size, size): the strangeness of the levels, each by its share."""
+    levels = zip(log_p, constants, shares, strict=True)
+    return torch.stack([share * enlarge(strangeness(x, c, fusion), (size, size)) for x, c, share in levels]).sum(0)
 
 
 def pool(anomaly: Tensor, top_share: float) -> Tensor:
@@ -239,6 +255,7 @@ class Detector(BaseScorer):
         learnt = safetensors.torch.load_file(folder / FLOW_FILE)
         if card.data["format"] == 1:
             learnt = {f"levels.{key}": value for key, value in learnt.items()} | {"map_constants": model.map_constants}
+        learnt.setdefault("mix", model.mix)  # older models have the default one
         model.load_state_dict(learnt | {f"backbone.{key}": value for key, value in state.items()})
         return cls(model, card, devices.pick(device))
 

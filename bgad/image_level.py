@@ -40,6 +40,11 @@ class Direction:
     start: float
     spread: float  # of the normals, the unit of what lies beyond
 
+    def beyond(self, places: npt.NDArray[np.floating]) -> Array:
+        """How far beyond, of places along the direction."""
+        away: Array = (places.astype(np.float64) - self.start) / self.spread
+        return away
+
 
 @dataclass(frozen=True)
 class Whole:
@@ -109,56 +114,73 @@ def _gaussian(x: Array) -> _Gaussian:
     return _Gaussian(mean, np.linalg.solve(lower, np.diag(1 / std)))
 
 
-def fit_summary(
-    normals: npt.NDArray[np.floating], known: npt.NDArray[np.floating]
-) -> tuple[Whole, Direction | None] | None:
-    """From the summaries of training normals (n, V) and of known anomalies (k, V); None where there are few normals.
+class Summaries:
+    """The Gaussian of the normals' summaries (n, V).
 
     The normals are measured out of fold: those that a Gaussian was fitted to lie too close to it.
     """
-    x, bad = normals.astype(np.float64), known.astype(np.float64)
-    if len(x) < MIN_NORMALS:
-        return None
-    gaussian = _gaussian(x)
-    fold = np.arange(len(x)) % FOLDS
-    distances, places = np.empty(len(x)), np.zeros(len(x))
-    for k in range(FOLDS):
-        part = _gaussian(x[fold != k])
-        distances[fold == k] = part.distance(x[fold == k])
-        if len(bad):
-            places[fold == k] = (x[fold == k] - part.mean) @ part.direction(bad)
-    mean, whiten = gaussian.mean.astype(np.float32), gaussian.whiten.astype(np.float32)
-    whole = Whole(mean, whiten, float(distances.mean()), max(float(distances.std()), 1e-6))
-    if not len(bad):
-        return whole, None
-    towards = gaussian.direction(bad)
-    return whole, _direction(towards, places + gaussian.mean @ towards)
+
+    def __init__(self, normals: npt.NDArray[np.floating]) -> None:
+        self._x = normals.astype(np.float64)
+        self._fold = np.arange(len(self._x)) % FOLDS
+        self._all = _gaussian(self._x)
+        self._parts = [_gaussian(self._x[self._fold != k]) for k in range(FOLDS)]
+        distances = np.empty(len(self._x))
+        for k, part in enumerate(self._parts):
+            distances[self._fold == k] = part.distance(self._x[self._fold == k])
+        mean, whiten = self._all.mean.astype(np.float32), self._all.whiten.astype(np.float32)
+        self.whole = Whole(mean, whiten, float(distances.mean()), max(float(distances.std()), 1e-6))
+        self.normals = self._standard(distances)  # distances of the normals, in standard deviations
+
+    def distances(self, summaries: npt.NDArray[np.floating]) -> Array:
+        """Of other images, in standard deviations of the normals."""
+        return self._standard(self._all.distance(summaries.astype(np.float64)))
+
+    def _standard(self, distances: Array) -> Array:
+        standard: Array = (distances - self.whole.centre) / self.whole.spread
+        return standard
+
+    def direction(self, known: npt.NDArray[np.floating]) -> tuple[Direction, Array]:
+        """Towards known anomalies (k, V), and how far beyond it the normals lie."""
+        bad = known.astype(np.float64)
+        towards = self._all.direction(bad)
+        places = np.empty(len(self._x))
+        for k, part in enumerate(self._parts):
+            places[self._fold == k] = (self._x[self._fold == k] - part.mean) @ part.direction(bad)
+        places += self._all.mean @ towards
+        found = _direction(towards, places)
+        return found, found.beyond(places)
 
 
-def fit_map(normals: FloatArray, known: FloatArray, cells: Sequence[Index | None]) -> Direction:
-    """From feature rows of training normals (n, P, C) and of known anomalies (k, P, C).
+class Places:
+    """The covariance of the normals' features (n, P, C) at one stride."""
 
-    `cells` are the positions of each anomaly that show its defect, None where nobody marked it: then they are the
-    strangest ones, and after each round those that lie farthest along the direction found.
-    """
-    channels = normals.shape[2]
-    mean = normals.mean(axis=(0, 1), dtype=np.float64).astype(np.float32)
-    x = (normals - mean).reshape(-1, channels)  # (n * P, C)
-    covariance = (x.T @ x).astype(np.float64) / len(x)
-    ridge = RIDGE * np.trace(covariance) / channels + 1e-12
-    precision: Array = np.linalg.inv(covariance + ridge * np.eye(channels))
-    bad = (known - mean).astype(np.float64)
-    strange: Array = ((bad @ precision) * bad).sum(axis=2)
-    for _ in range(ROUNDS):
-        chosen = [own if own is not None else _highest(row) for own, row in zip(cells, strange, strict=True)]
-        defect: Array = np.mean([image[at].mean(axis=0) for image, at in zip(bad, chosen, strict=True)], axis=0)
-        towards: Array = precision @ defect
-        towards /= max(float(np.sqrt(defect @ towards)), 1e-12)
-        strange = bad @ towards
-        if all(own is not None for own in cells):
-            break
-    along = normals @ towards.astype(np.float32)  # (n, P)
-    return _direction(towards, peaks(along))
+    def __init__(self, normals: FloatArray) -> None:
+        channels = normals.shape[2]
+        self._normals = normals
+        self._mean = normals.mean(axis=(0, 1), dtype=np.float64).astype(np.float32)
+        x = (normals - self._mean).reshape(-1, channels)  # (n * P, C)
+        covariance = (x.T @ x).astype(np.float64) / len(x)
+        ridge = RIDGE * np.trace(covariance) / channels + 1e-12
+        self._precision: Array = np.linalg.inv(covariance + ridge * np.eye(channels))
+
+    def direction(self, known: FloatArray, cells: Sequence[Index | None]) -> Direction:
+        """Towards known anomalies (k, P, C).
+
+        `cells` are the positions of each anomaly that show its defect, None where nobody marked it: then they are the
+        strangest ones, and after each round those that lie farthest along the direction found.
+        """
+        bad = (known - self._mean).astype(np.float64)
+        strange: Array = ((bad @ self._precision) * bad).sum(axis=2)
+        for _ in range(ROUNDS):
+            chosen = [own if own is not None else _highest(row) for own, row in zip(cells, strange, strict=True)]
+            defect: Array = np.mean([image[at].mean(axis=0) for image, at in zip(bad, chosen, strict=True)], axis=0)
+            towards: Array = self._precision @ defect
+            towards /= max(float(np.sqrt(defect @ towards)), 1e-12)
+            strange = bad @ towards
+            if all(own is not None for own in cells):
+                break
+        return _direction(towards, peaks(self._normals @ towards.astype(np.float32)))
 
 
 def peaks(along: npt.NDArray[np.floating]) -> npt.NDArray[np.floating]:

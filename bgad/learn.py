@@ -17,7 +17,7 @@ from pathlib import Path
 import numpy as np
 import torch
 
-from bgad import __version__, console, image_level, images, modelfile, pseudo
+from bgad import __version__, console, images, modelfile, pseudo
 from bgad import backbone as backbones
 from bgad import device as devices
 from bgad.boundary import NORMALISER, abnormal_boundary
@@ -26,19 +26,17 @@ from bgad.config import Config, PseudoConfig, ScoreConfig, to_dict
 from bgad.data import folders, resolve
 from bgad.data.samples import read, read_mask
 from bgad.data.split import Split, holdout_size, make_split
-from bgad.detector import Detector, ImageLevel, ScoringModel, pool, weights
+from bgad.detector import Detector, ScoringModel, pool, weights
 from bgad.errors import BgadError, ConfigError, DataError, ModelError, OutputError
-from bgad.features import Features, Index, chunks
 from bgad.material import PUSHING, RECIPE, Material, gather, pseudo_count
 from bgad.modelfile import Card
 from bgad.outputs import write_whole
 from bgad.scorer import Shape
 from bgad.trainer import CHECKPOINT, LOG, PhaseOne, Trainer
 from bgad.types import FloatArray, Sample
+from bgad.weighing import Weighing
 
 MAX_BAD = 10  # broken images that are skipped before training gives up
-ASIDE, MIN_ASIDE = 64, 32
-DIRECTION_IMAGES = 300  # training normals that a direction towards known anomalies is measured on
 BOUNDARY_IMAGES = 64  # training normals whose maps give the edge of normal in map units
 PHASE_TWO: dict[str, tuple[str, ...]] = {  # what of the recipe only phase 2 or scoring looks at
     "loss": (
@@ -310,75 +308,37 @@ def fit(
     watch: Callable[[Trainer, dict[str, float]], None] | None = None,
 ) -> Detector:
     """Train the model on ready features and calibrate it; the detector's card is complete but written nowhere."""
-    aside = _aside(material.normals.count) if model.image is not None else np.zeros(0, np.int64)
-    learnt = np.setdiff1d(np.arange(material.normals.count), aside)
+    weighing = Weighing(model, material)
     trainer = Trainer(
         model,
-        material.normals.select(learnt),
+        weighing.learnt,
         material.anomalies,
         work=job.work,
         device=job.device,
         run_key=job.key,
         phase_one=phase_one,
+        before_push=weighing.weigh,  # the flows have seen no anomaly yet
         watch=watch,
     )
     if resume and trainer.restore():
         console.say(f"going on from step {trainer.step} of {trainer.schedule.steps}")
     trainer.run()
-    return _finish(job, model, material, trainer, aside if len(aside) else learnt)
+    if not trainer.anomalies or trainer.schedule.push_at >= trainer.schedule.steps:
+        weighing.weigh(trainer)  # and now neither, but they have learnt more
+    return _finish(job, model, material, trainer, weighing)
 
 
-def _aside(count: int) -> Index:
-    """Every eighth of the training normals, 64 at most: the flows do not learn them, so they tell how the map scores
-    normals that it has not seen. Few normals are all learnt.
-
-    >>> len(_aside(31)), len(_aside(59)), len(_aside(5000))
-    (0, 7, 64)
-    """
-    return np.linspace(0, count - 1, min(ASIDE, count // 8) if count >= MIN_ASIDE else 0).round().astype(np.int64)
-
-
-def _fit_image_level(model: ScoringModel, level: ImageLevel, material: Material) -> None:
-    """From the normals and the real known anomalies."""
-    normals = material.normals
-    known = next((group for group in material.anomalies if not group.pseudo), None)
-
-    def summaries(features: Features) -> FloatArray:
-        parts = [np.arange(part.start, part.stop) for part in chunks(features.count, 16)]
-        rows = ([torch.from_numpy(features.rows(i, part)) for i in model.summed] for part in parts)
-        return np.concatenate([level.summarise(maps).numpy() for maps in rows])
-
-    found = image_level.fit_summary(
-        summaries(normals), summaries(known.store) if known else level.mean[None][:0].cpu().numpy()
-    )
-    if found is None:
-        console.warn(f"{normals.count} normals are too few to judge an image as a whole: only its map counts")
-        return
-    whole, direction = found
-    level.set_whole(whole)
-    if known is None or direction is None:
-        return
-    level.set_direction(0, direction)
-    some = np.linspace(0, normals.count - 1, min(normals.count, DIRECTION_IMAGES)).round().astype(np.int64)
-    for place, i in enumerate(model.summed, start=1):
-        cells = [own if marked else None for own, marked in zip(known.cells[i], known.marked, strict=True)]
-        bad = known.store.rows(i, np.arange(known.store.count))
-        level.set_direction(place, image_level.fit_map(normals.rows(i, some), bad, cells))
-
-
-def _finish(job: Job, model: ScoringModel, material: Material, trainer: Trainer, aside: Index) -> Detector:
-    """Constants of the training normals (those of the map's score from the ones set `aside`), scores of the held-out
-    ones, and the card."""
+def _finish(job: Job, model: ScoringModel, material: Material, trainer: Trainer, weighing: Weighing) -> Detector:
+    """Constants of training normals (those that were set aside, where there are some), scores of the held-out ones,
+    and the card."""
     config, dataset, split = model.config, job.dataset, job.split
-    constants = trainer.constants()
+    constants = trainer.constants(weighing.unseen)
     for level, constant in zip(trainer.levels, constants, strict=True):
         level.set_constants(constant)
     model.eval()
-    if model.image is not None:
-        _fit_image_level(model, model.image, material)
     step = max(1, len(split.train) // BOUNDARY_IMAGES)
     some = split.train[::step][:BOUNDARY_IMAGES]
-    apart = [split.train[i] for i in (aside if len(aside) <= ASIDE else aside[:: len(aside) // ASIDE])]
+    apart = [split.train[i] for i in weighing.sample_index]
     with console.bar("calibrating", len(split.calibration) + len(some) + len(apart)) as bar:
 
         def run(samples: list[Sample]) -> list[tuple[float, FloatArray]]:
@@ -417,6 +377,7 @@ def _finish(job: Job, model: ScoringModel, material: Material, trainer: Trainer,
         "levels": [
             {
                 "stride": stride,
+                "share": share,
                 "channels": level.flow.channels,
                 "grid": list(level.grid),
                 "centre": c.centre,
@@ -425,8 +386,11 @@ def _finish(job: Job, model: ScoringModel, material: Material, trainer: Trainer,
                 "boundary": c.boundary,
                 "abnormal_boundary": abnormal_boundary(c.boundary / NORMALISER, config.loss.tau) * NORMALISER,
             }
-            for stride, level, c in zip(config.backbone.strides, trainer.levels, constants, strict=True)
+            for stride, level, c, share in zip(
+                config.backbone.strides, trainer.levels, constants, model.mix.tolist(), strict=False
+            )
         ],
+        "image_weight": float(model.mix[-1]) if model.image is not None else None,
         "boundary": edge,
         "centre": float(normal_maps.mean()),
         "calibration": {

@@ -148,6 +148,7 @@ class Trainer:
         device: torch.device,
         run_key: str,
         phase_one: PhaseOne | None = None,
+        before_push: Callable[[Trainer], None] | None = None,
         watch: Callable[[Trainer, dict[str, float]], None] | None = None,
     ) -> None:
         self.config: Config = model.config
@@ -156,7 +157,7 @@ class Trainer:
         self.model, self.normals = model, normals
         self.anomalies = anomalies if self.instance_share else [g for group in anomalies for g in group.only_marked()]
         self.work, self.device, self.run_key, self.watch = work, device, run_key, watch
-        self.phase_one = phase_one
+        self.phase_one, self.before_push = phase_one, before_push
         self.levels: list[Level] = list(model.levels)  # type: ignore[arg-type]
         self.schedule = Schedule.plan(self.config.train, normals.count, len(self.levels[0].position))
         self.optimisers = self._fresh_optimisers()
@@ -214,6 +215,8 @@ class Trainer:
     def _one_step(self, step: int) -> dict[str, float]:
         if step == self.schedule.push_at and self.config.train.push_lr:
             self.optimisers = self._fresh_optimisers()
+        if step == self.schedule.push_at and self.anomalies and self.before_push is not None:
+            self.before_push(self)
         pushing = step >= self.schedule.push_at and self.config.loss.method != "nfad"
         if pushing and not self._started:
             self._start_boundaries()
@@ -296,15 +299,16 @@ class Trainer:
         def choose(i: int) -> None:
             for group in self._unmarked():
                 unmarked = np.flatnonzero(~np.array(group.marked))
-                for image, log_p in zip(unmarked, self._log_p(group.store, i, unmarked), strict=True):
+                for image, log_p in zip(unmarked, self.log_p(group.store, i, unmarked), strict=True):
                     count = max(1, round(self.instance_share * len(log_p)))
                     group.cells[i][image] = np.argpartition(log_p, count - 1)[:count].astype(np.int64)
 
         self.workers.each(choose)
 
-    def _log_p(self, store: Features, i: int, chosen: Index) -> FloatArray:
-        """log p / d of every position of the chosen images, (images, positions)."""
+    def log_p(self, store: Features, i: int, chosen: Index | None = None) -> FloatArray:
+        """log p / d of every position of the chosen images, or of all, (images, positions)."""
         level = self.levels[i]
+        chosen = np.arange(store.count) if chosen is None else chosen
         with torch.inference_mode():
             parts = [
                 level(torch.from_numpy(store.rows(i, chosen[part])).to(self.device)).cpu().numpy()
@@ -312,26 +316,21 @@ class Trainer:
             ]
         return np.concatenate(parts)
 
-    def whole_set(self, i: int) -> FloatArray:
+    def whole_set(self, i: int, normals: Features | None = None) -> FloatArray:
         """log p / d of all normal features at a level, flat; an even pick of images where there are very many."""
-        count = min(self.normals.count, WHOLE_SET_IMAGES)
-        chosen = np.linspace(0, self.normals.count - 1, count).round().astype(np.int64)
-        return self._log_p(self.normals, i, chosen).ravel()
+        normals = normals or self.normals
+        count = min(normals.count, WHOLE_SET_IMAGES)
+        return self.log_p(normals, i, np.linspace(0, normals.count - 1, count).round().astype(np.int64)).ravel()
 
-    def constants(self) -> list[LevelConstants]:
-        """What the finished model must remember of its training normals."""
-        found = []
-        for values in self.workers.each(self.whole_set):
-            log_p = values.astype(np.float64)
-            found.append(
-                LevelConstants(
-                    float(log_p.mean()),
-                    float(max(log_p.std(), 1e-6)),
-                    float(log_p.max()),
-                    normal_boundary(log_p, self.config.loss.beta),
-                )
-            )
-        return found
+    def constants(self, normals: Features | None = None) -> list[LevelConstants]:
+        """What the model must remember of these normals, or of those that it learns."""
+        return [self.constants_of(x) for x in self.workers.each(lambda i: self.whole_set(i, normals))]
+
+    def constants_of(self, log_p: FloatArray) -> LevelConstants:
+        """What a level must remember of normals with these log p / d."""
+        x = log_p.astype(np.float64)
+        boundary = normal_boundary(x, self.config.loss.beta)
+        return LevelConstants(float(x.mean()), float(max(x.std(), 1e-6)), float(x.max()), boundary)
 
     def save(self, rows: list[dict[str, float]]) -> None:
         """Append the log and replace the checkpoint, atomically."""
@@ -352,6 +351,7 @@ class Trainer:
         for i, optimiser in enumerate(self.optimisers):
             for number, state in optimiser.state_dict()["state"].items():
                 tensors |= {f"adam.{i}.{number}.{key}": torch.as_tensor(value) for key, value in state.items()}
+        tensors["mix"] = self.model.mix
         for i, boundary in enumerate(self.boundaries):
             tensors[f"window.{i}"] = torch.from_numpy(boundary.window[: boundary.filled].copy())
         note |= {
@@ -409,6 +409,8 @@ class Trainer:
         for group, cells in zip(self._unmarked() if note["started"] else [], note["cells"], strict=True):
             group.cells = [[np.array(c, np.int64) for c in level] for level in cells]
         self.step, self.seconds, self._started = note["step"], note["seconds"], note["started"]
+        if self.step > self.schedule.push_at:  # before, it is not decided; the file may come from another recipe
+            self.model.mix.copy_(tensors["mix"])
         self.seconds_before = self.seconds
         return note
 

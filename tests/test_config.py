@@ -69,6 +69,7 @@ def test_unknown_key_names_the_nearest() -> None:
         ("score.top_share=2", "0 to 1"),
         ("score.level_power=-1", "score.level_power must be 0 to 4"),
         ("score.image_weight=-0.1", "score.image_weight must be 0 or more"),
+        ("score.trust=-1.0", "score.trust must be 0 or more"),
         ("score.known_weight=-0.1", "score.known_weight must be 0 or more"),
         ("seed=-1", "seed must be 0 or more"),
     ],

@@ -11,8 +11,8 @@ import torch
 from conftest import SIZE, picture
 
 from bgad import images, load, modelfile
-from bgad.config import BackboneConfig, ScoreConfig
-from bgad.detector import Detector, fuse, pool, weights
+from bgad.config import Config, ScoreConfig
+from bgad.detector import Detector, default_mix, fuse, pool, weights
 from bgad.errors import BgadError, ConfigError, ImageError, ModelError
 from bgad.types import ImageLike, Scores
 
@@ -131,9 +131,9 @@ def test_levels_fuse_to_map_and_score(
     scores = detector.score(data_set / name)
     constants = [torch.tensor([c["centre"], c["spread"], c["highest"], c["boundary"]]) for c in detector.card.levels]
     config = detector.model.config.score
-    anomaly = fuse(
-        [torch.from_numpy(level)[None] for level in scores.levels], constants, detector.model.config.backbone, config
-    )
+    shares = torch.tensor([level["share"] for level in detector.card.levels])
+    assert shares.sum().item() == pytest.approx(1)
+    anomaly = fuse([torch.from_numpy(level)[None] for level in scores.levels], constants, shares, SIZE, config.fusion)
     np.testing.assert_allclose(anomaly[0].numpy(), scores.map, rtol=1e-4, atol=1e-4)
     centre, spread = detector.model.map_constants.tolist()
     of_map = (float(pool(anomaly, config.top_share)[0]) - centre) / spread
@@ -158,7 +158,9 @@ def whole_by_hand(detector: Detector, path: Path) -> float:
         start, spread = known[f"start{i}"]
         beyond = float(place - start) / float(spread)
         total += config.score.known_weight * (beyond if config.loss.method == "bgad-full-push" else max(beyond, 0.0))
-    return config.score.image_weight * total
+    weight = detector.card.data["image_weight"]
+    assert isinstance(weight, float)
+    return weight * total
 
 
 def test_the_image_level_knows_the_training_set(detector: Detector, data_set: Path) -> None:
@@ -184,12 +186,7 @@ def test_standard_fusion_by_hand() -> None:
     fine = torch.tensor([[[0.0, -1.0], [-2.0, -3.0]]])  # (1, 2, 2)
     coarse = torch.tensor([[[-5.0]]])  # (1, 1, 1)
     constants = [torch.tensor([-1.0, 2.0, 0.0, 0.0]), torch.tensor([-1.0, 0.5, 0.0, 0.0])]
-    found = fuse(
-        [fine, coarse],
-        constants,
-        BackboneConfig(strides=(1, 2), size=2),
-        ScoreConfig(fusion="standard", level_power=0.0),
-    )
+    found = fuse([fine, coarse], constants, torch.tensor([0.5, 0.5]), 2, "standard")
     # (centre - log p) / spread: fine -0.5, 0, 0.5, 1; coarse 8 everywhere
     assert found[0].tolist() == [[3.75, 4.0], [4.25, 4.5]]
 
@@ -198,34 +195,28 @@ def test_probability_fusion_by_hand() -> None:
     fine = torch.tensor([[[0.0, -1.0], [-2.0, 3.0]]])
     coarse = torch.tensor([[[-1.0 - math.log(2)]]])
     constants = [torch.tensor([0.0, 1.0, 0.0, 0.0]), torch.tensor([0.0, 1.0, -1.0, 0.0])]
-    found = fuse(
-        [fine, coarse],
-        constants,
-        BackboneConfig(strides=(1, 2), size=2),
-        ScoreConfig(fusion="probability", level_power=0.0),
-    )
+    found = fuse([fine, coarse], constants, torch.tensor([0.5, 0.5]), 2, "probability")
     # 1 - exp(log p - highest), not below 0; coarse is half as likely as the most likely normal
     expected = [[(0 + 0.5) / 2, (1 - math.exp(-1) + 0.5) / 2], [(1 - math.exp(-2) + 0.5) / 2, 0.25]]
     torch.testing.assert_close(found[0], torch.tensor(expected))
 
 
-def test_levels_count_by_a_power_of_their_strides() -> None:
+def test_levels_count_by_their_shares() -> None:
     fine, coarse = torch.full((1, 2, 2), -1.0), torch.full((1, 1, 1), -4.0)
     constants = [torch.tensor([0.0, 1.0, 0.0, 0.0])] * 2
-    backbone = BackboneConfig(strides=(8, 16), size=2)
-    for power, expected in ((0.0, 2.5), (1.0, (1 + 2 * 4) / 3), (2.0, (1 + 4 * 4) / 5)):
-        found = fuse([fine, coarse], constants, backbone, ScoreConfig(fusion="standard", level_power=power))
-        assert found[0, 0, 0].item() == pytest.approx(expected)
+    found = fuse([fine, coarse], constants, torch.tensor([0.25, 0.75]), 2, "standard")
+    assert found[0, 0, 0].item() == pytest.approx(0.25 * 1 + 0.75 * 4)
+
+
+def test_the_default_mix_is_a_power_of_the_strides() -> None:
+    for power, expected in ((0.0, [1 / 3] * 3), (1.0, [1 / 7, 2 / 7, 4 / 7]), (2.0, [1 / 21, 4 / 21, 16 / 21])):
+        config = Config(score=ScoreConfig(level_power=power, image_weight=0.7))
+        assert default_mix(config) == pytest.approx([*expected, 0.7])
 
 
 def test_levels_are_brought_to_one_grid_bilinearly() -> None:
     row = torch.tensor([[[0.0, 4.0], [0.0, 4.0]]])
-    found = fuse(
-        [-row],
-        [torch.tensor([0.0, 1.0, 0.0, 0.0])],
-        BackboneConfig(strides=(2,), size=4),
-        ScoreConfig(fusion="standard"),
-    )
+    found = fuse([-row], [torch.tensor([0.0, 1.0, 0.0, 0.0])], torch.ones(1), 4, "standard")
     assert found[0].tolist() == [[0.0, 1.0, 3.0, 4.0]] * 4  # cell centres, not corners, are aligned
 
 
@@ -314,23 +305,14 @@ def test_boundary_fusion_by_hand() -> None:
     coarse = torch.tensor([[[-2.0]]])
     constants = [torch.tensor([0.0, 1.0, 0.0, -1.0]), torch.tensor([0.0, 1.0, 0.0, -2.0])]
     found = (
-        fuse(
-            [fine, coarse],
-            constants,
-            BackboneConfig(strides=(1, 2), size=2),
-            ScoreConfig(fusion="boundary", level_power=0.0),
-        )[0]
-        * 2
-        - 0.5
-    )  # coarse lies on its b_n
-    beyond = 1 / (1 + math.exp(-2.0)) + 0.02 * math.log(1.5)
-    expected = [[0.5, beyond], [1 / (1 + math.exp(8.0)), 1 + 0.02 * math.log(40)]]
+        fuse([fine, coarse], constants, torch.tensor([0.5, 0.5]), 2, "boundary")[0] * 2 - 0.5
+    )  # coarse is on its b_n
+    beyond = 1 / (1 + math.exp(-1.5)) + 0.02 * math.log(1.5)
+    expected = [[0.5, beyond], [1 / (1 + math.exp(6.0)), 1 + 0.02 * math.log(40)]]
     torch.testing.assert_close(found, torch.tensor(expected))
 
 
 def test_boundary_fusion_keeps_the_order_far_outside() -> None:
-    backbone = BackboneConfig(strides=(1,), size=3)
-    far = fuse(
-        [torch.tensor([[[-10.0, -20.0, -400.0]]])], [torch.tensor([0.0, 1.0, 0.0, -1.0])], backbone, ScoreConfig()
-    )
+    log_p = torch.tensor([[[-10.0, -20.0, -400.0]]])
+    far = fuse([log_p], [torch.tensor([0.0, 1.0, 0.0, -1.0])], torch.ones(1), 3, "boundary")
     assert far[0, 0, 0] < far[0, 0, 1] < far[0, 0, 2] < 1.2

@@ -10,7 +10,7 @@ from sklearn.covariance import ledoit_wolf as reference
 
 from bgad import image_level
 from bgad.detector import ImageLevel
-from bgad.image_level import Direction, Whole, fit_map, fit_summary, ledoit_wolf, peaks
+from bgad.image_level import Places, Summaries, ledoit_wolf, peaks
 
 Floats = npt.NDArray[np.float32]
 
@@ -28,10 +28,8 @@ def known(count: int, shift: float = 6.0) -> Floats:
     return bad
 
 
-def fitted(count: int = 200, bad: int = 0) -> tuple[Whole, Direction | None]:
-    found = fit_summary(normals(count), known(bad))
-    assert found is not None
-    return found
+def fitted(count: int = 200) -> Summaries:
+    return Summaries(normals(count))
 
 
 @pytest.mark.parametrize("rows", [5, 40, 400])
@@ -47,30 +45,41 @@ def test_the_covariance_is_that_of_ledoit_and_wolf(rows: int) -> None:
 def test_distances_by_hand() -> None:
     """The whitening gives the Mahalanobis distance under the shrunk covariance of the standardised summaries."""
     x, new = normals(200).astype(np.float64), normals(7, seed=2)
-    whole, _ = fitted()
+    found = fitted()
+    whole = found.whole
     mean, std = x.mean(axis=0), x.std(axis=0)
     inverse = np.linalg.inv(reference((x - mean) / std, assume_centered=True)[0])
     z = (new - mean) / std
     expected = np.sqrt(np.einsum("ij,jk,ik->i", z, inverse, z))
     np.testing.assert_allclose(np.linalg.norm((new - whole.mean) @ whole.whiten.T, axis=1), expected, rtol=1e-3)
+    np.testing.assert_allclose(found.distances(new), (expected - whole.centre) / whole.spread, rtol=1e-3)
 
 
 def test_normals_are_measured_out_of_fold() -> None:
     """With few normals, those that were fitted lie too close; new ones lie as far as the constants say."""
-    whole, _ = fitted(30)
+    found = fitted(30)
+    whole = found.whole
     seen = np.linalg.norm((normals(30) - whole.mean) @ whole.whiten.T, axis=1)
     new = np.linalg.norm((normals(500, seed=3) - whole.mean) @ whole.whiten.T, axis=1)
     assert seen.mean() < whole.centre
     assert new.mean() == pytest.approx(whole.centre, rel=0.1)
+    assert (found.normals.mean(), found.normals.std()) == pytest.approx((0, 1), abs=1e-9)
+    apart = Summaries(normals(30)[np.arange(30) % image_level.FOLDS != 2]).whole  # what the third fold is measured by
+    away = np.linalg.norm((normals(30)[2::5] - apart.mean) @ apart.whiten.T, axis=1)
+    np.testing.assert_allclose(found.normals[2::5], (away - whole.centre) / whole.spread, rtol=1e-3, atol=1e-3)
 
 
 def test_the_known_anomalies_give_a_direction_and_the_normals_its_start() -> None:
-    _, direction = fitted(bad=10)
-    assert direction is not None
+    direction, own = fitted().direction(known(10))
 
     def beyond(x: Floats) -> Any:
-        return (x @ direction.towards - direction.start) / direction.spread
+        return direction.beyond(x @ direction.towards)
 
+    assert beyond(normals(5)) == pytest.approx(
+        (normals(5) @ direction.towards - direction.start) / direction.spread, rel=1e-5
+    )
+    assert np.mean(own > 0) == pytest.approx(1 - image_level.EDGE, abs=0.01)
+    assert np.corrcoef(own, beyond(normals(200)))[0, 1] > 0.9
     assert np.mean(beyond(normals(4000, seed=5)) > 0) == pytest.approx(1 - image_level.EDGE, abs=0.05)
     assert beyond(normals(4000, seed=5)).std() == pytest.approx(1, abs=0.1)
     like_known, opposite = normals(50, seed=4), normals(50, seed=4)
@@ -80,37 +89,23 @@ def test_the_known_anomalies_give_a_direction_and_the_normals_its_start() -> Non
     assert np.mean(beyond(opposite) > 0) < 0.05
 
 
-def test_the_known_anomalies_do_not_move_the_normals() -> None:
-    a, b = fitted()[0], fitted(bad=10)[0]
-    assert np.array_equal(a.mean, b.mean)
-    assert np.array_equal(a.whiten, b.whiten)
-    assert (a.centre, a.spread) == (b.centre, b.spread)
-    assert fitted()[1] is None
-
-
-def test_few_and_odd_normals() -> None:
-    assert fit_summary(normals(image_level.MIN_NORMALS - 1), known(0)) is None
+def test_odd_normals() -> None:
     same = np.ones((20, 6), np.float32)
     half_constant = normals(20)
     half_constant[:, :6] = 1.0
     for x, bad in ((same, same[:2] + 1), (half_constant, known(2)), (same, same[:1])):
-        found = fit_summary(x, bad)
-        assert found is not None
-        whole, direction = found
-        assert direction is not None
-        assert np.isfinite([whole.centre, whole.spread, direction.start, direction.spread]).all()
-        assert np.isfinite(whole.whiten).all()
+        found = Summaries(x)
+        direction, own = found.direction(bad)
+        assert np.isfinite([found.whole.centre, found.whole.spread, direction.start, direction.spread]).all()
+        assert np.isfinite(found.whole.whiten).all()
         assert np.isfinite(direction.towards).all()
+        assert np.isfinite(own).all()
 
 
 def test_normals_that_are_all_alike_leave_finite_scores() -> None:
     """Half precision can make near copies the same; another image is far away, but not infinitely far."""
-    same = np.full((20, 6), 3.0, np.float32)
-    found = fit_summary(same, same[:0])
-    assert found is not None
-    whole, _ = found
-    other = np.float32(4.0) - whole.mean
-    assert np.isfinite((np.linalg.norm(whole.whiten @ other) - whole.centre) / whole.spread)
+    found = Summaries(np.full((20, 6), 3.0, np.float32))
+    assert np.isfinite(found.distances(np.full((1, 6), 4.0, np.float32))).all()
 
 
 def test_a_wide_backbone_is_summed_up_by_its_means() -> None:
@@ -131,7 +126,7 @@ def maps(count: int, seed: int, defect: bool = False) -> Floats:
 @pytest.mark.parametrize("marked", [True, False])
 def test_the_direction_of_a_map_points_at_the_defect(marked: bool) -> None:
     cells = [np.arange(7, 11) if marked else None] * 6
-    direction = fit_map(maps(80, 0), maps(6, 1, defect=True), cells)
+    direction = Places(maps(80, 0)).direction(maps(6, 1, defect=True), cells)
     assert np.argmax(np.abs(direction.towards)) == 2
     assert direction.towards[2] > 5 * np.delete(np.abs(direction.towards), 2).max()
 
@@ -144,7 +139,7 @@ def test_the_direction_of_a_map_points_at_the_defect(marked: bool) -> None:
 
 def test_a_marked_direction_by_hand() -> None:
     good, bad = maps(80, 0), maps(1, 1, defect=True)
-    direction = fit_map(good, bad, [np.array([7, 8])])
+    direction = Places(good).direction(bad, [np.array([7, 8])])
     x = (good - good.mean(axis=(0, 1))).reshape(-1, 5).astype(np.float64)
     covariance = x.T @ x / len(x)
     covariance += 0.1 * np.trace(covariance) / 5 * np.eye(5)
@@ -166,13 +161,11 @@ def test_the_level_says_what_was_fitted() -> None:
     distance, beyond = level(tensors)
     assert distance.tolist() == [0.0] * 90  # nothing is known yet
     assert beyond.tolist() == [[0.0] * 3] * 90
-    found = fit_summary(summary[:60], summary[60:70] + 1)
-    assert found is not None
-    whole, direction = found
-    assert direction is not None
+    found = Summaries(summary[:60])
+    whole, (direction, _) = found.whole, found.direction(summary[60:70] + 1)
     level.set_whole(whole)
     level.set_direction(0, direction)
-    of_map = fit_map(rows[1][:60], rows[1][60:70] + 1, [None] * 10)
+    of_map = Places(rows[1][:60]).direction(rows[1][60:70] + 1, [None] * 10)
     level.set_direction(2, of_map)
     distance, beyond = level(tensors)
     expected = np.linalg.norm((summary - whole.mean) @ whole.whiten.T, axis=1)

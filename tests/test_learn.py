@@ -19,7 +19,7 @@ from conftest import SIZE, picture, tiny_config, write_set
 from PIL import Image
 from tensorboard.backend.event_processing.event_accumulator import EventAccumulator
 
-from bgad import backbone, image_level, images, learn, load, material, modelfile, train
+from bgad import backbone, image_level, images, load, material, modelfile, train, weighing
 from bgad.cli import main
 from bgad.config import Config, from_dict, to_toml
 from bgad.data import folders
@@ -217,14 +217,14 @@ def test_masks_decide_what_is_pushed_and_where_the_image_level_looks(
         (copy / f"ground_truth/blot/{i:03d}_mask.png").unlink()
     seen = trainers(monkeypatch)
     fits: list[list[Any]] = []
-    fit_map = image_level.fit_map
+    direction = image_level.Places.direction
 
-    def watched(normals: Any, known: Any, cells: Any) -> image_level.Direction:
+    def watched(self: image_level.Places, known: Any, cells: Any) -> image_level.Direction:
         assert len(known) == len(cells)
         fits.append(list(cells))
-        return fit_map(normals, known, cells)
+        return direction(self, known, cells)
 
-    monkeypatch.setattr(image_level, "fit_map", watched)
+    monkeypatch.setattr(image_level.Places, "direction", watched)
     trained = quick(copy, copy.parent / "plate.bgad", known=7)
     known = [image["name"] for image in trained.card.split["images"] if image["role"] == "known"]
     masks = [copy / f"ground_truth/blot/{Path(name).stem}_mask.png" for name in known]
@@ -235,8 +235,8 @@ def test_masks_decide_what_is_pushed_and_where_the_image_level_looks(
     for cells, grid in zip(real.cells, [(16, 16), (8, 8), (4, 4), (2, 2)], strict=True):
         for found, path in zip(cells, marked, strict=True):
             assert found.tolist() == material.cells([images.read_mask(path)], grid)[0].tolist()
-    assert len(fits) == 2  # strides 16 and 32
-    for cells, grid in zip(fits, [(4, 4), (2, 2)], strict=True):
+    assert len(fits) == 2 + 2 * 5  # strides 16 and 32: of all, then without each fold
+    for cells, grid in zip(fits[:2], [(4, 4), (2, 2)], strict=True):
         assert [found is not None for found in cells] == [path.exists() for path in masks]
         for found, path in zip(cells, masks, strict=True):
             if found is not None:
@@ -650,7 +650,7 @@ def test_the_map_is_measured_on_normals_that_the_flows_have_not_learnt(
     data_set: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """19 normals are few: with a lower limit, two of them are set aside."""
-    monkeypatch.setattr(learn, "MIN_ASIDE", 16)
+    monkeypatch.setattr(weighing, "MIN_ASIDE", 16)
     learnt: list[list[int]] = []
     run = Trainer.run
 

@@ -103,7 +103,10 @@ def plain_model(data_set: Path, tmp_path_factory: pytest.TempPathFactory) -> Pat
     """A model of what the first version of the format could hold: without an image level, all levels alike."""
     out = tmp_path_factory.mktemp("plain") / "plate.bgad"
     config = tiny_config(
-        backbone={"summary": []}, score={"level_power": 0.0}, train={"steps": 3, "push_steps": 3}, pseudo={"count": 3}
+        backbone={"summary": []},
+        score={"level_power": 0.0, "trust": 0.0},
+        train={"steps": 3, "push_steps": 3},
+        pseudo={"count": 3},
     )
     train(data_set, out, config=config, known=4, device="cpu")
     return out
@@ -118,11 +121,14 @@ def as_format_1(model: Path, folder: Path) -> Path:
     facts = {key: value for key, value in data["data"].items() if key not in ("known_class", "subset")}
     files = {name: digest for name, digest in data["files"].items() if name != "split.json"}
     old = {"seed": split["seed"], "images": split["images"]}
-    for part, keys in {"backbone": ["summary"], "score": ["level_power", "image_weight", "known_weight"]}.items():
+    for part, keys in {
+        "backbone": ["summary"],
+        "score": ["level_power", "image_weight", "known_weight", "trust"],
+    }.items():
         for key in keys:
             del data["config"][part][key]
     flow = safetensors.numpy.load_file(folder / "flow.safetensors")
-    del flow["map_constants"]
+    del flow["map_constants"], flow["mix"]
     content = safetensors.numpy.save({key.removeprefix("levels."): value for key, value in flow.items()})
     (folder / "flow.safetensors").write_bytes(content)
     files["flow.safetensors"] = hashlib.sha256(content).hexdigest()

@@ -1,0 +1,125 @@
+from __future__ import annotations
+
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+import torch
+from conftest import tiny_config, write_set
+
+from bgad import backbone as backbones
+from bgad import image_level, material, train, weighing
+from bgad.config import Config
+from bgad.data import folders
+from bgad.data.split import make_split
+from bgad.detector import ScoringModel, default_mix
+from bgad.material import Material
+from bgad.trainer import Trainer
+from bgad.weighing import Weighing
+
+CPU = torch.device("cpu")
+
+
+def gathered(root: Path, config: Config, work: Path, known: int = 6) -> tuple[ScoringModel, Material]:
+    split = make_split(folders.load(root), seed=0, known=known, holdout=4)
+    model = ScoringModel(config, backbones.build(config.backbone))
+    return model, material.gather(model, split, 8, CPU, work, "key", 1.0)
+
+
+@pytest.fixture
+def weighed(monkeypatch: pytest.MonkeyPatch) -> list[tuple[int, Trainer]]:
+    """The steps at which the parts of the score are weighed."""
+    seen: list[tuple[int, Trainer]] = []
+    weigh = Weighing.weigh
+
+    def watched(self: Weighing, trainer: Trainer) -> None:
+        seen.append((trainer.step, trainer))
+        weigh(self, trainer)
+
+    monkeypatch.setattr(Weighing, "weigh", watched)
+    return seen
+
+
+def test_marked_anomalies_weigh_before_they_push(
+    data_set: Path, tmp_path: Path, weighed: list[tuple[int, Trainer]]
+) -> None:
+    detector = train(data_set, tmp_path / "a.bgad", config=tiny_config(), known=4, device="cpu")
+    assert [step for step, _ in weighed] == [30]  # the first step of phase 2 is not done
+    assert detector.card.data["image_weight"] == pytest.approx(float(detector.model.mix[-1]))
+    assert [level["share"] for level in detector.card.levels] == pytest.approx(detector.model.mix[:-1].tolist())
+
+
+def test_anomalies_that_do_not_push_weigh_at_the_end(tmp_path: Path, weighed: list[tuple[int, Trainer]]) -> None:
+    bare = write_set(tmp_path / "bare", masks=False)
+    train(bare, tmp_path / "a.bgad", config=tiny_config(), known=4, device="cpu")
+    assert [step for step, _ in weighed] == [50]
+    weighed.clear()
+    config = tiny_config(train={"push_steps": 0})
+    train(write_set(tmp_path / "marked"), tmp_path / "b.bgad", config=config, known=4, device="cpu")
+    assert [step for step, _ in weighed] == [30]
+
+
+@pytest.mark.parametrize("changes", [{"loss": {"method": "nfad"}}, {"score": {"trust": 0.0}}])
+def test_without_known_anomalies_or_trust_in_them_the_mix_is_the_default(
+    data_set: Path, tmp_path: Path, changes: dict[str, Any]
+) -> None:
+    config = tiny_config(**changes, train={"steps": 4, "push_steps": 2}, pseudo={"count": 2})
+    detector = train(data_set, tmp_path / "a.bgad", config=config, known=4, device="cpu")
+    assert detector.model.mix.tolist() == pytest.approx(default_mix(config))
+
+
+def test_the_fine_level_counts_more_where_only_it_sees_the_defect(data_set: Path, tmp_path: Path) -> None:
+    """Known anomalies whose coarse features are those of normals leave it to the fine level."""
+    config = tiny_config()
+    model, stuff = gathered(data_set, config, tmp_path)
+    (known, _) = stuff.anomalies
+    for i in (1, 2):
+        known.store.levels[i][:] = stuff.normals.levels[i][: known.store.count]
+    weigh = Weighing(model, stuff)
+    trainer = Trainer(model, weigh.learnt, [], work=tmp_path, device=CPU, run_key="k")
+    trainer.run()
+    weigh.weigh(trainer)
+    shares = model.mix.tolist()[:-1]
+    prior = default_mix(config)
+    assert shares[0] > prior[0] + 0.2
+    assert shares[2] < prior[2] - 0.1
+
+
+def test_known_anomalies_are_judged_by_directions_that_they_did_not_give(data_set: Path, tmp_path: Path) -> None:
+    config = tiny_config()
+    model, stuff = gathered(data_set, config, tmp_path)
+    level, known = model.image, stuff.anomalies[0]
+    assert level is not None
+    sample = np.arange(5)
+    found = weighing.fit_image_level(model, level, stuff.normals, known, sample)
+    assert found is not None
+    ours, theirs = found
+    assert (ours.shape, theirs.shape) == ((5,), (6,))
+    # the first of six, by hand: directions from those that are not in its fold
+    rest = np.array([1, 2, 3, 4])  # 0 and 5 are one fold of five
+    summaries = weighing._summaries(model, level, known.store)
+    fitted = image_level.Summaries(weighing._summaries(model, level, stuff.normals))
+    direction, _ = fitted.direction(summaries[rest])
+    total = float(fitted.distances(summaries[:1])[0])
+    places = [float(direction.beyond(summaries[:1] @ direction.towards)[0])]
+    for i in (2, 3):
+        cells = [known.cells[i][k] for k in rest]
+        along = image_level.Places(stuff.normals.rows(i, np.arange(stuff.normals.count))).direction(
+            known.store.rows(i, rest), cells
+        )
+        places.append(float(along.beyond(image_level.peaks(known.store.rows(i, np.array([0])) @ along.towards))[0]))
+    expected = total + config.score.known_weight * sum(max(place, 0.0) for place in places)
+    assert theirs[0] == pytest.approx(expected, rel=1e-3)
+    # a single one says nothing of its own direction
+    alone = Material(stuff.normals, [known], stuff.run)
+    alone.anomalies[0] = type(known)(known.store.select([0]), [c[:1] for c in known.cells], known.marked[:1])
+    found = weighing.fit_image_level(model, level, stuff.normals, alone.anomalies[0], sample)
+    assert found is not None
+    assert found[1].tolist() == pytest.approx([total], rel=1e-4)
+
+
+def test_an_even_pick() -> None:
+    assert weighing._even(10, 3).tolist() == [0, 4, 9]
+    assert weighing._even(3, 64).tolist() == [0, 1, 2]
+    assert len(weighing._even(5, 0)) == 0
