@@ -104,7 +104,7 @@ def _run_group(group: Group, setup: Setup) -> Iterator[Outcome]:
         return
     try:
         dataset, scan = scan_images(group.dataset, MAX_BAD)
-        truth = [hash_file(path) for s in dataset.samples if s.mask for path in (s.mask, *s.more_masks)]
+        truth = [[s.name, *map(hash_file, (s.mask, *s.more_masks))] for s in dataset.samples if s.mask]
     except BgadError as error:
         yield from (Outcome(request, reason=str(error), failed=True) for request in group.requests)
         return
@@ -148,7 +148,7 @@ def _run_group(group: Group, setup: Setup) -> Iterator[Outcome]:
         shutil.rmtree(folder, ignore_errors=True)
 
 
-def _cell_key(config: Config, split: Split, request: Request, truth: list[str], device: torch.device) -> str:
+def _cell_key(config: Config, split: Split, request: Request, truth: list[list[str]], device: torch.device) -> str:
     """Two cells with the same key have the same figures."""
     parts = [run_key(config, split, device), truth, request.data, request.category, request.column.curve, RECIPE]
     return hashlib.sha256(json.dumps(parts).encode()).hexdigest()

@@ -168,6 +168,11 @@ def _sha(content: bytes) -> str:
     return hashlib.sha256(content).hexdigest()
 
 
+def _share(level: dict[str, Any]) -> str:
+    """How much a level counts; older cards do not say."""
+    return f", {level['share']:.0%} of the map" if "share" in level else ""
+
+
 def describe(model: Card) -> list[str]:
     """The card in a few lines for people."""
     card = model.data
@@ -184,9 +189,10 @@ def describe(model: Card) -> list[str]:
         f"guarantee   {calibration['guarantee']}",
         *(
             f"level       stride {level['stride']}: b_n {level['boundary']:.3f}, b_a {level['abnormal_boundary']:.3f}"
-            " (log p / d)"
+            f" (log p / d){_share(level)}"
             for level in card["levels"]
         ),
+        *([f"image level counts {weight:.2f} beside the map"] if (weight := card.get("image_weight")) else []),
         f"files       {', '.join(f'{name} {digest[:12]}' for name, digest in card['files'].items())}: all intact",
         f"licences    {'; '.join(f'{k}: {v}' for k, v in card['licences'].items())}",
     ]
