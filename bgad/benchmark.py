@@ -245,7 +245,7 @@ def _watcher(
         found = list(run_features(trainer.model, features, pool.device))
         figures = metrics.compute([score for score, _, _ in found], labels, [map_ for _, map_, _ in found], masks)
         phase = 1 if trainer.step <= schedule.push_at else 2
-        # no image AUROC: the image level is fitted after the training
+        # no image AUROC: the units of the map's score are measured after the training
         curve.append({"step": trainer.step, "phase": phase, "pixel_auroc": figures["pixel_auroc"]})
 
     return watch

@@ -127,6 +127,7 @@ class TrainConfig:
     positions: tuple[int, ...] = (16, 16, 16)  # per level
     lr: float = 1e-2
     push_lr: float = 2e-3  # 0: phase 2 goes on with the one schedule of lr
+    best: bool = True  # put a level back to where the normals set aside were most likely; false: keep its last state
     warmup: float = 0.1  # share of a phase (of the whole where there is one schedule), from lr / 10
     clip: float = 1.0  # gradient norm per level; 0 switches it off
 
@@ -149,6 +150,7 @@ class ScoreConfig:
     """From log-likelihood maps to one map and one score."""
 
     fusion: str = "boundary"  # how far beyond the boundary; "standard": in deviations; "probability": the paper's
+    sharpness: float = 3.0  # of the step from inside the boundary to outside, per unit of log p / d
     level_power: float = 0.5  # a level counts by its stride to this power; 0: all alike
     top_share: float = 0.01  # image score: mean of the highest share of the map; 0: the maximum
     image_weight: float = 0.5  # of the image as a whole beside its map
@@ -161,10 +163,11 @@ class ScoreConfig:
             "score.fusion",
             "boundary, standard or probability",
         )
+        _need(0 < self.sharpness <= 100, "score.sharpness", "above 0, up to 100")
         _need(0 <= self.level_power <= 4, "score.level_power", "0 to 4")
         _need(0 <= self.top_share <= 1, "score.top_share", "0 to 1")
         _need(self.image_weight >= 0, "score.image_weight", "0 or more")
-        _need(self.trust >= 0, "score.trust", "0 or more")
+        _need(0 <= self.trust <= 100, "score.trust", "0 to 100")
         _need(self.known_weight >= 0, "score.known_weight", "0 or more")
 
 
@@ -214,6 +217,7 @@ PRESETS: dict[str, Config] = {
             ),  # 32 x 128 = 4,096 features a step at stride 4; an epoch draws as many as there are
             lr=2e-4,
             push_lr=0.0,
+            best=False,
             warmup=0.08,  # two meta epochs of 25
             clip=0.0,
         ),
@@ -223,7 +227,11 @@ PRESETS: dict[str, Config] = {
 
 
 # What keys mean that a model's card does not have: the model is older than they are
-OLDER = Config(backbone=BackboneConfig(summary=()), train=TrainConfig(passes=0), score=ScoreConfig(level_power=0.0))
+OLDER = Config(
+    backbone=BackboneConfig(summary=()),
+    train=TrainConfig(passes=0, best=False),
+    score=ScoreConfig(sharpness=4.0, level_power=0.0, trust=0.0),
+)
 
 
 def to_dict(config: Config) -> dict[str, Any]:

@@ -16,7 +16,7 @@ from torch import Tensor, nn
 from bgad import backbone as backbones
 from bgad import device as devices
 from bgad import image_level, modelfile
-from bgad.config import OLDER, Config, from_dict
+from bgad.config import OLDER, Config, ScoreConfig, from_dict
 from bgad.errors import BgadError
 from bgad.features import Features, chunks
 from bgad.flow import ConditionalFlow, position_encoding
@@ -24,7 +24,6 @@ from bgad.modelfile import Card
 from bgad.scorer import BATCH, BaseScorer, Shape
 from bgad.types import FloatArray, Scores
 
-SHARPNESS = 3.0  # of the step from inside to outside, per unit of log p / d
 TAIL = 0.02
 AHEAD = 8  # batches of features that may be scored before they are asked for
 FLOW_FILE, BACKBONE_FILE = "flow.safetensors", "backbone.safetensors"
@@ -159,7 +158,7 @@ class ScoringModel(nn.Module):
         rows = features[: len(levels)]
         log_p = [level(x).unflatten(1, level.grid) for level, x in zip(levels, rows, strict=True)]
         constants = [level.constants for level in levels]
-        anomaly = fuse(log_p, constants, self.mix[:-1], self.config.backbone.size, self.config.score.fusion)
+        anomaly = fuse(log_p, constants, self.mix[:-1], self.config.backbone.size, self.config.score)
         score = pool(anomaly, self.config.score.top_share)
         if self.image is not None:
             score = (score - self.map_constants[0]) / self.map_constants[1] + self._whole(self.image, features)
@@ -187,7 +186,7 @@ def default_mix(config: Config) -> list[float]:
     return [*(power / sum(powers) for power in powers), config.score.image_weight]
 
 
-def strangeness(log_p: Tensor, constants: Tensor, fusion: str) -> Tensor:
+def strangeness(log_p: Tensor, constants: Tensor, config: ScoreConfig) -> Tensor:
     """Of each feature of a level, comparable between levels; higher is stranger.
 
     `boundary`: a sigmoid of how far a feature lies beyond its level's boundary b_n: 0 well inside, 1/2 on the
@@ -197,10 +196,10 @@ def strangeness(log_p: Tensor, constants: Tensor, fusion: str) -> Tensor:
     `probability`: the paper's 1 - exp(log p), relative to the most likely normal.
     """
     centre, spread, highest, boundary = constants.unbind()
-    if fusion == "boundary":
+    if config.fusion == "boundary":
         beyond = boundary - log_p
-        return torch.sigmoid(SHARPNESS * beyond) + TAIL * torch.log1p(beyond.clamp(min=0.0))
-    if fusion == "standard":
+        return torch.sigmoid(config.sharpness * beyond) + TAIL * torch.log1p(beyond.clamp(min=0.0))
+    if config.fusion == "standard":
         return (centre - log_p) / spread
     return 1 - torch.exp((log_p - highest).clamp(max=0.0))
 
@@ -210,10 +209,10 @@ def enlarge(maps: Tensor, size: tuple[int, int]) -> Tensor:
     return F.interpolate(maps[:, None], size=size, mode="bilinear", align_corners=False)[:, 0]
 
 
-def fuse(log_p: list[Tensor], constants: list[Tensor], shares: Tensor, size: int, fusion: str) -> Tensor:
+def fuse(log_p: list[Tensor], constants: list[Tensor], shares: Tensor, size: int, config: ScoreConfig) -> Tensor:
     """One anomaly map (B, size, size): the strangeness of the levels, each by its share."""
     levels = zip(log_p, constants, shares, strict=True)
-    return torch.stack([share * enlarge(strangeness(x, c, fusion), (size, size)) for x, c, share in levels]).sum(0)
+    return torch.stack([share * enlarge(strangeness(x, c, config), (size, size)) for x, c, share in levels]).sum(0)
 
 
 def pool(anomaly: Tensor, top_share: float) -> Tensor:

@@ -162,3 +162,12 @@ def _mapped(path: Path, shape: tuple[int, ...], *, new: bool) -> HalfArray:
 def chunks(count: int, size: int) -> Iterable[slice]:
     """Slices that cover range(count)."""
     return (slice(start, min(start + size, count)) for start in range(0, count, size))
+
+
+def even_pick(count: int, most: int) -> Index:
+    """At most so many numbers below `count`, evenly.
+
+    >>> even_pick(10, 3).tolist(), even_pick(3, 64).tolist()
+    ([0, 4, 9], [0, 1, 2])
+    """
+    return np.linspace(0, count - 1, min(count, most)).round().astype(np.int64)

@@ -37,7 +37,6 @@ from bgad.types import FloatArray, Sample
 from bgad.weighing import Weighing
 
 MAX_BAD = 10  # broken images that are skipped before training gives up
-BOUNDARY_IMAGES = 64  # training normals whose maps give the edge of normal in map units
 PHASE_TWO: dict[str, tuple[str, ...]] = {  # what of the recipe only phase 2 or scoring looks at
     "loss": (
         "method",
@@ -267,7 +266,8 @@ def phase_key(config: Config, split: Split, device: torch.device) -> str:
         recipe[part] = {name: value for name, value in recipe[part].items() if name not in names}
     normals = [(s.name, split.hashes[s.name]) for s in split.train]  # their order decides what a step draws
     weights_file = folders.hash_file(Path(config.backbone.weights)) if config.backbone.weights else ""
-    parts = [RECIPE, recipe, normals, weights_file, device.type, torch.__version__, __version__]
+    aside = config.score.trust > 0  # see Weighing
+    parts = [RECIPE, recipe, aside, normals, weights_file, device.type, torch.__version__, __version__]
     return hashlib.sha256(json.dumps(parts, sort_keys=True).encode()).hexdigest()
 
 
@@ -313,6 +313,7 @@ def fit(
         model,
         weighing.learnt,
         material.anomalies,
+        unseen=weighing.unseen,
         work=job.work,
         device=job.device,
         run_key=job.key,
@@ -332,14 +333,12 @@ def _finish(job: Job, model: ScoringModel, material: Material, trainer: Trainer,
     """Constants of training normals (those that were set aside, where there are some), scores of the held-out ones,
     and the card."""
     config, dataset, split = model.config, job.dataset, job.split
-    constants = trainer.constants(weighing.unseen)
+    constants = trainer.constants()
     for level, constant in zip(trainer.levels, constants, strict=True):
         level.set_constants(constant)
     model.eval()
-    step = max(1, len(split.train) // BOUNDARY_IMAGES)
-    some = split.train[::step][:BOUNDARY_IMAGES]
-    apart = [split.train[i] for i in weighing.sample_index]
-    with console.bar("calibrating", len(split.calibration) + len(some) + len(apart)) as bar:
+    some = [split.train[i] for i in weighing.sample_index]
+    with console.bar("calibrating", len(split.calibration) + len(some)) as bar:
 
         def run(samples: list[Sample]) -> list[tuple[float, FloatArray]]:
             found = []
@@ -350,7 +349,7 @@ def _finish(job: Job, model: ScoringModel, material: Material, trainer: Trainer,
 
         normal_maps = np.stack([anomaly for _, anomaly in run(some)])
         edge = float(np.quantile(normal_maps, 1 - config.loss.beta))
-        plain = pool(torch.from_numpy(np.stack([anomaly for _, anomaly in run(apart)])), config.score.top_share)
+        plain = pool(torch.from_numpy(normal_maps), config.score.top_share)
         spread = plain.std(correction=0).clamp(min=1e-3 * float(plain.abs().mean()) + 1e-6)
         model.map_constants.copy_(torch.stack([plain.mean(), spread]))
         held_out = [score for score, _ in run(split.calibration)]
@@ -387,10 +386,10 @@ def _finish(job: Job, model: ScoringModel, material: Material, trainer: Trainer,
                 "abnormal_boundary": abnormal_boundary(c.boundary / NORMALISER, config.loss.tau) * NORMALISER,
             }
             for stride, level, c, share in zip(
-                config.backbone.strides, trainer.levels, constants, model.mix.tolist(), strict=False
+                config.backbone.strides, trainer.levels, constants, model.mix[:-1].tolist(), strict=True
             )
         ],
-        "image_weight": float(model.mix[-1]) if model.image is not None else None,
+        "image_weight": float(model.mix[-1]) if weighing.evidence else None,
         "boundary": edge,
         "centre": float(normal_maps.mean()),
         "calibration": {

@@ -16,7 +16,7 @@ import threading
 import time
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
 
@@ -32,7 +32,7 @@ from bgad.config import Config, TrainConfig
 from bgad.detector import Level, LevelConstants, ScoringModel
 from bgad.device import Workers
 from bgad.errors import ModelError
-from bgad.features import Features, Index, chunks
+from bgad.features import Features, Index, chunks, even_pick
 from bgad.loss import objective
 from bgad.types import FloatArray
 
@@ -41,6 +41,8 @@ CHECKPOINT_SECONDS = 20.0
 LOG = "train.csv"
 DIVERGED = 1e6  # a loss that no sound run comes near
 WHOLE_SET_IMAGES = 400  # beyond, quantiles and moments come from an even pick of that many images
+LOOK_BACK = 50  # steps between two looks at the normals that no level learns
+UNSEEN = 64  # positions of each that are looked at
 INSTANCE_REFRESH = 20  # steps between two choices of the least likely positions of images without masks
 FULL_PUSH_SHARE = 0.1  # of an anomaly without a mask, where no share is given to the method without a boundary
 
@@ -75,6 +77,14 @@ class PhaseOne:
     def fits(self) -> bool:
         """True when the file is there and belongs to such a run."""
         return self.path.exists() and _note(self.path)["key"] == self.key
+
+
+@dataclass
+class Best:
+    """The state of a level's flow at which the normals that it does not learn were most likely."""
+
+    loss: float = math.inf
+    weights: dict[str, Tensor] = field(default_factory=dict)
 
 
 @dataclass(frozen=True)
@@ -147,6 +157,7 @@ class Trainer:
         work: Path,
         device: torch.device,
         run_key: str,
+        unseen: Features | None = None,
         phase_one: PhaseOne | None = None,
         before_push: Callable[[Trainer], None] | None = None,
         watch: Callable[[Trainer, dict[str, float]], None] | None = None,
@@ -154,7 +165,7 @@ class Trainer:
         self.config: Config = model.config
         full_push = self.config.loss.method == "bgad-full-push"
         self.instance_share = self.config.loss.instance_share or (FULL_PUSH_SHARE if full_push else 0.0)
-        self.model, self.normals = model, normals
+        self.model, self.normals, self.unseen = model, normals, unseen
         self.anomalies = anomalies if self.instance_share else [g for group in anomalies for g in group.only_marked()]
         self.work, self.device, self.run_key, self.watch = work, device, run_key, watch
         self.phase_one, self.before_push = phase_one, before_push
@@ -163,6 +174,7 @@ class Trainer:
         self.optimisers = self._fresh_optimisers()
         self.workers = Workers(len(self.levels), device)
         self.boundaries = [RunningBoundary(self.config.loss.beta) for _ in self.levels]
+        self.best = [Best() for _ in self.levels]
         self.step, self.seconds = 0, 0.0
         self.seconds_before = 0.0  # of the loop, in earlier runs that this one goes on with
         self._started = False
@@ -188,6 +200,7 @@ class Trainer:
                 row = self._one_step(self.step)
                 rows.append(row)
                 self.step += 1
+                self._look_back(ends=self.step in (self.schedule.push_at, total))
                 self.seconds = before + time.monotonic() - begun
                 if self.watch is not None:
                     self.watch(self, row)
@@ -215,6 +228,8 @@ class Trainer:
     def _one_step(self, step: int) -> dict[str, float]:
         if step == self.schedule.push_at and self.config.train.push_lr:
             self.optimisers = self._fresh_optimisers()
+        if step == self.schedule.push_at and not self.anomalies:
+            self._look_back(ends=False)  # phase 2 may gain nothing
         if step == self.schedule.push_at and self.anomalies and self.before_push is not None:
             self.before_push(self)
         pushing = step >= self.schedule.push_at and self.config.loss.method != "nfad"
@@ -257,6 +272,31 @@ class Trainer:
             "push": parts.push.item(),
             f"boundary{i}": math.nan if b_n is None else b_n,
         }
+
+    def _look_back(self, *, ends: bool) -> None:
+        """Every so often, see how likely the normals are that no level learns; where a phase ends, put each level back
+        to where they were most likely. A phase that pushes anomalies is not judged by normals alone."""
+        unseen, step, push_at = self.unseen, self.step, self.schedule.push_at
+        if unseen is None or not self.config.train.best or (step > push_at and self.anomalies):
+            return
+        if step % LOOK_BACK and step != push_at and not ends:
+            return
+
+        def look(i: int) -> None:
+            level, best = self.levels[i], self.best[i]
+            count = len(level.position)
+            at = np.sort(np.random.default_rng([self.config.seed, i]).choice(count, min(UNSEEN, count), replace=False))
+            with torch.inference_mode():
+                rows = self._rows(unseen, i, np.arange(unseen.count)[:, None], at)
+                log_p = level(rows, torch.from_numpy(at).to(self.device))
+                loss = objective(self.config.loss, log_p, None, None).total.item()
+            if loss < best.loss:
+                best.loss, best.weights = loss, {k: v.detach().clone() for k, v in level.flow.state_dict().items()}
+            if ends and best.weights:
+                level.flow.load_state_dict(best.weights)
+                self.best[i] = Best()
+
+        self.workers.each(look)
 
     def _rows(self, store: Features, level: int, image: Index, position: Index) -> Tensor:
         """Features at broadcast indices on the device; the last axis is the channels."""
@@ -318,13 +358,12 @@ class Trainer:
 
     def whole_set(self, i: int, normals: Features | None = None) -> FloatArray:
         """log p / d of all normal features at a level, flat; an even pick of images where there are very many."""
-        normals = normals or self.normals
-        count = min(normals.count, WHOLE_SET_IMAGES)
-        return self.log_p(normals, i, np.linspace(0, normals.count - 1, count).round().astype(np.int64)).ravel()
+        normals = self.normals if normals is None else normals
+        return self.log_p(normals, i, even_pick(normals.count, WHOLE_SET_IMAGES)).ravel()
 
-    def constants(self, normals: Features | None = None) -> list[LevelConstants]:
-        """What the model must remember of these normals, or of those that it learns."""
-        return [self.constants_of(x) for x in self.workers.each(lambda i: self.whole_set(i, normals))]
+    def constants(self) -> list[LevelConstants]:
+        """What the model must remember of the normals that it does not learn, or of all where there are none."""
+        return [self.constants_of(x) for x in self.workers.each(lambda i: self.whole_set(i, self.unseen))]
 
     def constants_of(self, log_p: FloatArray) -> LevelConstants:
         """What a level must remember of normals with these log p / d."""
@@ -352,6 +391,8 @@ class Trainer:
             for number, state in optimiser.state_dict()["state"].items():
                 tensors |= {f"adam.{i}.{number}.{key}": torch.as_tensor(value) for key, value in state.items()}
         tensors["mix"] = self.model.mix
+        for i, best in enumerate(self.best):
+            tensors |= {f"best.{i}.{key}": value for key, value in best.weights.items()}
         for i, boundary in enumerate(self.boundaries):
             tensors[f"window.{i}"] = torch.from_numpy(boundary.window[: boundary.filled].copy())
         note |= {
@@ -359,6 +400,7 @@ class Trainer:
             "seconds": self.seconds,
             "started": self._started,
             "next": [b.next for b in self.boundaries],
+            "best": [None if math.isinf(best.loss) else best.loss for best in self.best],
             "cells": [
                 [[c.tolist() for c in level] for level in group.cells]
                 for group in (self._unmarked() if self._started else [])  # before phase 2 nothing has been chosen
@@ -406,6 +448,10 @@ class Trainer:
             window = tensors[f"window.{i}"].numpy()
             boundary.window[: len(window)] = window
             boundary.filled, boundary.next = len(window), note["next"][i]
+        for i, loss in enumerate(note["best"]):
+            prefix = f"best.{i}."
+            weights = {key.removeprefix(prefix): value for key, value in tensors.items() if key.startswith(prefix)}
+            self.best[i] = Best() if loss is None else Best(loss, weights)
         for group, cells in zip(self._unmarked() if note["started"] else [], note["cells"], strict=True):
             group.cells = [[np.array(c, np.int64) for c in level] for level in cells]
         self.step, self.seconds, self._started = note["step"], note["seconds"], note["started"]

@@ -2,14 +2,12 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
-
 import numpy as np
 import torch
 
 from bgad import console, image_level, mix
 from bgad.detector import ImageLevel, ScoringModel, default_mix, enlarge, strangeness
-from bgad.features import Features, Index, chunks
+from bgad.features import Features, Index, chunks, even_pick
 from bgad.material import Material
 from bgad.trainer import Anomalies, Trainer
 from bgad.types import FloatArray
@@ -24,18 +22,20 @@ Evidence = tuple[FloatArray, FloatArray]  # how strange normals (n,) and known a
 class Weighing:
     """Fits the image level at once; `weigh` mixes the parts of the score while the flows know no anomalies.
 
-    `unseen` are the training normals that the flows do not learn, so that they show how a model sees new normals; where
-    normals are few, the flows learn all of them. `sample` are these, or some of the learnt ones where there are none.
+    `unseen` are the training normals that the flows do not learn, so that they show how a model sees new normals. Where
+    normals are few, the flows learn all of them, and the parts count as if no anomalies were known. `sample` are these,
+    or some of the learnt ones where there are none.
     """
 
     def __init__(self, model: ScoringModel, material: Material) -> None:
         self.model = model
         normals = material.normals
         everyone = np.arange(normals.count)
-        kept = set_aside(normals.count) if model.image is not None else everyone[:0]
+        wanted = model.image is not None or model.config.score.trust > 0
+        kept = set_aside(normals.count) if wanted else everyone[:0]
         self.learnt = normals.select(np.setdiff1d(everyone, kept))
         self.unseen = normals.select(kept) if len(kept) else None
-        self.sample_index: Index = kept if len(kept) else _even(normals.count, ASIDE)
+        self.sample_index: Index = kept if len(kept) else even_pick(normals.count, ASIDE)
         self.sample = normals.select(self.sample_index)
         self.known = next((group for group in material.anomalies if not group.pseudo), None)
         self.evidence: Evidence | None = None
@@ -46,8 +46,8 @@ class Weighing:
         """Set the model's mix from what the known anomalies look like to the flows of now."""
         config = self.model.config.score
         found = default_mix(self.model.config)
-        if self.known is not None and config.trust:
-            some = _even(self.known.store.count, MAX_WEIGHED)
+        if self.known is not None and config.trust and self.unseen is not None:
+            some = even_pick(self.known.store.count, MAX_WEIGHED)
             normals, known = self._maps(trainer, self.known.store.select(some))
             cells = _cells(self.known, 0, some)
             found[:-1] = mix.level_shares(
@@ -70,10 +70,10 @@ class Weighing:
         grid = trainer.levels[0].grid
 
         def look(i: int) -> tuple[FloatArray, FloatArray]:
-            level, fusion = trainer.levels[i], self.model.config.score.fusion
+            level, config = trainer.levels[i], self.model.config.score
             log_p = [torch.from_numpy(trainer.log_p(store, i)) for store in (self.sample, known)]
             constants = torch.tensor(trainer.constants_of(log_p[0].numpy()).values())
-            shaped = [strangeness(x, constants, fusion).reshape(-1, *level.grid) for x in log_p]
+            shaped = [strangeness(x, constants, config).reshape(-1, *level.grid) for x in log_p]
             maps = [enlarge(x, grid) for x in shaped]
             return maps[0].flatten(1).numpy(), maps[1].flatten(1).numpy()
 
@@ -87,7 +87,7 @@ def set_aside(count: int) -> Index:
     >>> len(set_aside(31)), len(set_aside(59)), len(set_aside(5000))
     (0, 7, 64)
     """
-    return _even(count, min(ASIDE, count // 8) if count >= MIN_ASIDE else 0)
+    return even_pick(count, min(ASIDE, count // 8) if count >= MIN_ASIDE else 0)
 
 
 def fit_image_level(
@@ -105,35 +105,35 @@ def fit_image_level(
     level.set_whole(fitted.whole)
     if known is None:
         return fitted.normals[sample].astype(np.float32), np.zeros(0, np.float32)
-    store = known.store
-    bad, everyone = _summaries(model, level, store), np.arange(store.count)
-    some = _even(normals.count, DIRECTION_IMAGES)
-    places = [image_level.Places(normals.rows(i, some)) for i in model.summed]
-
-    def towards(chosen: Index) -> list[image_level.Direction]:
-        maps = zip(model.summed, places, strict=True)
-        return [place.direction(store.rows(i, chosen), _cells(known, i, chosen)) for i, place in maps]
-
-    def beyond(
-        directions: Sequence[image_level.Direction], features: Features, chosen: Index
-    ) -> list[image_level.Array]:
-        maps = zip(model.summed, directions, strict=True)
-        return [d.beyond(image_level.peaks(features.rows(i, chosen) @ d.towards)) for i, d in maps]
-
+    store, everyone = known.store, np.arange(known.store.count)
+    folds = [everyone % image_level.FOLDS == fold for fold in range(min(store.count, image_level.FOLDS))]
+    if store.count == 1:
+        folds = []  # nobody else could give a direction: only distances are compared
+    bad = _summaries(model, level, store)
     direction, own = fitted.direction(bad)
-    directions = towards(everyone)
-    for place, found in enumerate([direction, *directions]):
+    level.set_direction(0, direction)
+    ours, theirs = [own[sample]], [np.zeros(store.count)]
+    for out in folds:
+        along, _ = fitted.direction(bad[~out])
+        theirs[0][out] = along.beyond(bad[out] @ along.towards)
+    some = even_pick(normals.count, DIRECTION_IMAGES)
+    for place, i in enumerate(model.summed, start=1):
+        places = image_level.Places(normals.rows(i, some))
+        rows, cells = store.rows(i, everyone), _cells(known, i, everyone)
+        found = places.direction(rows, cells)
         level.set_direction(place, found)
-    ours = np.stack([own[sample], *beyond(directions, normals, sample)], axis=1)
-    theirs = np.zeros((store.count, ours.shape[1]))  # of a single one nothing can be said
-    folds = min(store.count, image_level.FOLDS)
-    for fold in range(folds if folds > 1 else 0):
-        out, rest = everyone[everyone % folds == fold], everyone[everyone % folds != fold]
-        along, _ = fitted.direction(bad[rest])
-        theirs[out] = np.stack([along.beyond(bad[out] @ along.towards), *beyond(towards(rest), store, out)], axis=1)
+        ours.append(found.beyond(image_level.peaks(normals.rows(i, sample) @ found.towards)))
+        theirs.append(np.zeros(store.count))
+        for out in folds:
+            along = places.direction(rows[~out], [own for own, held in zip(cells, out, strict=True) if not held])
+            theirs[-1][out] = along.beyond(image_level.peaks(rows[out] @ along.towards))
+    if not folds:
+        ours = [np.zeros(len(sample))]
 
-    def whole(distance: image_level.Array, places: image_level.Array) -> FloatArray:
-        strange: FloatArray = model.whole(torch.from_numpy(distance), torch.from_numpy(places)).numpy()
+    def whole(distance: image_level.Array, places: list[image_level.Array]) -> FloatArray:
+        strange: FloatArray = model.whole(
+            torch.from_numpy(distance), torch.from_numpy(np.stack(places, axis=1))
+        ).numpy()
         return strange.astype(np.float32)
 
     return whole(fitted.normals[sample], ours), whole(fitted.distances(bad), theirs)
@@ -147,8 +147,3 @@ def _summaries(model: ScoringModel, level: ImageLevel, features: Features) -> Fl
 
 def _cells(known: Anomalies, i: int, chosen: Index) -> list[Index | None]:
     return [known.cells[i][k] if known.marked[k] else None for k in chosen]
-
-
-def _even(count: int, most: int) -> Index:
-    """An even pick of at most so many numbers below `count`."""
-    return np.linspace(0, count - 1, min(count, most)).round().astype(np.int64)

@@ -362,9 +362,9 @@ def test_the_key_of_a_cell_does_not_change_by_accident(root: Path) -> None:
     assert group.dataset is not None
     split = protocol_split(group.dataset, "multi-class", Case(), known=2, seed=0)
     device = torch.device("cpu")
-    parts = [learn.run_key(CONFIG, split, device), ["mask"], "mvtec", "carpet", False, material.RECIPE]
+    parts = [learn.run_key(CONFIG, split, device), [["a.png", "mask"]], "mvtec", "carpet", False, material.RECIPE]
     wanted = hashlib.sha256(json.dumps(parts).encode()).hexdigest()
-    assert benchmark._cell_key(CONFIG, split, request, ["mask"], device) == wanted
+    assert benchmark._cell_key(CONFIG, split, request, [["a.png", "mask"]], device) == wanted
 
 
 def test_pseudo_anomalies_are_made_again_when_masks_change_places(tmp_path: Path) -> None:

@@ -69,7 +69,9 @@ def test_unknown_key_names_the_nearest() -> None:
         ("score.top_share=2", "0 to 1"),
         ("score.level_power=-1", "score.level_power must be 0 to 4"),
         ("score.image_weight=-0.1", "score.image_weight must be 0 or more"),
-        ("score.trust=-1.0", "score.trust must be 0 or more"),
+        ("score.trust=-1.0", "score.trust must be 0 to 100"),
+        ("score.trust=inf", "score.trust must be 0 to 100"),
+        ("score.sharpness=0.0", "score.sharpness must be above 0"),
         ("score.known_weight=-0.1", "score.known_weight must be 0 or more"),
         ("seed=-1", "seed must be 0 or more"),
     ],
@@ -105,9 +107,12 @@ def test_the_strides_of_the_flows_come_first(
 
 def test_keys_that_an_older_card_lacks_switch_off_what_came_later() -> None:
     card = to_dict(Config(seed=4))
-    del card["backbone"]["summary"], card["train"]["passes"], card["score"]["level_power"]
+    del card["backbone"]["summary"], card["train"]["passes"], card["train"]["best"]
+    for key in ("level_power", "sharpness", "trust"):
+        del card["score"][key]
     old = from_dict(card, OLDER)
-    assert (old.seed, old.backbone.summary, old.train.passes, old.score.level_power) == (4, (), 0, 0.0)
+    assert (old.seed, old.backbone.summary, old.train.passes, old.train.best) == (4, (), 0, False)
+    assert (old.score.level_power, old.score.sharpness, old.score.trust) == (0.0, 4.0, 0.0)
     assert from_dict(to_dict(PRESETS["default"]), OLDER) == PRESETS["default"]
 
 

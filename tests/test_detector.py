@@ -133,7 +133,7 @@ def test_levels_fuse_to_map_and_score(
     config = detector.model.config.score
     shares = torch.tensor([level["share"] for level in detector.card.levels])
     assert shares.sum().item() == pytest.approx(1)
-    anomaly = fuse([torch.from_numpy(level)[None] for level in scores.levels], constants, shares, SIZE, config.fusion)
+    anomaly = fuse([torch.from_numpy(level)[None] for level in scores.levels], constants, shares, SIZE, config)
     np.testing.assert_allclose(anomaly[0].numpy(), scores.map, rtol=1e-4, atol=1e-4)
     centre, spread = detector.model.map_constants.tolist()
     of_map = (float(pool(anomaly, config.top_share)[0]) - centre) / spread
@@ -186,7 +186,7 @@ def test_standard_fusion_by_hand() -> None:
     fine = torch.tensor([[[0.0, -1.0], [-2.0, -3.0]]])  # (1, 2, 2)
     coarse = torch.tensor([[[-5.0]]])  # (1, 1, 1)
     constants = [torch.tensor([-1.0, 2.0, 0.0, 0.0]), torch.tensor([-1.0, 0.5, 0.0, 0.0])]
-    found = fuse([fine, coarse], constants, torch.tensor([0.5, 0.5]), 2, "standard")
+    found = fuse([fine, coarse], constants, torch.tensor([0.5, 0.5]), 2, ScoreConfig(fusion="standard"))
     # (centre - log p) / spread: fine -0.5, 0, 0.5, 1; coarse 8 everywhere
     assert found[0].tolist() == [[3.75, 4.0], [4.25, 4.5]]
 
@@ -195,7 +195,7 @@ def test_probability_fusion_by_hand() -> None:
     fine = torch.tensor([[[0.0, -1.0], [-2.0, 3.0]]])
     coarse = torch.tensor([[[-1.0 - math.log(2)]]])
     constants = [torch.tensor([0.0, 1.0, 0.0, 0.0]), torch.tensor([0.0, 1.0, -1.0, 0.0])]
-    found = fuse([fine, coarse], constants, torch.tensor([0.5, 0.5]), 2, "probability")
+    found = fuse([fine, coarse], constants, torch.tensor([0.5, 0.5]), 2, ScoreConfig(fusion="probability"))
     # 1 - exp(log p - highest), not below 0; coarse is half as likely as the most likely normal
     expected = [[(0 + 0.5) / 2, (1 - math.exp(-1) + 0.5) / 2], [(1 - math.exp(-2) + 0.5) / 2, 0.25]]
     torch.testing.assert_close(found[0], torch.tensor(expected))
@@ -204,7 +204,7 @@ def test_probability_fusion_by_hand() -> None:
 def test_levels_count_by_their_shares() -> None:
     fine, coarse = torch.full((1, 2, 2), -1.0), torch.full((1, 1, 1), -4.0)
     constants = [torch.tensor([0.0, 1.0, 0.0, 0.0])] * 2
-    found = fuse([fine, coarse], constants, torch.tensor([0.25, 0.75]), 2, "standard")
+    found = fuse([fine, coarse], constants, torch.tensor([0.25, 0.75]), 2, ScoreConfig(fusion="standard"))
     assert found[0, 0, 0].item() == pytest.approx(0.25 * 1 + 0.75 * 4)
 
 
@@ -216,7 +216,7 @@ def test_the_default_mix_is_a_power_of_the_strides() -> None:
 
 def test_levels_are_brought_to_one_grid_bilinearly() -> None:
     row = torch.tensor([[[0.0, 4.0], [0.0, 4.0]]])
-    found = fuse([-row], [torch.tensor([0.0, 1.0, 0.0, 0.0])], torch.ones(1), 4, "standard")
+    found = fuse([-row], [torch.tensor([0.0, 1.0, 0.0, 0.0])], torch.ones(1), 4, ScoreConfig(fusion="standard"))
     assert found[0].tolist() == [[0.0, 1.0, 3.0, 4.0]] * 4  # cell centres, not corners, are aligned
 
 
@@ -305,7 +305,7 @@ def test_boundary_fusion_by_hand() -> None:
     coarse = torch.tensor([[[-2.0]]])
     constants = [torch.tensor([0.0, 1.0, 0.0, -1.0]), torch.tensor([0.0, 1.0, 0.0, -2.0])]
     found = (
-        fuse([fine, coarse], constants, torch.tensor([0.5, 0.5]), 2, "boundary")[0] * 2 - 0.5
+        fuse([fine, coarse], constants, torch.tensor([0.5, 0.5]), 2, ScoreConfig(fusion="boundary"))[0] * 2 - 0.5
     )  # coarse is on its b_n
     beyond = 1 / (1 + math.exp(-1.5)) + 0.02 * math.log(1.5)
     expected = [[0.5, beyond], [1 / (1 + math.exp(6.0)), 1 + 0.02 * math.log(40)]]
@@ -314,5 +314,5 @@ def test_boundary_fusion_by_hand() -> None:
 
 def test_boundary_fusion_keeps_the_order_far_outside() -> None:
     log_p = torch.tensor([[[-10.0, -20.0, -400.0]]])
-    far = fuse([log_p], [torch.tensor([0.0, 1.0, 0.0, -1.0])], torch.ones(1), 3, "boundary")
+    far = fuse([log_p], [torch.tensor([0.0, 1.0, 0.0, -1.0])], torch.ones(1), 3, ScoreConfig(fusion="boundary"))
     assert far[0, 0, 0] < far[0, 0, 1] < far[0, 0, 2] < 1.2

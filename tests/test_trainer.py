@@ -706,3 +706,66 @@ def test_killed_twice_and_interrupted_once_it_is_the_same_model(
     assert (out / "flow.safetensors").read_bytes() == (model / "flow.safetensors").read_bytes()
     assert (out / LOG).read_bytes() == (model / LOG).read_bytes()
     assert not work.exists()
+
+
+# --- normals that no level learns
+
+
+def overfitting(tmp_path: Path, *, best: bool, unseen: Features | None = None, **values: Any) -> Trainer:
+    """Few normals and many steps: the flows learn them by heart."""
+    train = {"steps": 200, "push_steps": 0, "images": 4, "lr": 1e-2, "best": best, **values}
+    made = make(tmp_path, train=train)
+    made.normals = store(4, seed=3)
+    made.unseen = unseen
+    return made
+
+
+def held_out_loss(made: Trainer, i: int, unseen: Features) -> float:
+    values = torch.from_numpy(log_p(made.model, unseen.levels[i], i))
+    return float(-torch.nn.functional.logsigmoid(values).mean())
+
+
+def test_a_level_goes_back_to_where_new_normals_were_most_likely(tmp_path: Path) -> None:
+    unseen = store(20, seed=4)
+    made = {}
+    for best in (True, False):
+        folder = tmp_path / str(best)
+        folder.mkdir()
+        made[best] = overfitting(folder, best=best, unseen=unseen)
+        made[best].run()
+    losses = {best: [held_out_loss(trainer, i, unseen) for i in range(2)] for best, trainer in made.items()}
+    assert losses[True][1] < losses[False][1] - 0.05
+    assert all(kept <= last + 1e-6 for kept, last in zip(losses[True], losses[False], strict=True))
+    assert [b.weights for b in made[True].best] == [{}] * 2  # nothing is carried into the next phase
+
+
+def test_a_killed_run_goes_back_to_the_same_state(tmp_path: Path) -> None:
+    unseen = store(20, seed=4)
+
+    def fresh(name: str) -> Trainer:
+        (tmp_path / name).mkdir(exist_ok=True)
+        return overfitting(tmp_path / name, best=True, unseen=unseen)
+
+    whole = fresh("whole")
+    whole.run()
+    interrupted(fresh("piece"), 170)  # the best state is older than that
+    last = fresh("piece")
+    assert last.restore()
+    assert last.best[-1].weights
+    last.run()
+    assert same(state(last), state(whole))
+
+
+@pytest.mark.parametrize("pushed", [True, False])
+def test_a_phase_that_pushes_is_not_judged_by_normals(tmp_path: Path, pushed: bool) -> None:
+    made = overfitting(tmp_path, best=True, unseen=store(20, seed=4), steps=100, push_steps=60)
+    if not pushed:
+        made.anomalies = []
+    held: dict[int, bool] = {}
+    made.watch = lambda trainer, _: held.update({trainer.step: bool(trainer.best[-1].weights)})
+    made.run()
+    assert held[50] is True
+    assert held[100] is False  # the phase has gone back and begins afresh
+    assert held[101] is not pushed
+    assert held[155] is not pushed
+    assert held[160] is False

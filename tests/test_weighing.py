@@ -27,14 +27,20 @@ def gathered(root: Path, config: Config, work: Path, known: int = 6) -> tuple[Sc
     return model, material.gather(model, split, 8, CPU, work, "key", 1.0)
 
 
+@pytest.fixture(autouse=True)
+def few_are_enough(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Two of the 20 normals of the small sets are set aside."""
+    monkeypatch.setattr(weighing, "MIN_ASIDE", 16)
+
+
 @pytest.fixture
-def weighed(monkeypatch: pytest.MonkeyPatch) -> list[tuple[int, Trainer]]:
-    """The steps at which the parts of the score are weighed."""
-    seen: list[tuple[int, Trainer]] = []
+def weighed(monkeypatch: pytest.MonkeyPatch) -> list[tuple[int, dict[str, torch.Tensor]]]:
+    """The steps at which the parts of the score are weighed, and the levels as they were then."""
+    seen: list[tuple[int, dict[str, torch.Tensor]]] = []
     weigh = Weighing.weigh
 
     def watched(self: Weighing, trainer: Trainer) -> None:
-        seen.append((trainer.step, trainer))
+        seen.append((trainer.step, {k: v.clone() for k, v in trainer.model.levels.state_dict().items()}))
         weigh(self, trainer)
 
     monkeypatch.setattr(Weighing, "weigh", watched)
@@ -42,15 +48,24 @@ def weighed(monkeypatch: pytest.MonkeyPatch) -> list[tuple[int, Trainer]]:
 
 
 def test_marked_anomalies_weigh_before_they_push(
-    data_set: Path, tmp_path: Path, weighed: list[tuple[int, Trainer]]
+    data_set: Path, tmp_path: Path, weighed: list[tuple[int, dict[str, torch.Tensor]]]
 ) -> None:
     detector = train(data_set, tmp_path / "a.bgad", config=tiny_config(), known=4, device="cpu")
-    assert [step for step, _ in weighed] == [30]  # the first step of phase 2 is not done
+    normals_only = train(
+        data_set, tmp_path / "b.bgad", config=tiny_config(train={"push_steps": 0}), known=4, device="cpu"
+    )
+    (step, levels), _ = weighed
+    assert step == 30
+    for key, value in normals_only.model.levels.state_dict().items():
+        if not key.endswith("constants"):
+            assert torch.equal(levels[key], value), key
     assert detector.card.data["image_weight"] == pytest.approx(float(detector.model.mix[-1]))
     assert [level["share"] for level in detector.card.levels] == pytest.approx(detector.model.mix[:-1].tolist())
 
 
-def test_anomalies_that_do_not_push_weigh_at_the_end(tmp_path: Path, weighed: list[tuple[int, Trainer]]) -> None:
+def test_anomalies_that_do_not_push_weigh_at_the_end(
+    tmp_path: Path, weighed: list[tuple[int, dict[str, torch.Tensor]]]
+) -> None:
     bare = write_set(tmp_path / "bare", masks=False)
     train(bare, tmp_path / "a.bgad", config=tiny_config(), known=4, device="cpu")
     assert [step for step, _ in weighed] == [50]
@@ -58,6 +73,38 @@ def test_anomalies_that_do_not_push_weigh_at_the_end(tmp_path: Path, weighed: li
     config = tiny_config(train={"push_steps": 0})
     train(write_set(tmp_path / "marked"), tmp_path / "b.bgad", config=config, known=4, device="cpu")
     assert [step for step, _ in weighed] == [30]
+
+
+def test_where_no_normals_can_be_set_aside_the_mix_is_the_default(
+    data_set: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(weighing, "MIN_ASIDE", 32)
+    model, stuff = gathered(data_set, tiny_config(), tmp_path)
+    weigh = Weighing(model, stuff)
+    assert weigh.unseen is None
+    assert weigh.learnt.count == weigh.sample.count == stuff.normals.count
+    trainer = Trainer(model, weigh.learnt, [], work=tmp_path, device=CPU, run_key="k")
+    model.mix.zero_()
+    weigh.weigh(trainer)
+    assert model.mix.tolist() == pytest.approx(default_mix(model.config))
+
+
+def test_normals_are_set_aside_for_what_needs_them(data_set: Path, tmp_path: Path) -> None:
+    plain: dict[str, Any] = {"backbone": {"summary": []}}
+    for number, (config, aside) in enumerate(
+        (
+            (tiny_config(), 2),
+            (tiny_config(score={"trust": 0.0}), 2),
+            (tiny_config(**plain), 2),
+            (tiny_config(**plain, score={"trust": 0.0}), 0),
+        )
+    ):
+        model, stuff = gathered(data_set, config, tmp_path / str(number))
+        weigh = Weighing(model, stuff)
+        assert weigh.learnt.count == stuff.normals.count - aside
+        assert (weigh.unseen is None) == (aside == 0)
+        if weigh.unseen is not None:
+            assert not set(weigh.unseen.index) & set(weigh.learnt.index)
 
 
 @pytest.mark.parametrize("changes", [{"loss": {"method": "nfad"}}, {"score": {"trust": 0.0}}])
@@ -77,7 +124,7 @@ def test_the_fine_level_counts_more_where_only_it_sees_the_defect(data_set: Path
     for i in (1, 2):
         known.store.levels[i][:] = stuff.normals.levels[i][: known.store.count]
     weigh = Weighing(model, stuff)
-    trainer = Trainer(model, weigh.learnt, [], work=tmp_path, device=CPU, run_key="k")
+    trainer = Trainer(model, weigh.learnt, [], unseen=weigh.unseen, work=tmp_path, device=CPU, run_key="k")
     trainer.run()
     weigh.weigh(trainer)
     shares = model.mix.tolist()[:-1]
@@ -109,6 +156,7 @@ def test_known_anomalies_are_judged_by_directions_that_they_did_not_give(data_se
             known.store.rows(i, rest), cells
         )
         places.append(float(along.beyond(image_level.peaks(known.store.rows(i, np.array([0])) @ along.towards))[0]))
+    assert max(places) > 0
     expected = total + config.score.known_weight * sum(max(place, 0.0) for place in places)
     assert theirs[0] == pytest.approx(expected, rel=1e-3)
     # a single one says nothing of its own direction
@@ -117,9 +165,4 @@ def test_known_anomalies_are_judged_by_directions_that_they_did_not_give(data_se
     found = weighing.fit_image_level(model, level, stuff.normals, alone.anomalies[0], sample)
     assert found is not None
     assert found[1].tolist() == pytest.approx([total], rel=1e-4)
-
-
-def test_an_even_pick() -> None:
-    assert weighing._even(10, 3).tolist() == [0, 4, 9]
-    assert weighing._even(3, 64).tolist() == [0, 1, 2]
-    assert len(weighing._even(5, 0)) == 0
+    assert found[0].tolist() == pytest.approx(fitted.normals[sample].tolist(), rel=1e-3)
