@@ -35,8 +35,8 @@ def pictures(data_set: Path) -> list[ImageLike]:
 
 
 def assert_same(found: Scores, expected: Scores) -> None:
-    """To 1e-5, or to the last digits of float32 where the score is large."""
-    assert found.score == pytest.approx(expected.score, rel=1e-6, abs=1e-5)
+    """To the last digits of float32, which change with the number of cores that work on one image."""
+    assert found.score == pytest.approx(expected.score, rel=1e-5, abs=1e-4)
     np.testing.assert_allclose(found.map, expected.map, rtol=1e-4, atol=1e-4)
     for a, b in zip(
         found.levels, expected.levels, strict=True
@@ -117,7 +117,7 @@ def test_the_boundary_is_the_edge_of_the_training_normals(detector: Detector, da
     assert np.mean(maps > detector.card.map_boundary) == pytest.approx(0.01, abs=1e-3)  # beta
     assert maps.mean() == pytest.approx(detector.card.map_centre, abs=1e-3)
     held_out = detector.score_many([data_set / name for name, role in roles.items() if role == "calibration"])
-    assert sorted(s.score for s in held_out) == pytest.approx(detector.card.calibration["scores"], rel=1e-5)
+    assert sorted(s.score for s in held_out) == pytest.approx(detector.card.calibration["scores"], rel=1e-5, abs=1e-4)
 
 
 @pytest.mark.parametrize("method", ["bgad", "bgad-full-push"])
