@@ -236,7 +236,7 @@ def test_masks_decide_what_is_pushed_and_where_the_image_level_looks(
         for found, path in zip(cells, marked, strict=True):
             assert found.tolist() == material.cells([images.read_mask(path)], grid)[0].tolist()
     assert len(fits) == 2 + 2 * 5  # strides 16 and 32: of all, then without each fold
-    for cells, grid in zip(fits[:2], [(4, 4), (2, 2)], strict=True):
+    for cells, grid in zip(fits[::6], [(4, 4), (2, 2)], strict=True):
         assert [found is not None for found in cells] == [path.exists() for path in masks]
         for found, path in zip(cells, masks, strict=True):
             if found is not None:

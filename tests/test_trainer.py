@@ -672,7 +672,7 @@ def test_killed_twice_and_interrupted_once_it_is_the_same_model(
     def killed_at(step: int, *options: str) -> str:
         command = [sys.executable, "-c", DRIVER, str(step + 10), *arguments, "--memory", "0.000001", *options]
         with subprocess.Popen(command, stderr=subprocess.PIPE, text=True) as process:
-            end = time.monotonic() + 100
+            end = time.monotonic() + 140
             while saved_step(work) < step and process.poll() is None and time.monotonic() < end:
                 time.sleep(0.01)
             time.sleep(random.uniform(0, 0.15))  # in the middle of whatever it does then
