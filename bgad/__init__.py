@@ -10,10 +10,8 @@ from bgad.errors import BgadError
 from bgad.types import Sample, Scorer, Scores
 
 if TYPE_CHECKING:
-    from bgad.detector import Detector
     from bgad.learn import train
-
-    load = Detector.load
+    from bgad.loading import load
 
 # Threads that wait for work sleep instead of spinning. OpenMP reads this once, when torch is loaded; without it a
 # second busy process on a small machine makes every step many times slower.
@@ -28,5 +26,5 @@ def __getattr__(name: str) -> Any:
     if name == "train":
         return import_module("bgad.learn").train
     if name == "load":
-        return import_module("bgad.detector").Detector.load
+        return import_module("bgad.loading").load
     raise AttributeError(f"module 'bgad' has no attribute {name!r}")

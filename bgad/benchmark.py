@@ -19,16 +19,17 @@ import torch
 
 from bgad import __version__, benchmark_page, benchmark_table, console, images, metrics, modelfile, outputs
 from bgad import device as devices
-from bgad.benchmark_plan import Group, Outcome, Request, locked, plan, unfinished
+from bgad.benchmark_plan import Group, Outcome, Request, plan, unfinished
 from bgad.config import Config, override, to_dict
 from bgad.data.folders import Dataset, hash_file
 from bgad.data.protocols import Case, protocol_split
 from bgad.data.samples import read_mask
 from bgad.data.split import Split
 from bgad.detector import run_features, weights
-from bgad.errors import BgadError
+from bgad.errors import BgadError, ConfigError
 from bgad.evaluate import measure
-from bgad.learn import MAX_BAD, Job, Scan, fit, flow_key, phase_key, run_key, scan_images
+from bgad.keys import flow_key, phase_key, run_key
+from bgad.learn import MAX_BAD, Job, Scan, fit, scan_images
 from bgad.material import RECIPE, Pool
 from bgad.paper import PaperTable
 from bgad.trainer import LOG, PhaseOne, Trainer
@@ -60,7 +61,9 @@ def run(
 ) -> list[Outcome]:
     """Run what is not there yet, and write results.json, table.md, table.csv and benchmark.html."""
     outputs.check_folder(out)
-    with locked(out):
+    if config is not None and config.tile.size:
+        raise ConfigError("a benchmark looks at whole pictures: leave out tile.size, or use train and evaluate")
+    with outputs.locked(out, "benchmark"):
         setup = Setup(out, config or Config(), devices.pick(device), memory_gb, keep_models)
         devices.keep_memory()
         groups = plan(table.matrices, root)
@@ -201,7 +204,7 @@ def _cell(
         _copy(shared, work)
     work.mkdir(parents=True, exist_ok=True)
     model = pool.model(config)
-    job = Job(request.name(), dataset, split, scan.bits, setup.device, work, flows or key)
+    job = Job(request.name(), dataset, split, split, scan.bits, setup.device, work, flows or key)
     detector = fit(job, model, pool.material(split, config), resume=True, phase_one=phase_one, watch=watch)
     if flows and not shared.exists():
         _copy(work, shared)

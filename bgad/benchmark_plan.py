@@ -2,21 +2,18 @@
 
 from __future__ import annotations
 
-import os
 import re
 from collections import Counter
 from collections.abc import Iterator, Sequence
-from contextlib import contextmanager, suppress
 from dataclasses import dataclass, field, replace
 from pathlib import Path
 from typing import Any
 
 from bgad.data import catalog, folders
 from bgad.data.protocols import Case, cases
-from bgad.errors import DataError, OutputError
+from bgad.errors import DataError
 from bgad.paper import Column, Matrix, printed
 
-LOCK = ".lock"
 NOT_RUN = "not run yet"
 
 
@@ -186,37 +183,3 @@ def _folder(path: Path, wanted: tuple[str, ...]) -> Iterator[Group]:
             yield Group(name, category, replace(folders.load(there[category]), name=category), "")
         except DataError as error:
             yield Group(name, category, None, str(error))
-
-
-@contextmanager
-def locked(out: Path) -> Iterator[None]:
-    """Keep a second process away from an output folder; the lock of a process that died is no lock."""
-    busy = OutputError(f"{out} is in use by another benchmark: wait for it, or give another --out")
-    out.mkdir(parents=True, exist_ok=True)
-    try:
-        import fcntl
-    except ImportError:  # not a Unix
-        with _pid_file(out / LOCK, busy):
-            yield
-        return
-    with (out / LOCK).open("w") as file:
-        try:
-            fcntl.flock(file, fcntl.LOCK_EX | fcntl.LOCK_NB)
-        except OSError as error:
-            raise busy from error
-        yield
-
-
-@contextmanager
-def _pid_file(path: Path, busy: OutputError) -> Iterator[None]:
-    try:
-        handle = os.open(path, os.O_CREAT | os.O_EXCL | os.O_WRONLY)
-    except FileExistsError as error:
-        raise OutputError(f"{busy}; if there is none, delete {path}") from error
-    os.write(handle, str(os.getpid()).encode())
-    os.close(handle)
-    try:
-        yield
-    finally:
-        with suppress(OSError):
-            path.unlink()

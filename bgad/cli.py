@@ -10,17 +10,31 @@ import re
 import sys
 from collections.abc import Sequence
 from contextlib import suppress
+from dataclasses import replace
 from pathlib import Path
 from shlex import quote
 from typing import Any
 
 from bgad import __version__, console, outputs
 from bgad.cli_benchmark import add_benchmark
-from bgad.cli_options import DATA_HELP, Parser, add_command, add_data, add_recipe, add_root, number, read_config
+from bgad.cli_options import (
+    DATA_HELP,
+    Parser,
+    add_command,
+    add_data,
+    add_engine,
+    add_recipe,
+    add_root,
+    add_tile,
+    load_scorer,
+    number,
+    read_config,
+)
+from bgad.cli_predict import EXIT_BAD_IMAGES, add_export, add_predict
 from bgad.config import METHODS, PRESETS, PSEUDO_METHODS, to_toml
 from bgad.errors import BgadError, ConfigError, DataError
 
-EXIT_BAD_IMAGES, EXIT_ERROR, EXIT_INTERRUPTED = 1, 2, 130
+EXIT_ERROR, EXIT_INTERRUPTED = 2, 130
 
 
 def main(argv: Sequence[str] | None = None) -> int:
@@ -76,8 +90,9 @@ def _parser() -> argparse.ArgumentParser:
     commands = parser.add_subparsers(title="commands", metavar="COMMAND", required=True)
     _add_demo(commands)
     _add_train(commands)
-    _add_predict(commands)
+    add_predict(commands)
     _add_evaluate(commands)
+    add_export(commands)
     _add_pseudo(commands)
     _add_info(commands)
     add_benchmark(commands)
@@ -125,6 +140,14 @@ def _add_train(commands: Any) -> None:
         help="share of good parts that may be rejected (default 0.05, or the smallest that the data supports)",
     )
     add_recipe(parser)
+    parser.add_argument(
+        "--roi",
+        type=Path,
+        metavar="FILE",
+        help="where to look, in training and ever after: a picture of the same size (black: do not look there), or a "
+        "JSON file with polygons",
+    )
+    add_tile(parser, "cut pictures into tiles of so many pixels, for defects that are too small in the whole picture")
     group = parser.add_argument_group("run")
     group.add_argument("--device", default="auto", help="auto (CUDA or MPS where there is one), cpu, cuda, mps")
     group.add_argument(
@@ -136,10 +159,16 @@ def _add_train(commands: Any) -> None:
     group.add_argument("--resume", action="store_true", help="go on with a run that was stopped")
     group.add_argument("--overwrite", action="store_true", help="replace the model folder if there is one")
     group.add_argument("--tensorboard", type=Path, metavar="DIR", help="also log to TensorBoard")
+    group.add_argument(
+        "--no-export", action="store_true", help="write no model.onnx: the model then needs torch to score"
+    )
 
 
 def _train(arguments: argparse.Namespace) -> int:
     config = read_config(arguments)
+    if arguments.tile is not None:
+        size = arguments.tile or config.backbone.size
+        config = replace(config, tile=replace(config.tile, size=size)).check()
     if arguments.tensorboard:
         outputs.check_folder(arguments.tensorboard)
     from bgad.data.resolve import model_folder
@@ -160,57 +189,13 @@ def _train(arguments: argparse.Namespace) -> int:
         resume=arguments.resume,
         overwrite=arguments.overwrite,
         tensorboard=arguments.tensorboard,
+        export=not arguments.no_export,
+        roi=arguments.roi,
     )
     model, data = quote(str(arguments.out or model_folder(arguments.data))), quote(str(arguments.data))
     where = f" --root {quote(str(arguments.root))}" if arguments.root else ""
     console.say(f"next: bgad predict {model} PICTURE...   or   bgad evaluate {model} {data}{where}")
     return 0
-
-
-def _add_predict(commands: Any) -> None:
-    parser = add_command(
-        commands,
-        "predict",
-        _predict,
-        "Score images with a model. A table on a terminal, JSON lines into a pipe.",
-        "A JSON line has path, score, p_value, is_anomaly, threshold, error. The exit code is 1 when an image could\n"
-        "not be scored, whatever the others say.\n\nexamples:\n  bgad predict gear.bgad new/ --out looked-at/\n"
-        "  bgad predict gear.bgad 'new/**/*.png' | jq 'select(.is_anomaly)'",
-    )
-    parser.add_argument("model", type=Path, metavar="MODEL")
-    parser.add_argument("paths", nargs="+", metavar="PATH", help="files, folders or glob patterns")
-    parser.add_argument("--out", type=Path, metavar="DIR", help="write overlays (.png) and raw maps (.tif) there")
-    parser.add_argument("--false-reject-rate", type=float, metavar="RATE", help="another threshold than the model's")
-    parser.add_argument("--json", action="store_true", help="JSON lines on a terminal, too")
-    parser.add_argument("--device", default="auto", help="auto, cpu, cuda or mps")
-
-
-def _predict(arguments: argparse.Namespace) -> int:
-    from bgad.predict import find, predict, table
-
-    paths = find(arguments.paths, arguments.out)
-    from bgad.detector import Detector  # after the paths are known to be good: torch takes seconds to load
-
-    detector = Detector.load(arguments.model, arguments.device)
-    if arguments.false_reject_rate is not None:
-        detector.set_rate(arguments.false_reject_rate)
-    terminal = bool(sys.stdout and sys.stdout.isatty())
-    as_table = terminal and not arguments.json
-    rows = []
-    failed = 0
-    with console.bar("scoring", len(paths), show=as_table or not terminal) as bar:
-        for row in predict(detector, paths, arguments.out):
-            failed += row["error"] is not None
-            if as_table:
-                rows.append(row)
-            else:
-                print(json.dumps(row), flush=True)  # noqa: T201
-            bar.update()
-    if as_table:
-        console.page().print(table(rows))
-    flagged = f"{failed} of {len(paths)} images could not be scored" if failed else f"{len(paths)} images scored"
-    console.say(flagged + (f"; overlays and maps are in {arguments.out}" if arguments.out else ""))
-    return EXIT_BAD_IMAGES if failed else 0
 
 
 def _add_evaluate(commands: Any) -> None:
@@ -225,7 +210,7 @@ def _add_evaluate(commands: Any) -> None:
     add_data(parser)
     parser.add_argument("--out", type=Path, metavar="DIR", help="where to write (default: ./NAME-evaluation)")
     parser.add_argument("--false-reject-rate", type=float, metavar="RATE", help="another threshold than the model's")
-    parser.add_argument("--device", default="auto", help="auto, cpu, cuda or mps")
+    add_engine(parser)
 
 
 def _evaluate(arguments: argparse.Namespace) -> int:
@@ -236,12 +221,8 @@ def _evaluate(arguments: argparse.Namespace) -> int:
     out = arguments.out or Path(f"{arguments.model.resolve().stem}-evaluation")
     outputs.check_folder(out)
     dataset = resolve.load(arguments.data, arguments.root, need_normals=False)
-    from bgad.detector import Detector
-
-    detector = Detector.load(arguments.model, arguments.device)
-    if arguments.false_reject_rate is not None:
-        detector.set_rate(arguments.false_reject_rate)
-    cell, section, rows = evaluate(detector, dataset, data=resolve.set_name(arguments.data))
+    scorer = load_scorer(arguments)
+    cell, section, rows = evaluate(scorer, dataset, data=resolve.set_name(arguments.data))
     report.write(out / "report.html", f"bgad: {section.title}", [section], [cell])
     results = write_results(out, [cell], rows)
     console.page().print(report.terminal_table([cell]))

@@ -7,10 +7,14 @@ import json
 import math
 from collections.abc import Callable
 from pathlib import Path
-from typing import Any, NoReturn
+from typing import TYPE_CHECKING, Any, NoReturn
 
+from bgad import console
 from bgad.config import METHODS, PRESETS, Config, override, read_toml
 from bgad.errors import ConfigError
+
+if TYPE_CHECKING:
+    from bgad.scorer import BaseScorer
 
 DATA_HELP = """what DATA may be:
   DIR/train/good, DIR/test/<class>, DIR/ground_truth/<class>/<name>_mask.png   (MVTec layout)
@@ -73,6 +77,67 @@ def add_data(parser: argparse.ArgumentParser) -> None:
     """DATA, as DATA_HELP explains it, and --root."""
     parser.add_argument("data", type=Path, metavar="DATA")
     add_root(parser)
+
+
+def add_engine(parser: argparse.ArgumentParser) -> None:
+    """The options that `load_scorer` reads."""
+    group = parser.add_argument_group("engine")
+    group.add_argument(
+        "--engine",
+        choices=("auto", "onnx", "openvino", "torch"),
+        default="auto",
+        help="onnx runs the model's graph and needs no torch; openvino runs what `bgad export --to openvino` wrote "
+        "(default: onnx where the model has a graph, else torch)",
+    )
+    group.add_argument(
+        "--device",
+        default="auto",
+        help="auto (CUDA where the engine has it), cpu, cuda; tensorrt (onnx), gpu or npu (openvino), mps (torch)",
+    )
+    group.add_argument(
+        "--threads", type=number(int, 1), metavar="N", help="cores to use, those for reading pictures included"
+    )
+    add_tile(parser, "cut pictures into tiles of so many pixels, whatever the model was trained on")
+    group.add_argument("--batch", type=number(int, 1), metavar="N", help="images at a time on each core (default 4)")
+    group.add_argument(
+        "--strict", action="store_true", help="stop where the graph cannot run on --device; else it runs on the CPU"
+    )
+
+
+def add_tile(parser: argparse.ArgumentParser, text: str) -> None:
+    """--tile, with or without a number; 0 stands for without."""
+    parser.add_argument(
+        "--tile",
+        type=number(int, 32),
+        nargs="?",
+        const=0,
+        metavar="PIXELS",
+        help=f"{text} (without a number: as many as the model's input has)",
+    )
+
+
+def load_scorer(arguments: argparse.Namespace) -> BaseScorer:
+    """The model of `arguments.model`, with the threshold and on the engine that were asked for."""
+    from bgad.loading import load
+
+    scorer = load(
+        arguments.model,
+        arguments.device,
+        engine=arguments.engine,
+        threads=arguments.threads,
+        batch=arguments.batch,
+        strict=arguments.strict,
+    )
+    if arguments.tile is not None:
+        size = arguments.tile or scorer.card.size
+        if size != scorer.tile.size:
+            console.warn(
+                f"the threshold was not set with tiles of {size} pixels: good pictures may be rejected more often"
+            )
+        scorer.set_tile(size)
+    if arguments.false_reject_rate is not None:
+        scorer.set_rate(arguments.false_reject_rate)
+    return scorer
 
 
 def add_recipe(parser: argparse.ArgumentParser, *, one_model: bool = True) -> None:

@@ -58,6 +58,18 @@ class BackboneConfig:
 
 
 @dataclass(frozen=True)
+class TileConfig:
+    """Pictures cut into tiles, each of which is what the model looks at."""
+
+    size: int = 0  # side in pixels of the picture; 0: the model looks at the picture as a whole
+    overlap: float = 0.25  # share of a tile that the next one shows too, at least
+
+    def check(self) -> None:
+        _need(self.size == 0 or self.size >= 32, "tile.size", "0, or at least 32")
+        _need(0 <= self.overlap <= 0.75, "tile.overlap", "0 to 0.75")
+
+
+@dataclass(frozen=True)
 class FlowConfig:
     """The conditional flow of each level."""
 
@@ -176,6 +188,7 @@ class Config:
     """One model's whole recipe."""
 
     backbone: BackboneConfig = field(default_factory=BackboneConfig)
+    tile: TileConfig = field(default_factory=TileConfig)
     flow: FlowConfig = field(default_factory=FlowConfig)
     loss: LossConfig = field(default_factory=LossConfig)
     pseudo: PseudoConfig = field(default_factory=PseudoConfig)
@@ -185,7 +198,7 @@ class Config:
 
     def check(self) -> Config:
         """Return self when every value is in range; ConfigError otherwise."""
-        for part in (self.backbone, self.flow, self.loss, self.pseudo, self.train, self.score):
+        for part in (self.backbone, self.tile, self.flow, self.loss, self.pseudo, self.train, self.score):
             part.check()
         _need(
             len(self.train.positions) == len(self.backbone.strides),

@@ -21,8 +21,9 @@ from bgad.errors import BgadError
 from bgad.features import Features, chunks
 from bgad.flow import ConditionalFlow, position_encoding
 from bgad.modelfile import Card
+from bgad.roi import Roi
 from bgad.scorer import BATCH, BaseScorer, Shape
-from bgad.types import FloatArray, Scores
+from bgad.types import BoolArray, FloatArray, Scores
 
 TAIL = 0.02
 AHEAD = 8  # batches of features that may be scored before they are asked for
@@ -97,8 +98,9 @@ class ImageLevel(nn.Module):
         distance = ((summary - self.mean) @ self.whiten.T).square().sum(1).sqrt()
         places = [summary @ self._towards(0)]
         for i, rows in enumerate(maps):
-            count = image_level.peak_count(rows.shape[1], image_level.DEFECT_PEAK)
-            places.append((rows @ self._towards(i + 1)).topk(count, dim=1).values.mean(1))
+            count = image_level.peak_count(int(rows.shape[1]), image_level.DEFECT_PEAK)
+            along = F.linear(rows, self._towards(i + 1)[None])[..., 0]  # ONNX Runtime 1.31 miscompiles rows @ vector
+            places.append(along.topk(count, dim=1).values.mean(1))
         beyond = [(place - self._start(i)[0]) / self._start(i)[1] for i, place in enumerate(places)]
         return (distance - self.constants[0]) / self.constants[1], torch.stack(beyond, 1)
 
@@ -125,7 +127,7 @@ class ImageLevel(nn.Module):
 
 
 def _peak(rows: Tensor) -> Tensor:
-    return rows.topk(image_level.peak_count(rows.shape[1], image_level.PEAK), dim=1).values.mean(1)
+    return rows.topk(image_level.peak_count(int(rows.shape[1]), image_level.PEAK), dim=1).values.mean(1)
 
 
 SUMMARY = (lambda rows: rows.mean(1), lambda rows: rows.std(1, correction=0), _peak)  # (B, P, C) -> (B, C)
@@ -136,6 +138,7 @@ class ScoringModel(nn.Module):
 
     map_constants: Tensor  # mean and spread of the map's scores over training normals
     mix: Tensor  # share of each level in the map, then the weight of the image as a whole
+    region: Tensor | None
 
     def __init__(self, config: Config, backbone: backbones.Backbone) -> None:
         super().__init__()
@@ -149,25 +152,35 @@ class ScoringModel(nn.Module):
         )
         self.summed = [backbone.strides.index(s) for s in config.backbone.summary]
         self.image = ImageLevel([backbone.channels[i] for i in self.summed]) if self.summed else None
+        self.register_buffer("region", None, persistent=False)  # see look_at
         self.register_buffer("map_constants", torch.tensor([0.0, 1.0]))
         self.register_buffer("mix", torch.tensor(default_mix(config)))
+
+    def look_at(self, region: BoolArray) -> None:
+        """Let the score come from these pixels of the map (S, S) alone; what lies outside has been painted over."""
+        self.region = torch.from_numpy(region).to(self.mix.device)
 
     def head(self, features: Sequence[Tensor]) -> tuple[Tensor, Tensor, list[Tensor]]:
         """Feature rows of each stride (B, h * w, C), the flows' first -> what `forward` gives."""
         levels: list[Level] = list(self.levels)  # type: ignore[arg-type]
         rows = features[: len(levels)]
         log_p = [level(x).unflatten(1, level.grid) for level, x in zip(levels, rows, strict=True)]
-        constants = [level.constants for level in levels]
-        anomaly = fuse(log_p, constants, self.mix[:-1], self.config.backbone.size, self.config.score)
-        score = pool(anomaly, self.config.score.top_share)
-        if self.image is not None:
-            score = (score - self.map_constants[0]) / self.map_constants[1] + self._whole(self.image, features)
+        score, anomaly = self.judge(log_p, [features[i] for i in self.summed])
         return score, anomaly, log_p
 
-    def _whole(self, image: ImageLevel, features: Sequence[Tensor]) -> Tensor:
-        """What the image as a whole adds to the score of its map."""
-        distance, beyond = image([features[i] for i in self.summed])
-        return self.mix[-1] * self.whole(distance, beyond)
+    def judge(self, log_p: list[Tensor], summed: Sequence[Tensor]) -> tuple[Tensor, Tensor]:
+        """Log-likelihoods of each level (B, h, w) and feature rows of the strides that tell of the image as a whole ->
+        image scores (B,) and anomaly maps (B, S, S)."""
+        constants: list[Tensor] = [level.constants for level in self.levels]  # type: ignore[misc]
+        anomaly = fuse(log_p, constants, self.mix[:-1], self.config.backbone.size, self.config.score)
+        if self.region is not None:
+            lowest = anomaly.masked_fill(~self.region, torch.inf).amin((1, 2), keepdim=True)
+            anomaly = torch.where(self.region, anomaly, lowest)
+        score = pool(anomaly, self.config.score.top_share)
+        if self.image is not None:
+            whole = self.whole(*self.image(summed))
+            score = (score - self.map_constants[0]) / self.map_constants[1] + self.mix[-1] * whole
+        return score, anomaly
 
     def whole(self, distance: Tensor, beyond: Tensor) -> Tensor:
         """Distance (B,) and places along the directions (B, D) -> how strange the images are as a whole (B,)."""
@@ -211,22 +224,30 @@ def enlarge(maps: Tensor, size: tuple[int, int]) -> Tensor:
 
 def fuse(log_p: list[Tensor], constants: list[Tensor], shares: Tensor, size: int, config: ScoreConfig) -> Tensor:
     """One anomaly map (B, size, size): the strangeness of the levels, each by its share."""
-    levels = zip(log_p, constants, shares, strict=True)
+    levels = zip(log_p, constants, shares.unbind(), strict=True)
     return torch.stack([share * enlarge(strangeness(x, c, config), (size, size)) for x, c, share in levels]).sum(0)
 
 
 def pool(anomaly: Tensor, top_share: float) -> Tensor:
     """Image scores (B,): the mean of the highest `top_share` of the map, or its maximum for 0."""
     flat = anomaly.flatten(1)  # (B, size * size)
-    count = max(1, round(top_share * flat.shape[1]))
+    count = max(1, round(top_share * int(flat.shape[1])))
     return flat.topk(count, dim=1).values.mean(1)
 
 
 class Detector(BaseScorer):
-    """Scores images with torch; `bgad.load` gives one."""
+    """Scores images with torch; `bgad.load` gives one for a model folder without a graph."""
 
-    def __init__(self, model: ScoringModel, card: Card, device: torch.device) -> None:
-        super().__init__(card)
+    def __init__(
+        self,
+        model: ScoringModel,
+        card: Card,
+        device: torch.device,
+        *,
+        threads: int | None = None,
+        batch: int | None = None,
+    ) -> None:
+        super().__init__(card, threads=threads, batch=batch)
         self.model, self.device = model.to(device).eval(), device
 
     def run(self, pixels: FloatArray) -> tuple[FloatArray, FloatArray, list[FloatArray]]:
@@ -243,7 +264,9 @@ class Detector(BaseScorer):
         torch.set_num_threads(1)
 
     @classmethod
-    def load(cls, folder: str | Path, device: str = "auto") -> Detector:
+    def load(
+        cls, folder: str | Path, device: str = "auto", *, threads: int | None = None, batch: int | None = None
+    ) -> Detector:
         """Read a model folder and check every byte of it."""
         devices.keep_memory()
         folder = Path(folder)
@@ -255,8 +278,12 @@ class Detector(BaseScorer):
         if card.data["format"] == 1:
             learnt = {f"levels.{key}": value for key, value in learnt.items()} | {"map_constants": model.map_constants}
         learnt.setdefault("mix", model.mix)  # older models have the default one
+        if card.roi and not config.tile.size:
+            model.look_at(Roi.from_png(card.roi).fitted(config.backbone.size))
         model.load_state_dict(learnt | {f"backbone.{key}": value for key, value in state.items()})
-        return cls(model, card, devices.pick(device))
+        if threads is not None:
+            torch.set_num_threads(threads)
+        return cls(model, card, devices.pick(device), threads=threads, batch=batch)
 
 
 def run_model(

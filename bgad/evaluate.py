@@ -25,11 +25,13 @@ from bgad.data.split import UNUSED, Split
 from bgad.errors import BgadError, DataError
 from bgad.modelfile import Card
 from bgad.outputs import write_whole
+from bgad.roi import Roi
 from bgad.scorer import BaseScorer, Shape
 from bgad.types import BoolArray, FloatArray, ImageLike, Sample, Scores
 
 RATES = (0.001, 0.005, 0.01, 0.02, 0.05, 0.1, 0.2)
 MAX_MAP_PIXELS = 200_000_000  # of all maps together; beyond, every k-th pixel of rows and columns is measured
+HIDDEN: BoolArray = np.zeros((0, 0), np.bool_)  # the mask of a defect that the model does not look at
 THUMB = 224
 GALLERY = 30
 HISTOGRAM_REACH = 3  # times the way from the most likely feature to the abnormal boundary
@@ -80,6 +82,7 @@ class Measured:
     masks: list[BoolArray | None]
     observed: metrics.Observed
     notes: list[str]
+    inside: BoolArray | None = None  # the pixels that the model looks at; None: all
 
 
 def evaluate(
@@ -111,7 +114,7 @@ def evaluate(
         levels=_histograms(seen, results, masks, scorer.card),
         roc=([], []) if roc is None else _lists(metrics.thin(*roc)),
         pro=None if pro is None else _lists(pro),
-        classes=_classes(seen, results, [r.map for r in results], masks, has_masks),
+        classes=_classes(seen, results, masks, has_masks, found.inside),
         rates=_rates(scorer, scores, labels),
         notes=left_out + found.notes,
         guarantee=scorer.calibration.guarantee(),
@@ -132,11 +135,15 @@ def measure(
     began = time.monotonic()
     seen, results, shapes, step = _collect(scored, count, notes)
     seconds = time.monotonic() - began
-    masks = [_mask(sample, shape, step, notes) for sample, shape in zip(seen, shapes, strict=True)]
+    region = None if card.roi is None else Roi.from_png(card.roi).mask
+    marked = [_mask(sample, shape, step, notes, region) for sample, shape in zip(seen, shapes, strict=True)]
+    kept = [i for i, mask in enumerate(marked) if mask is not HIDDEN]
+    seen, results, masks = [seen[i] for i in kept], [results[i] for i in kept], [marked[i] for i in kept]
+    inside = None if region is None else region[::step, ::step]
     scores, labels = [r.score for r in results], [s.label for s in seen]
     has_masks = any(m is not None for m in masks)
     maps = [r.map for r in results] if has_masks else None
-    observed = metrics.observe(scores, labels, maps, masks if has_masks else None)
+    observed = metrics.observe(scores, labels, maps, masks if has_masks else None, inside)
     cell = {
         "data": data,
         "category": category,
@@ -161,7 +168,7 @@ def measure(
         }
         for s, r in zip(seen, results, strict=True)
     ]
-    return Measured(cell, rows, seen, results, masks, observed, notes)
+    return Measured(cell, rows, seen, results, masks, observed, notes, inside)
 
 
 def write_results(out: Path, cells: Sequence[dict[str, Any]], rows: Sequence[dict[str, Any]]) -> Path:
@@ -220,8 +227,9 @@ def _collect(
     return seen, results, shapes, step
 
 
-def _mask(sample: Sample, shape: Shape, step: int, notes: list[str]) -> BoolArray | None:
-    """Where the defect is, at the pixels that are measured; None where nobody marked it."""
+def _mask(sample: Sample, shape: Shape, step: int, notes: list[str], region: BoolArray | None) -> BoolArray | None:
+    """Where the defect is, at the pixels that are measured; None where nobody marked it, HIDDEN where the model looks
+    at none of it."""
     try:
         mask = read_mask(sample)
     except BgadError as error:
@@ -236,6 +244,11 @@ def _mask(sample: Sample, shape: Shape, step: int, notes: list[str]) -> BoolArra
         sizes = f"{mask.shape[1]}x{mask.shape[0]} instead of {shape[1]}x{shape[0]}"
         notes.append(f"{sample.mask} is {sizes}: it is resized to its image")
         mask = images.resize_mask(mask, shape)
+    if region is not None:
+        mask = mask & region
+        if not mask.any():
+            notes.append(f"not measured: the defect of {sample.name} lies where the model does not look")
+            return HIDDEN
     return mask[::step, ::step]
 
 
@@ -272,9 +285,9 @@ def _rates(scorer: BaseScorer, scores: list[float], labels: list[int]) -> list[r
 def _classes(
     seen: list[Sample],
     results: list[Scores],
-    maps: list[FloatArray],
     masks: list[BoolArray | None],
     has_masks: bool,
+    inside: BoolArray | None,
 ) -> list[report.ClassRow]:
     """Each defect class against all normal images."""
     normal = [i for i, s in enumerate(seen) if s.label == 0]
@@ -285,8 +298,9 @@ def _classes(
         found = metrics.compute(
             [results[i].score for i in both],
             [seen[i].label for i in both],
-            [maps[i] for i in both] if has_masks else None,
+            [results[i].map for i in both] if has_masks else None,
             [masks[i] for i in both] if has_masks else None,
+            inside,
         )
         missed = sum(not results[i].is_anomaly for i in own)
         rows.append(report.ClassRow(defect, len(own), found["image_auroc"], found["pixel_auroc"], found["pro"], missed))
@@ -298,6 +312,8 @@ def _histograms(
 ) -> list[report.LevelHistogram]:
     """log p / d of normal features and of those on marked defects (of whole anomalous images without masks)."""
     found = []
+    if not all(result.levels for result in results):  # of tiles
+        return []
     for i, level in enumerate(card.levels):
         normal: list[FloatArray] = []
         anomalous: list[FloatArray] = []

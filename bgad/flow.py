@@ -127,6 +127,66 @@ class ConditionalFlow(nn.Module):
         return log_p
 
 
+class FixedFlow(nn.Module):
+    """A trained flow at all positions of its grid, for scoring: everything that an image cannot change is a constant.
+
+    The blocks are 1 x 1 convolutions over maps (B, C, h, w), which is how a backbone hands them over. The position part
+    of a block is the sum of what the row and what the column says.
+    """
+
+    rows: Tensor
+    columns: Tensor
+    scale: Tensor
+    shift: Tensor
+    log_det: Tensor
+
+    def __init__(
+        self, flow: ConditionalFlow, position: Tensor, grid: tuple[int, int], mean: Tensor, std: Tensor
+    ) -> None:
+        super().__init__()
+        self.blocks, self.kept, self.channels, self.clamp = flow.blocks, flow.kept, flow.channels, flow.clamp
+        with torch.no_grad():
+            part = (
+                flow.position_part(position).reshape(flow.blocks, *grid, -1).permute(0, 3, 1, 2)
+            )  # (blocks, hidden, h, w)
+            scale = flow._global_scale()
+            tables = {
+                "rows": part[..., :1].clone(),  # (blocks, hidden, h, 1)
+                "columns": part[..., :1, :] - part[..., :1, :1],  # (blocks, hidden, 1, w)
+                "w_in": flow.w_in[..., None, None].clone(),
+                "w_out": 0.1 * flow.w_out[..., None, None],
+                "b_out": 0.1 * flow.b_out,
+                "mix": (flow.rotation * scale[:, None, :])[..., None, None],
+                "mix_shift": (flow.rotation @ flow.offset[:, :, None])[:, :, 0],
+            }
+            for name, table in tables.items():
+                for block in range(self.blocks):  # one constant each: an engine would slice a stack at every run
+                    self.register_buffer(f"{name}{block}", table[block].contiguous())
+            self.register_buffer("scale", (1 / std)[None, :, None, None])
+            self.register_buffer("shift", (-mean / std)[None, :, None, None])
+            self.register_buffer("log_det", scale.log().sum())
+
+    def forward(self, features: Tensor) -> Tensor:
+        """Feature maps (B, C, h, w), as the backbone gives them -> log p / d (B, h, w)."""
+        x = features * self.scale + self.shift
+        total: Tensor | None = None  # of the tanh of all blocks: one sum over channels at the end
+        for block in range(self.blocks):
+            of = {name: self.get_buffer(f"{name}{block}") for name in _FIXED}
+            x1, x2 = x[:, : self.kept], x[:, self.kept :]
+            hidden = torch.relu(F.conv2d(x1, of["w_in"]) + (of["rows"] + of["columns"]))  # (B, hidden, h, w)
+            a = F.conv2d(hidden, of["w_out"], of["b_out"])
+            tanh = torch.tanh(a[:, : self.channels - self.kept])
+            total = tanh if total is None else total + tanh
+            y2 = x2 * torch.exp(self.clamp * tanh) + a[:, self.channels - self.kept :]
+            x = F.conv2d(torch.cat([x1, y2], 1), of["mix"], of["mix_shift"])
+        assert total is not None  # noqa: S101 - a flow has blocks
+        log_det = self.log_det + self.clamp * total.sum(1)
+        return (log_det - 0.5 * (x * x).sum(1)) / self.channels - 0.5 * LOG_2PI
+
+
+_FIXED = ("rows", "columns", "w_in", "w_out", "b_out", "mix", "mix_shift")
+
+
 class _TrainingPass(torch.autograd.Function):
     """The blocks with a backward pass written out: the same numbers as autograd's, sooner.
 

@@ -85,6 +85,12 @@ def read_mask(path: str | Path) -> BoolArray:
     return np.asarray(np.any(raw > floor, axis=2))  # (H, W)
 
 
+def mask_from_png(content: bytes) -> BoolArray:
+    """A mask of our own (H, W): all but black."""
+    with _LIMIT_OFF, Image.open(io.BytesIO(content), formats=("PNG",)) as image:
+        return np.asarray(image.convert("L")) > 0
+
+
 def fit(image: AnyArray, size: tuple[int, int]) -> FloatArray:
     """An RGB image stretched to (height, width) with antialiasing, float32 in 0..1, (h, w, 3)."""
     if image.dtype == np.uint8:

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-import hashlib
+import copy
 import json
 import platform
 import shutil
@@ -10,48 +10,38 @@ import time
 from collections.abc import Callable, Iterator
 from concurrent.futures import ThreadPoolExecutor
 from contextlib import contextmanager
-from dataclasses import dataclass, field, fields, replace
+from dataclasses import dataclass, field, replace
 from datetime import UTC, datetime
 from pathlib import Path
+from typing import Any
 
 import numpy as np
 import torch
 
-from bgad import __version__, console, images, modelfile, pseudo
+from bgad import __version__, console, images, modelfile, pseudo, tiles
 from bgad import backbone as backbones
 from bgad import device as devices
 from bgad.boundary import NORMALISER, abnormal_boundary
 from bgad.calibration import Calibration, check_rate, effective_rate, require_supported
-from bgad.config import Config, PseudoConfig, ScoreConfig, to_dict
+from bgad.config import Config, to_dict
 from bgad.data import folders, resolve
 from bgad.data.samples import read, read_mask
 from bgad.data.split import Split, holdout_size, make_split
 from bgad.detector import Detector, ScoringModel, pool, weights
 from bgad.errors import BgadError, ConfigError, DataError, ModelError, OutputError
-from bgad.material import PUSHING, RECIPE, Material, gather, pseudo_count
+from bgad.features import even_pick
+from bgad.keys import run_key
+from bgad.material import PUSHING, Material, gather
 from bgad.modelfile import Card
 from bgad.outputs import write_whole
+from bgad.roi import Roi
 from bgad.scorer import Shape
 from bgad.trainer import CHECKPOINT, LOG, PhaseOne, Trainer
-from bgad.types import FloatArray, Sample
+from bgad.types import FloatArray, ImageLike, Sample
 from bgad.weighing import Weighing
 
+EXPORT_PICTURES = 32  # that the graph is compared with torch on
 MAX_BAD = 10  # broken images that are skipped before training gives up
-PHASE_TWO: dict[str, tuple[str, ...]] = {  # what of the recipe only phase 2 or scoring looks at
-    "loss": (
-        "method",
-        "boundary",
-        "beta",
-        "tau",
-        "weight",
-        "asymmetric",
-        "weight_cap",
-        "exclude_far",
-        "instance_share",
-    ),
-    "pseudo": tuple(f.name for f in fields(PseudoConfig)),
-    "score": tuple(f.name for f in fields(ScoreConfig)),
-}
 
 
 @dataclass(frozen=True)
@@ -69,6 +59,8 @@ class Options:
     resume: bool
     overwrite: bool
     tensorboard: Path | None
+    export: bool
+    roi: Path | None
 
 
 def train(
@@ -87,12 +79,15 @@ def train(
     resume: bool = False,
     overwrite: bool = False,
     tensorboard: Path | None = None,
+    export: bool = True,
+    roi: str | Path | None = None,
 ) -> Detector:
     """Train on a folder, a manifest or a public data set and write the model folder; returns the model, ready to score.
 
     The options are those of `bgad train`: where public data sets are, known anomalies to use (None: all that are there
     for training, 10 of a test set), share of the normals to keep aside, or a split file in place of both;
-    false-reject rate, and how to run.
+    false-reject rate, and how to run. `export` adds the graph that scores without torch; `roi` is a picture of where
+    to look (black: not there), or a JSON file with polygons.
     """
     if max_bad < 0 or not 0 <= test_share < 1:
         raise ConfigError("max_bad must be 0 or more, and test_share 0 or more and below 1")
@@ -100,7 +95,21 @@ def train(
         raise ConfigError("a split file says which images are known and which are tested: leave out --known and --test")
     place = Path(out) if out else resolve.model_folder(data)
     given = None if split is None else Path(split)
-    options = Options(place, known, test_share, given, rate, device, memory_gb, max_bad, resume, overwrite, tensorboard)
+    options = Options(
+        place,
+        known,
+        test_share,
+        given,
+        rate,
+        device,
+        memory_gb,
+        max_bad,
+        resume,
+        overwrite,
+        tensorboard,
+        export,
+        None if roi is None else Path(roi),
+    )
     return _train(Path(data), root, (config or Config()).check(), options)
 
 
@@ -113,6 +122,7 @@ def _train(data: Path, root: str | Path | None, config: Config, options: Options
     dataset, scan = scan_images(resolve.load(data, root), options.max_bad)
     for note in dataset.notes:
         console.warn(note)
+    roi = None if options.roi is None else _region(options.roi, dataset, scan)
     split = _split(dataset, config, options)
     console.say(
         f"{dataset.name}: {len(split.train)} normals to train on, {len(split.calibration)} held out to calibrate, "
@@ -122,16 +132,28 @@ def _train(data: Path, root: str | Path | None, config: Config, options: Options
     torch_device = devices.pick(options.device)
     devices.keep_memory()
     model = ScoringModel(config, backbones.build(config.backbone)).to(torch_device)
-    key = run_key(config, split, torch_device)
+    key = run_key(config, split, torch_device, roi)
     _prepare_work(work, key, options, data.name)
-    job = Job(options.out.stem, dataset, split, scan.bits, torch_device, work, key, options.rate, began)
+    if roi is not None and not config.tile.size:
+        model.look_at(roi.fitted(config.backbone.size))
+    if roi is not None:
+        split = _looking_at(split, roi, work / modelfile.ROI)
+    learnt = tiles.cut(split, config.tile, scan.shapes) if config.tile.size else _learnable(split)
+    job = Job(options.out.stem, dataset, split, learnt, scan.bits, torch_device, work, key, options.rate, roi, began)
     try:
         with _board(options.tensorboard) as watch:
-            material = gather(model, split, scan.bits, torch_device, work, key, options.memory_gb)
+            material = gather(
+                model, learnt, scan.bits, torch_device, work, key, options.memory_gb, None if config.tile.size else roi
+            )
             detector = fit(job, model, material, resume=options.resume, watch=watch)
         log = (work / LOG).read_bytes()
         files = {**weights(model), LOG: log, modelfile.SPLIT: split.to_bytes()}
-        modelfile.write(options.out, detector.card.data, files)
+        if roi is not None:
+            files[modelfile.ROI] = roi.png()
+        card = detector.card.data
+        if options.export:
+            card, files = _with_graph(detector, split, files)
+        modelfile.write(options.out, card, files)
     except KeyboardInterrupt:
         again = "" if options.resume else " and --resume"
         console.say(f"\nstopped; what was learnt is in {work}: go on with the same command{again}")
@@ -142,6 +164,58 @@ def _train(data: Path, root: str | Path | None, config: Config, options: Options
     console.say(detector.calibration.guarantee())
     console.say(f"model: {options.out}")
     return Detector(model, modelfile.read(options.out), torch_device)
+
+
+def _region(path: Path, dataset: folders.Dataset, scan: Scan) -> Roi:
+    """Where to look, which must have the size of the pictures."""
+    roi = Roi.load(path)
+    for sample in dataset.samples:
+        height, width = scan.shapes[sample.name]
+        if sample.box is not None:
+            raise DataError(f"{sample.name} is a tile of a picture: a region of interest is for whole pictures")
+        if (height, width) != roi.mask.shape:
+            size = f"{roi.mask.shape[1]}x{roi.mask.shape[0]}"
+            raise DataError(f"{sample.name} is {width}x{height}, the region of interest {path} {size}: make them equal")
+    return roi
+
+
+def _looking_at(split: Split, roi: Roi, file: Path) -> Split:
+    """The split with samples that show nothing but the region."""
+    write_whole(file, roi.png())
+    train, calibration, known, test = (
+        [replace(sample, roi=file) for sample in role]
+        for role in (split.train, split.calibration, split.known, split.test)
+    )
+    return replace(split, train=train, calibration=calibration, known=known, test=test)
+
+
+def _learnable(split: Split) -> Split:
+    """The split without known anomalies whose defect lies where nobody looks."""
+    kept = [s for s in split.known if s.roi is None or s.mask is None or _shows_defect(s)]
+    if len(kept) < len(split.known):
+        console.warn(f"{len(split.known) - len(kept)} known anomalies have their defect outside of the region")
+    return replace(split, known=kept)
+
+
+def _shows_defect(sample: Sample) -> bool:
+    mask = read_mask(sample)
+    return mask is not None and bool(mask.any())
+
+
+def _with_graph(detector: Detector, split: Split, files: dict[str, bytes]) -> tuple[dict[str, Any], dict[str, bytes]]:
+    """The card and the files with the graph, compared with torch on some pictures; as they are where it fails."""
+    from bgad import export
+
+    everyone = [*split.known, *split.test, *split.calibration]
+    chosen = [everyone[i] for i in even_pick(len(everyone), EXPORT_PICTURES)]
+    on_cpu = Detector(copy.deepcopy(detector.model), detector.card, torch.device("cpu"))  # accelerators round otherwise
+    try:
+        pictures: list[ImageLike] = [read(sample, detector.card.bits) for sample in chosen]
+        made, parity = export.checked_graph(on_cpu, pictures)
+    except BgadError as error:
+        console.warn(f"no graph is written: {error}")
+        return detector.card.data, files
+    return detector.card.data | {"export": {"onnx": export.about(parity)}}, files | made
 
 
 @dataclass(frozen=True)
@@ -250,39 +324,6 @@ def _prepare_work(work: Path, key: str, options: Options, data: str) -> None:
     write_whole(note, json.dumps({"key": key, "data": data}).encode())
 
 
-def run_key(config: Config, split: Split, device: torch.device) -> str:
-    """Two runs with the same key make the same model."""
-    masks = [[folders.hash_file(path) for path in (s.mask, *s.more_masks)] if s.mask else None for s in split.known]
-    weights_file = folders.hash_file(Path(config.backbone.weights)) if config.backbone.weights else ""
-    parts = [to_dict(config), split.to_json(), masks, weights_file, device.type, torch.__version__, __version__]
-    text = json.dumps(parts, sort_keys=True)
-    return hashlib.sha256(text.encode()).hexdigest()
-
-
-def phase_key(config: Config, split: Split, device: torch.device) -> str:
-    """Two runs with the same key are the same run until phase 2 begins."""
-    recipe = to_dict(config)
-    for part, names in PHASE_TWO.items():
-        recipe[part] = {name: value for name, value in recipe[part].items() if name not in names}
-    normals = [(s.name, split.hashes[s.name]) for s in split.train]  # their order decides what a step draws
-    weights_file = folders.hash_file(Path(config.backbone.weights)) if config.backbone.weights else ""
-    aside = config.score.trust > 0  # see Weighing
-    parts = [RECIPE, recipe, aside, normals, weights_file, device.type, torch.__version__, __version__]
-    return hashlib.sha256(json.dumps(parts, sort_keys=True).encode()).hexdigest()
-
-
-def flow_key(config: Config, split: Split, device: torch.device) -> str | None:
-    """Two runs with the same key train the same flows: no anomaly pushes them. None where anomalies do."""
-    full_push = config.loss.method == "bgad-full-push"
-    pushed = [s for s in split.known if s.mask is not None or config.loss.instance_share or full_push]
-    if config.loss.method in PUSHING and (pushed or pseudo_count(split, config)):
-        return None
-    method = "bgad-wo" if config.loss.method == "bgad" else config.loss.method
-    kept = replace(config, loss=replace(config.loss, method=method), pseudo=PseudoConfig(), score=ScoreConfig())
-    parts = [to_dict(kept), phase_key(config, split, device)]
-    return hashlib.sha256(json.dumps(parts, sort_keys=True).encode()).hexdigest()
-
-
 @dataclass(frozen=True)
 class Job:
     """One training with everything decided: who learns what, and where its state is kept."""
@@ -290,11 +331,13 @@ class Job:
     name: str
     dataset: folders.Dataset
     split: Split
+    learnt: Split  # the same with tiles in place of pictures, where the recipe cuts them
     bits: int
     device: torch.device
     work: Path
     key: str
     rate: float | None = None
+    roi: Roi | None = None
     began: float = field(default_factory=time.monotonic)
 
 
@@ -314,6 +357,7 @@ def fit(
         weighing.learnt,
         material.anomalies,
         unseen=weighing.unseen,
+        inside=material.inside,
         work=job.work,
         device=job.device,
         run_key=job.key,
@@ -337,7 +381,7 @@ def _finish(job: Job, model: ScoringModel, material: Material, trainer: Trainer,
     for level, constant in zip(trainer.levels, constants, strict=True):
         level.set_constants(constant)
     model.eval()
-    some = [split.train[i] for i in weighing.sample_index]
+    some = [job.learnt.train[i] for i in weighing.sample_index]
     with console.bar("calibrating", len(split.calibration) + len(some)) as bar:
 
         def run(samples: list[Sample]) -> list[tuple[float, FloatArray]]:
@@ -348,7 +392,9 @@ def _finish(job: Job, model: ScoringModel, material: Material, trainer: Trainer,
             return found
 
         normal_maps = np.stack([anomaly for _, anomaly in run(some)])
-        edge = float(np.quantile(normal_maps, 1 - config.loss.beta))
+        here = None if material.inside is None or job.roi is None else job.roi.fitted(config.backbone.size)
+        values = normal_maps if here is None else normal_maps[:, here]
+        edge = float(np.quantile(values, 1 - config.loss.beta))
         plain = pool(torch.from_numpy(normal_maps), config.score.top_share)
         spread = plain.std(correction=0).clamp(min=1e-3 * float(plain.abs().mean()) + 1e-6)
         model.map_constants.copy_(torch.stack([plain.mean(), spread]))
@@ -391,7 +437,8 @@ def _finish(job: Job, model: ScoringModel, material: Material, trainer: Trainer,
         ],
         "image_weight": float(model.mix[-1]) if weighing.evidence else None,
         "boundary": edge,
-        "centre": float(normal_maps.mean()),
+        "centre": float(values.mean()),
+        "roi": None if job.roi is None else job.roi.about(),
         "calibration": {
             "scores": sorted(held_out),
             "rate": calibration.rate,
@@ -412,7 +459,8 @@ def _finish(job: Job, model: ScoringModel, material: Material, trainer: Trainer,
             "data": "that of the training images applies to what the model learnt from them",
         },
     }
-    return Detector(model, Card(json.loads(json.dumps(card)), split.to_json()), job.device)
+    png = None if job.roi is None else job.roi.png()
+    return Detector(model, Card(json.loads(json.dumps(card)), split.to_json(), png), job.device)
 
 
 def _backbone_licence(name: str) -> str:

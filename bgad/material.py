@@ -16,16 +16,17 @@ from pathlib import Path
 import numpy as np
 import torch
 
-from bgad import __version__, console, images, pseudo
+from bgad import __version__, console, images, pseudo, tiles
 from bgad import backbone as backbones
 from bgad import device as devices
 from bgad.cells import defect_cells
 from bgad.config import BackboneConfig, Config
 from bgad.data.folders import hash_file
-from bgad.data.samples import read, read_mask
+from bgad.data.samples import read, read_mask, region
 from bgad.data.split import Split
 from bgad.detector import ScoringModel, run_features, run_model
 from bgad.features import Budget, Features, FeatureStore, Index
+from bgad.roi import Roi, blank
 from bgad.trainer import Anomalies
 from bgad.types import BoolArray, FloatArray, Sample
 
@@ -42,6 +43,8 @@ class Material:
     normals: Features
     anomalies: list[Anomalies]
     run: Callable[[ScoringModel, list[Sample]], Iterator[tuple[float, FloatArray]]]
+    inside: list[Index] | None = None  # positions of each level that are looked at; None: all
+    pictures: Index | None = None  # number of the picture that each normal is, or is a tile of; None: each its own
 
 
 def known_anomalies(known: Sequence[Sample], features: Features, grids: Sequence[Grid]) -> Anomalies:
@@ -56,11 +59,14 @@ def pseudo_count(split: Split, config: Config) -> int:
     return config.pseudo.count if usable else 0
 
 
-def pseudo_anomalies(split: Split, config: Config, grids: Sequence[Grid], bits: int, fill: Fill) -> Anomalies:
+def pseudo_anomalies(
+    split: Split, config: Config, grids: Sequence[Grid], bits: int, fill: Fill, roi: Roi | None = None
+) -> Anomalies:
     """Those that the recipe makes of this split; `fill` gives the features of the pictures drawn here."""
     size = (config.backbone.size, config.backbone.size)
     with_masks = [s for s in split.known if s.mask is not None]
     drawn: dict[int, BoolArray] = {}
+    looked_at = None if roi is None else roi.fitted(config.backbone.size)
 
     def draw(index: int) -> FloatArray:
         image, drawn[index], _ = pseudo.pseudo_anomaly(
@@ -73,6 +79,9 @@ def pseudo_anomalies(split: Split, config: Config, grids: Sequence[Grid], bits: 
             transforms=config.pseudo.transforms,
             bits=bits,
         )
+        if looked_at is not None:
+            drawn[index] &= looked_at
+            return blank(image, looked_at, "pseudo anomaly").astype(np.float32)
         return image
 
     count = config.pseudo.count
@@ -80,8 +89,10 @@ def pseudo_anomalies(split: Split, config: Config, grids: Sequence[Grid], bits: 
     for index in range(count):  # those whose features were there already, after a resume
         if index not in drawn:
             draw(index)
-    masks = [drawn[i] for i in range(count)]
-    return Anomalies(features, [cells(masks, grid) for grid in grids], [True] * count, pseudo=True)
+    kept = np.array([i for i in range(count) if drawn[i].any()], np.int64)  # the others are pasted where nobody looks
+    masks = [drawn[i] for i in kept]
+    store = features if len(kept) == count else features.select(kept)
+    return Anomalies(store, [cells(masks, grid) for grid in grids], [True] * len(kept), pseudo=True)
 
 
 def cells(masks: Sequence[BoolArray | None], grid: Grid) -> list[Index]:
@@ -91,7 +102,14 @@ def cells(masks: Sequence[BoolArray | None], grid: Grid) -> list[Index]:
 
 
 def gather(
-    model: ScoringModel, split: Split, bits: int, device: torch.device, work: Path, key: str, memory_gb: float
+    model: ScoringModel,
+    split: Split,
+    bits: int,
+    device: torch.device,
+    work: Path,
+    key: str,
+    memory_gb: float,
+    roi: Roi | None = None,
 ) -> Material:
     """The material of one training, cached in memory or in `work`."""
     config = model.config
@@ -106,8 +124,11 @@ def gather(
 
     def run(model: ScoringModel, samples: list[Sample]) -> Iterator[tuple[float, FloatArray]]:
         def one(sample: Sample) -> tuple[float, FloatArray]:
-            scores, maps, _ = run_model(model, picture(sample)[None], device)
-            return float(scores[0]), maps[0]
+            found = []
+            for _, pixels in tiles.parts(read(sample, bits), config.tile, region(sample), size[0]):
+                scores, maps, _ = run_model(model, pixels[None], device)
+                found.append((float(scores[0]), maps[0]))
+            return max(found, key=lambda pair: pair[0])  # as a picture is scored: by its strangest tile
 
         return devices.Workers(os.cpu_count() or 1, device).stream(one, samples)
 
@@ -124,9 +145,12 @@ def gather(
             anomalies.append(known_anomalies(known, store("known", len(known), lambda i: picture(known[i])), grids))
         if made:
             anomalies.append(
-                pseudo_anomalies(split, config, grids, bits, lambda count, draw: store("pseudo", count, draw))
+                pseudo_anomalies(split, config, grids, bits, lambda count, draw: store("pseudo", count, draw), roi)
             )
-    return Material(normals, anomalies, run)
+    anomalies = [group for group in anomalies if group.store.count]
+    inside = None if roi is None else [roi.cells(grid) for grid in grids]
+    names = [tiles.picture_of(s) if config.tile.size else s.name for s in split.train]
+    return Material(normals, anomalies, run, inside, np.unique(names, return_inverse=True)[1])
 
 
 class Pool:

@@ -197,8 +197,14 @@ def _up_to(curve: Curve, limit: float) -> Curve:
     return np.append(x[:end], limit), np.append(y[:end], cut)
 
 
-def pixel_metrics(maps: Sequence[FloatArray], masks: Sequence[BoolArray | None], limit: float = 0.3) -> PixelMetrics:
-    """AUROC and AP over all pixels, and PRO up to a false positive rate of `limit`; mask None: all normal.
+def pixel_metrics(
+    maps: Sequence[FloatArray],
+    masks: Sequence[BoolArray | None],
+    limit: float = 0.3,
+    inside: BoolArray | None = None,
+) -> PixelMetrics:
+    """AUROC and AP over all pixels, or those `inside`, and PRO up to a false positive rate of `limit`; mask None: all
+    normal.
 
     PRO is the area under the mean overlap of the anomalous regions (8-connected, holes left open), divided
     by the limit; the false positive rate is that of all normal pixels, those of anomalous images too.
@@ -209,6 +215,8 @@ def pixel_metrics(maps: Sequence[FloatArray], masks: Sequence[BoolArray | None],
         raise ValueError(f"limit {limit} must be above 0 and at most 1")
     for index, (values, mask) in enumerate(zip(maps, masks, strict=True)):
         _check_map(index, values, mask)
+        if inside is not None and inside.shape != values.shape:
+            raise ValueError(f"map {index} has shape {values.shape}, what is looked at {inside.shape}")
     # Filled in place, since the normal pixels are nearly all of the memory.
     kind = np.result_type(np.float32, *{values.dtype for values in maps})
     normal = np.empty(sum(values.size for values in maps), kind)
@@ -216,11 +224,13 @@ def pixel_metrics(maps: Sequence[FloatArray], masks: Sequence[BoolArray | None],
     anomalies: list[FloatArray] = []
     shares: list[npt.NDArray[np.float64]] = []  # of its region, for each anomalous pixel
     for values, mask in zip(maps, masks, strict=True):
-        if mask is None or not mask.any():
-            rest = values.ravel()
+        truth = None if mask is None else mask.astype(np.bool_, copy=False)
+        if truth is not None and inside is not None:
+            truth = truth & inside
+        if truth is None or not truth.any():
+            rest = values.ravel() if inside is None else values[inside]
         else:
-            truth = mask.astype(np.bool_, copy=False)
-            rest = values[~truth]
+            rest = values[~truth if inside is None else ~truth & inside]
             anomalies.append(values[truth])
             regions = cc3d.connected_components(truth, connectivity=8)[truth]
             shares.append(1.0 / np.bincount(regions)[regions])
@@ -256,8 +266,9 @@ def observe(
     labels: npt.ArrayLike,
     maps: Sequence[FloatArray] | None = None,
     masks: Sequence[BoolArray | None] | None = None,
+    inside: BoolArray | None = None,
 ) -> Observed:
-    """Check the input and go over the pixels once.
+    """Check the input and go over the pixels once, or over those `inside`, where to look is the same in all maps.
 
     A normal image without mask is all normal; the pixels of an anomalous one without mask are unknown, so
     they stay out.
@@ -268,7 +279,7 @@ def observe(
     if not len(maps) == len(masks) == len(truth):
         raise ValueError(f"{len(maps)} maps and {len(masks)} masks for {len(truth)} images; give one each")
     known = [i for i, mask in enumerate(masks) if mask is not None or not truth[i]]
-    pixels = pixel_metrics([maps[i] for i in known], [masks[i] for i in known])
+    pixels = pixel_metrics([maps[i] for i in known], [masks[i] for i in known], inside=inside)
     return Observed(values, truth, pixels)
 
 
@@ -277,7 +288,8 @@ def compute(
     labels: npt.ArrayLike,
     maps: Sequence[FloatArray] | None = None,
     masks: Sequence[BoolArray | None] | None = None,
+    inside: BoolArray | None = None,
 ) -> dict[str, float | None]:
     """All METRICS by name; the pixel ones are None without maps, masks or an anomalous pixel."""
-    seen = observe(scores, labels, maps, masks)
+    seen = observe(scores, labels, maps, masks, inside)
     return {name: metric(seen) for name, metric in METRICS.items()}

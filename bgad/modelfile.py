@@ -23,6 +23,7 @@ from bgad.errors import ModelError, OutputError
 FORMAT = 2  # 1 had the split inside the card
 CARD = "card.json"
 SPLIT = "split.json"
+ROI = "roi.png"
 
 
 @dataclass(frozen=True)
@@ -31,6 +32,7 @@ class Card:
 
     data: dict[str, Any]
     split: dict[str, Any] = field(default_factory=dict)  # split.json: which images the model was made of
+    roi: bytes | None = None  # roi.png: where the model looks
 
     @property
     def size(self) -> int:
@@ -125,6 +127,11 @@ def _exchange(a: Path, b: Path) -> bool:
 
 def read(folder: Path, needs: Iterable[str] = ()) -> Card:
     """Read the card and check version, checksum and files, those in `needs` among them."""
+    return contents(folder, needs)[0]
+
+
+def peek(folder: Path) -> dict[str, Any]:
+    """The card alone, its version and checksum checked, its files not."""
     path = folder / CARD
     if not folder.is_dir():
         what = "is not a folder" if folder.exists() else "does not exist"
@@ -144,12 +151,19 @@ def read(folder: Path, needs: Iterable[str] = ()) -> Card:
         )
     if checksum(data) != data.get("checksum"):
         raise ModelError(f"{path} has been changed: its checksum does not match; take a fresh copy of the model")
-    files = data.get("files")
-    if not isinstance(files, dict):
+    if not isinstance(data.get("files"), dict):
         raise ModelError(f"{path} is not a model card: it lists no files")
+    return dict(data)
+
+
+def contents(folder: Path, needs: Iterable[str] = ()) -> tuple[Card, dict[str, bytes]]:
+    """As `read`, with the files that the card lists."""
+    data, path = peek(folder), folder / CARD
+    files = data["files"]
     if missing := [name for name in needs if name not in files]:
         raise ModelError(f"{folder} is incomplete: its card does not list {missing[0]}")
     split = data.get("split", {})
+    found: dict[str, bytes] = {}
     for name, expected in files.items():
         if Path(name).name != name:
             raise ModelError(f"{path} names a file outside the model folder: {name!r}")
@@ -161,7 +175,8 @@ def read(folder: Path, needs: Iterable[str] = ()) -> Card:
             raise ModelError(f"{folder / name} has been changed: its sha256 does not match the card")
         if name == SPLIT:
             split = json.loads(content)
-    return Card(data, split)
+        found[name] = content
+    return Card(data, split, found.get(ROI)), found
 
 
 def _sha(content: bytes) -> str:
@@ -184,6 +199,12 @@ def describe(model: Card) -> list[str]:
         f"{card['data']['known']} known anomalies, {roles['test']} images left for test",
         f"recipe      {config['loss']['method']} on {config['backbone']['name']}, "
         f"{config['backbone']['size']} x {config['backbone']['size']}, seed {config['seed']}",
+        *([f"tiles       of {tile['size']} pixels"] if (tile := config.get("tile", {})).get("size") else []),
+        *(
+            [f"looks at    {roi['share']:.0%} of the picture, {'x'.join(map(str, roi['size']))} pixels"]
+            if (roi := card.get("roi"))
+            else []
+        ),
         f"training    {training['steps']} steps in {training['seconds']:.0f} s on {training['device']}",
         f"threshold   {calibration['threshold']:.6g} at a false-reject rate of {calibration['rate']:g}",
         f"guarantee   {calibration['guarantee']}",

@@ -4,10 +4,13 @@ from __future__ import annotations
 
 import os
 import uuid
-from contextlib import suppress
+from collections.abc import Iterator
+from contextlib import contextmanager, suppress
 from pathlib import Path
 
 from bgad.errors import OutputError
+
+LOCK = ".lock"
 
 
 def check_folder(folder: Path) -> None:
@@ -32,3 +35,37 @@ def write_whole(path: Path, content: bytes) -> None:
     finally:
         with suppress(OSError):  # the folder itself may be out of reach; the error above says so
             draft.unlink(missing_ok=True)
+
+
+@contextmanager
+def locked(out: Path, what: str) -> Iterator[None]:
+    """Keep a second process away from an output folder; the lock of a process that died is no lock."""
+    busy = OutputError(f"{out} is in use by another {what}: wait for it, or give another --out")
+    out.mkdir(parents=True, exist_ok=True)
+    try:
+        import fcntl
+    except ImportError:  # not a Unix
+        with _pid_file(out / LOCK, busy):
+            yield
+        return
+    with (out / LOCK).open("w") as file:
+        try:
+            fcntl.flock(file, fcntl.LOCK_EX | fcntl.LOCK_NB)
+        except OSError as error:
+            raise busy from error
+        yield
+
+
+@contextmanager
+def _pid_file(path: Path, busy: OutputError) -> Iterator[None]:
+    try:
+        handle = os.open(path, os.O_CREAT | os.O_EXCL | os.O_WRONLY)
+    except FileExistsError as error:
+        raise OutputError(f"{busy}; if there is none, delete {path}") from error
+    os.write(handle, str(os.getpid()).encode())
+    os.close(handle)
+    try:
+        yield
+    finally:
+        with suppress(OSError):
+            path.unlink()

@@ -2,8 +2,9 @@
 
 from __future__ import annotations
 
+import heapq
 import os
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterable, Iterator, Sequence
 from itertools import chain, count
 from pathlib import Path
 from typing import Any
@@ -32,9 +33,15 @@ def find(given: Sequence[str | Path], out: Path | None = None) -> list[Path]:
     return [p for p in paths if not (p.name.endswith((OVERLAY, MAP)) and p.absolute().is_relative_to(own))]
 
 
-def predict(scorer: BaseScorer, paths: Sequence[Path], out: Path | None = None) -> Iterator[dict[str, Any]]:
-    """One row per path, in order: path, score, p_value, is_anomaly, threshold, error."""
-    stems = output_stems(paths) if out else []
+def predict(
+    scorer: BaseScorer, paths: Sequence[Path], out: Path | None = None, stems: Sequence[Path] | None = None
+) -> Iterator[dict[str, Any]]:
+    """One row per path, in order: path, score, p_value, is_anomaly, threshold, error.
+
+    With `out`, the pictures of an image are there before its row is given, under its stem.
+    """
+    if stems is None:
+        stems = output_stems(paths) if out else []
     for i, result in enumerate(scorer.score_stream(paths)):
         row: dict[str, Any] = {
             "path": str(paths[i]),
@@ -53,12 +60,17 @@ def predict(scorer: BaseScorer, paths: Sequence[Path], out: Path | None = None) 
         yield row
 
 
+def strangest(rows: Sequence[dict[str, Any]], count: int) -> list[dict[str, Any]]:
+    """What could not be read, then the strangest first."""
+    return heapq.nsmallest(count, rows, key=lambda r: (r["error"] is None, -(r["score"] or 0.0)))
+
+
 def table(rows: Sequence[dict[str, Any]]) -> Table:
-    """For the terminal: what could not be read, then the strangest first; the path, however long, comes last."""
+    """For the terminal, the strangest first; the path, however long, comes last."""
     drawn = Table("verdict", "score", "good parts\nso strange", "image", box=None, pad_edge=False)
     drawn.columns[1].justify = "right"
     drawn.columns[3].overflow = "fold"
-    for row in sorted(rows, key=lambda r: (r["error"] is None, -(r["score"] or 0.0))):
+    for row in strangest(rows, len(rows)):
         if row["error"] is not None:
             drawn.add_row(Text("error", "red"), "", "", Text(printable(row["error"])))
             continue
@@ -67,8 +79,12 @@ def table(rows: Sequence[dict[str, Any]]) -> Table:
     return drawn
 
 
-def output_stems(paths: Sequence[Path]) -> list[Path]:
-    """Names below the output folder: the inputs' own sub-folders from where they part, each name once."""
+def output_stems(paths: Sequence[Path], taken: Iterable[str] = ()) -> list[Path]:
+    """Names below the output folder: the inputs' own sub-folders from where they part, each name once, and none that is
+    taken."""
+    if not paths:
+        return []
+    used = {name.casefold() for name in taken}
     absolute = [Path(os.path.abspath(path)) for path in paths]  # noqa: PTH100 - resolve would follow links
     top = Path(os.path.commonpath([path.parent for path in absolute]))
     stems: dict[str, Path] = {}
@@ -76,7 +92,7 @@ def output_stems(paths: Sequence[Path]) -> list[Path]:
         name = path.relative_to(top)
         # a.png, then a.jpg beside it, then whatever else would be written over one of them
         tries = chain((name.with_suffix(""), name), (name.with_name(f"{name.name}-{n}") for n in count(2)))
-        stem = next(t for t in tries if str(t).casefold() not in stems)
+        stem = next(t for t in tries if str(t).casefold() not in stems and str(t).casefold() not in used)
         stems[str(stem).casefold()] = stem
     return list(stems.values())
 

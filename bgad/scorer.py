@@ -8,15 +8,19 @@ from abc import ABC, abstractmethod
 from collections import deque
 from collections.abc import Iterable, Iterator, Sequence
 from concurrent.futures import Future, ThreadPoolExecutor
+from dataclasses import replace
 from itertools import chain, islice
 from pathlib import Path
 
 import numpy as np
 
-from bgad import images
+from bgad import images, tiles
 from bgad.calibration import Calibration
-from bgad.errors import BgadError, ModelError
+from bgad.config import TileConfig
+from bgad.data.samples import Box
+from bgad.errors import BgadError, ImageError, ModelError
 from bgad.modelfile import Card
+from bgad.roi import Roi
 from bgad.types import FloatArray, ImageLike, Scores
 
 BATCH = 4
@@ -24,11 +28,20 @@ BATCH = 4
 Shape = tuple[int, int]
 
 
+def cores() -> int:
+    """That this process may use."""
+    usable = os.sched_getaffinity(0) if hasattr(os, "sched_getaffinity") else ()
+    return len(usable) or os.cpu_count() or 1
+
+
 class BaseScorer(ABC):
     """Reads, resizes, batches and calibrates; a subclass only runs pixels through its engine."""
 
-    def __init__(self, card: Card) -> None:
+    def __init__(self, card: Card, *, threads: int | None = None, batch: int | None = None) -> None:
         self.card = card
+        self.threads, self.batch = threads or cores(), batch or BATCH
+        self.roi = Roi.from_png(card.roi) if card.roi else None
+        self.tile = TileConfig(**card.data["config"].get("tile", {}))
         self.calibration = Calibration(tuple(card.calibration["scores"]), card.calibration["rate"])
         self._threshold = self.calibration.threshold
 
@@ -45,6 +58,11 @@ class BaseScorer(ABC):
         """Use another false-reject rate from now on; ConfigError when the held-out normals do not support it."""
         self.calibration = Calibration(self.calibration.scores, rate)
         self._threshold = self.calibration.threshold
+
+    def set_tile(self, size: int) -> None:
+        """Cut pictures into tiles of so many pixels from now on (0: into none), whatever the model was trained on."""
+        self.tile = replace(self.tile, size=size)
+        self.tile.check()
 
     def score(self, image: ImageLike) -> Scores:
         """Score one image: a path or an array."""
@@ -69,11 +87,11 @@ class BaseScorer(ABC):
             yield from self._score_batch(first)
             return
         source = chain(first, source)
-        threads = os.cpu_count() or 1
-        with ThreadPoolExecutor(threads, initializer=self.start_thread) as pool:
+        together = 1 if self.tile.size else self.batch  # a picture that is cut into tiles is a batch of its own
+        with ThreadPoolExecutor(self.threads, initializer=self.start_thread) as pool:
             ahead: deque[Future[list[Scores | BgadError]]] = deque()
             while True:
-                while len(ahead) <= threads and (batch := list(islice(source, BATCH))):
+                while len(ahead) <= self.threads and (batch := list(islice(source, together))):
                     ahead.append(pool.submit(self._score_batch, batch))
                 if not ahead:
                     return
@@ -82,15 +100,45 @@ class BaseScorer(ABC):
     def start_thread(self) -> None:  # noqa: B027  (most engines need nothing here)
         """Called once in every thread that scores batches beside others: one core is its share."""
 
-    def _prepare(self, image: ImageLike) -> tuple[FloatArray, Shape] | BgadError:
+    def inputs(self, image: ImageLike) -> tuple[Shape, Iterator[tuple[Box, FloatArray]]]:
+        """The size of an image, and what the model gets to see of it: the whole, or tile after tile."""
+        picture = images.read(image, bits=self.card.bits)
+        name = "array" if isinstance(image, np.ndarray) else str(image)
+        region = None
+        if self.roi is not None:
+            picture, region = self.roi.blank(picture, name), self.roi.mask
+        shape = (picture.shape[0], picture.shape[1])
+        if self.tile.size and min(shape) < self.tile.size:
+            raise ImageError(f"{name}: {tiles.too_small(shape, self.tile)}")
+        return shape, tiles.parts(picture, self.tile, region, self.card.size)
+
+    def _score_tiles(self, image: ImageLike) -> Scores | BgadError:
+        """A picture cut into tiles: the score is that of its strangest tile."""
         try:
-            picture = images.read(image, bits=self.card.bits)
+            shape, parts = self.inputs(image)
         except BgadError as error:
             return error
-        size = self.card.size
-        return images.fit(picture, (size, size)), (picture.shape[0], picture.shape[1])
+        blend = tiles.Blend(shape, self.tile)
+        highest = -math.inf
+        while some := list(islice(parts, self.batch)):
+            scores, maps, _ = self.run(np.stack([pixels for _, pixels in some]))
+            if not np.isfinite(scores).all():
+                return self._finish(math.nan, blend.map, (), shape)
+            highest = max(highest, float(scores.max()))
+            for (box, _), small in zip(some, maps, strict=True):
+                blend.add(box, images.resize_map(small, (self.tile.size, self.tile.size)))
+        return self._finish(highest, blend.map, (), shape)
+
+    def _prepare(self, image: ImageLike) -> tuple[FloatArray, Shape] | BgadError:
+        try:
+            shape, parts = self.inputs(image)
+        except BgadError as error:
+            return error
+        return next(parts)[1], shape
 
     def _score_batch(self, batch: list[ImageLike]) -> list[Scores | BgadError]:
+        if self.tile.size:
+            return [self._score_tiles(image) for image in batch]
         items = [self._prepare(image) for image in batch]
         ready = [item for item in items if not isinstance(item, BgadError)]
         results: list[Scores | BgadError] = []
@@ -108,12 +156,13 @@ class BaseScorer(ABC):
     ) -> Scores | BgadError:
         if not math.isfinite(score):
             return ModelError("the model gives no finite score for this image: train it again with a lower train.lr")
+        anomaly = small if small.shape == shape else images.resize_map(small, shape)
         return Scores(
             score=score,
             p_value=self.calibration.p_value(score),
             threshold=self._threshold,
             is_anomaly=score > self._threshold,
-            map=images.resize_map(small, shape),
+            map=anomaly if self.roi is None else self.roi.floor(anomaly),
             boundary=self.card.map_boundary,
             levels=levels,
         )

@@ -14,7 +14,7 @@ import os
 import signal
 import threading
 import time
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass, field
 from pathlib import Path
@@ -158,6 +158,7 @@ class Trainer:
         device: torch.device,
         run_key: str,
         unseen: Features | None = None,
+        inside: Sequence[Index] | None = None,
         phase_one: PhaseOne | None = None,
         before_push: Callable[[Trainer], None] | None = None,
         watch: Callable[[Trainer, dict[str, float]], None] | None = None,
@@ -166,6 +167,7 @@ class Trainer:
         full_push = self.config.loss.method == "bgad-full-push"
         self.instance_share = self.config.loss.instance_share or (FULL_PUSH_SHARE if full_push else 0.0)
         self.model, self.normals, self.unseen = model, normals, unseen
+        self.inside = inside  # positions of each level that are judged; all are learnt, what is painted over as well
         self.anomalies = anomalies if self.instance_share else [g for group in anomalies for g in group.only_marked()]
         self.work, self.device, self.run_key, self.watch = work, device, run_key, watch
         self.phase_one, self.before_push = phase_one, before_push
@@ -257,7 +259,11 @@ class Trainer:
         at = np.sort(rng.choice(count, min(train.positions[i], count), replace=False))
         normal = level(self._rows(self.normals, i, chosen[:, None], at), torch.from_numpy(at).to(self.device))
         abnormal = self._abnormal_log_p(i, max(1, len(chosen) // 2) * len(at), rng) if pushing else None
-        b_n = self._boundary(i, normal) if pushing else None
+        b_n = (
+            self._boundary(i, normal if self.inside is None else normal[:, np.isin(at, self.inside[i])])
+            if pushing
+            else None
+        )
         parts = objective(self.config.loss, normal, abnormal, b_n)
         optimiser.zero_grad(set_to_none=True)
         parts.total.backward()  # type: ignore[no-untyped-call]
@@ -284,8 +290,9 @@ class Trainer:
 
         def look(i: int) -> None:
             level, best = self.levels[i], self.best[i]
-            count = len(level.position)
-            at = np.sort(np.random.default_rng([self.config.seed, i]).choice(count, min(UNSEEN, count), replace=False))
+            looked_at = np.arange(len(level.position)) if self.inside is None else self.inside[i]
+            rng = np.random.default_rng([self.config.seed, i])
+            at = looked_at[np.sort(rng.choice(len(looked_at), min(UNSEEN, len(looked_at)), replace=False))]
             with torch.inference_mode():
                 rows = self._rows(unseen, i, np.arange(unseen.count)[:, None], at)
                 log_p = level(rows, torch.from_numpy(at).to(self.device))
@@ -297,6 +304,10 @@ class Trainer:
                 self.best[i] = Best()
 
         self.workers.each(look)
+
+    def looked_at(self, i: int, log_p: FloatArray) -> FloatArray:
+        """Of a level's log p / d (images, positions), the positions that are looked at."""
+        return log_p if self.inside is None else log_p[:, self.inside[i]]
 
     def _rows(self, store: Features, level: int, image: Index, position: Index) -> Tensor:
         """Features at broadcast indices on the device; the last axis is the channels."""
@@ -323,7 +334,7 @@ class Trainer:
     def _boundary(self, i: int, normal: Tensor) -> float:
         """b_n of the level, normalised: from the running window over the set, or from this step alone."""
         values: FloatArray = (normal.detach().flatten() / NORMALISER).cpu().numpy()
-        if self.config.loss.boundary == "batch":
+        if self.config.loss.boundary == "batch" and len(values):
             return normal_boundary(values, self.config.loss.beta)
         self.boundaries[i].update(values)
         return self.boundaries[i].value()
@@ -340,8 +351,9 @@ class Trainer:
             for group in self._unmarked():
                 unmarked = np.flatnonzero(~np.array(group.marked))
                 for image, log_p in zip(unmarked, self.log_p(group.store, i, unmarked), strict=True):
-                    count = max(1, round(self.instance_share * len(log_p)))
-                    group.cells[i][image] = np.argpartition(log_p, count - 1)[:count].astype(np.int64)
+                    at = np.arange(len(log_p)) if self.inside is None else self.inside[i]
+                    count = max(1, round(self.instance_share * len(at)))
+                    group.cells[i][image] = at[np.argpartition(log_p[at], count - 1)[:count]]
 
         self.workers.each(choose)
 
@@ -359,7 +371,7 @@ class Trainer:
     def whole_set(self, i: int, normals: Features | None = None) -> FloatArray:
         """log p / d of all normal features at a level, flat; an even pick of images where there are very many."""
         normals = self.normals if normals is None else normals
-        return self.log_p(normals, i, even_pick(normals.count, WHOLE_SET_IMAGES)).ravel()
+        return self.looked_at(i, self.log_p(normals, i, even_pick(normals.count, WHOLE_SET_IMAGES))).ravel()
 
     def constants(self) -> list[LevelConstants]:
         """What the model must remember of the normals that it does not learn, or of all where there are none."""

@@ -31,6 +31,7 @@ class Sample:
     split: str = ""  # "train", "test", or "" where the layout does not say
     box: tuple[int, int, int, int] | None = None  # left, top, right, bottom: the tile of the picture that this is
     more_masks: tuple[Path, ...] = ()  # files that mark the rest of the defect, where one is not all
+    roi: Path | None = None  # a picture of where to look; what is black there is not looked at
 
 
 @dataclass(frozen=True, slots=True)

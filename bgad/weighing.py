@@ -32,8 +32,11 @@ class Weighing:
         normals = material.normals
         everyone = np.arange(normals.count)
         wanted = model.image is not None or model.config.score.trust > 0
-        kept = set_aside(normals.count) if wanted else everyone[:0]
-        self.learnt = normals.select(np.setdiff1d(everyone, kept))
+        kept = set_aside(normals.count, material.pictures) if wanted else everyone[:0]
+        together = (
+            kept if material.pictures is None else np.flatnonzero(np.isin(material.pictures, material.pictures[kept]))
+        )
+        self.learnt = normals.select(np.setdiff1d(everyone, together))  # no tile beside one that is set aside
         self.unseen = normals.select(kept) if len(kept) else None
         self.sample_index: Index = kept if len(kept) else even_pick(normals.count, ASIDE)
         self.sample = normals.select(self.sample_index)
@@ -72,7 +75,7 @@ class Weighing:
         def look(i: int) -> tuple[FloatArray, FloatArray]:
             level, config = trainer.levels[i], self.model.config.score
             log_p = [torch.from_numpy(trainer.log_p(store, i)) for store in (self.sample, known)]
-            constants = torch.tensor(trainer.constants_of(log_p[0].numpy()).values())
+            constants = torch.tensor(trainer.constants_of(trainer.looked_at(i, log_p[0].numpy())).values())
             shaped = [strangeness(x, constants, config).reshape(-1, *level.grid) for x in log_p]
             maps = [enlarge(x, grid) for x in shaped]
             return maps[0].flatten(1).numpy(), maps[1].flatten(1).numpy()
@@ -81,13 +84,21 @@ class Weighing:
         return [normals for normals, _ in found], [anomalies for _, anomalies in found]
 
 
-def set_aside(count: int) -> Index:
-    """Every eighth of the training normals, 64 at most; none where there are few.
+def set_aside(count: int, pictures: Index | None = None) -> Index:
+    """Every eighth of the training normals, 64 at most; none where there are few. Tiles are set aside with all of their
+    picture, so `pictures` (one number for each normal) are counted instead of them.
 
     >>> len(set_aside(31)), len(set_aside(59)), len(set_aside(5000))
     (0, 7, 64)
+    >>> set_aside(40, np.repeat(np.arange(8), 5)).tolist()
+    [0, 1, 2, 3, 4]
     """
-    return even_pick(count, min(ASIDE, count // 8) if count >= MIN_ASIDE else 0)
+    if pictures is None or len(np.unique(pictures)) == count:
+        return even_pick(count, min(ASIDE, count // 8) if count >= MIN_ASIDE else 0)
+    numbers = np.unique(pictures)
+    chosen = numbers[even_pick(len(numbers), len(numbers) // 8)]
+    of_them = np.flatnonzero(np.isin(pictures, chosen))
+    return of_them[even_pick(len(of_them), ASIDE)] if count >= MIN_ASIDE else of_them[:0]
 
 
 def fit_image_level(

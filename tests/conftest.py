@@ -69,6 +69,22 @@ def model(data_set: Path, tmp_path_factory: pytest.TempPathFactory) -> Path:
 
 
 @pytest.fixture(scope="session")
+def plain_model(data_set: Path, tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """A model of what the first version of the format could hold: without an image level, all levels alike."""
+    from bgad import train
+
+    out = tmp_path_factory.mktemp("plain") / "plate.bgad"
+    config = tiny_config(
+        backbone={"summary": []},
+        score={"level_power": 0.0, "trust": 0.0},
+        train={"steps": 3, "push_steps": 3},
+        pseudo={"count": 3},
+    )
+    train(data_set, out, config=config, known=4, device="cpu", export=False)
+    return out
+
+
+@pytest.fixture(scope="session")
 def real_data() -> Path:
     """Folder with the real data sets, where the environment names one."""
     value = os.environ.get("BGAD_DATA")

@@ -29,7 +29,7 @@ def test_fields_of_what_comes_out_and_goes_in() -> None:
         "score", "p_value", "threshold", "is_anomaly", "map", "boundary", "levels",
     ]  # fmt: skip
     assert [field.name for field in dataclasses.fields(Sample)] == [
-        "path", "name", "label", "defect", "mask", "split", "box", "more_masks",
+        "path", "name", "label", "defect", "mask", "split", "box", "more_masks", "roi",
     ]  # fmt: skip
     sample = Sample(Path("a.png"), "a.png", 0)
     with pytest.raises(dataclasses.FrozenInstanceError):
@@ -37,10 +37,10 @@ def test_fields_of_what_comes_out_and_goes_in() -> None:
 
 
 def test_signatures() -> None:
-    assert list(inspect.signature(bgad.load).parameters) == ["folder", "device"]
+    assert list(inspect.signature(bgad.load).parameters) == ["folder", "device", "engine", "threads", "batch", "strict"]
     assert list(inspect.signature(bgad.train).parameters) == [
         "data", "out", "root", "config", "known", "test_share", "split", "rate", "device", "memory_gb", "max_bad",
-        "resume", "overwrite", "tensorboard",
+        "resume", "overwrite", "tensorboard", "export", "roi",
     ]  # fmt: skip
 
 

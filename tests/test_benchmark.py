@@ -21,8 +21,8 @@ import torch
 from PIL import Image
 from test_report import Page
 
-from bgad import benchmark, benchmark_plan, benchmark_table, learn, material, outputs
-from bgad.benchmark_plan import Outcome, Request, locked, plan
+from bgad import benchmark, benchmark_table, keys, learn, material, outputs
+from bgad.benchmark_plan import Outcome, Request, plan
 from bgad.cli import main
 from bgad.config import from_dict
 from bgad.data import catalog, folders
@@ -31,6 +31,7 @@ from bgad.detector import Detector
 from bgad.errors import ModelError, OutputError
 from bgad.evaluate import evaluate
 from bgad.features import FeatureStore
+from bgad.outputs import locked
 from bgad.paper import TABLES, Column, Matrix, PaperTable, methods
 from bgad.trainer import Anomalies, Trainer
 
@@ -345,10 +346,10 @@ def test_what_is_kept_depends_on_the_recipe_of_the_code(
         options: dict[str, Any] = {"device": device, "folder": tmp_path, "memory_gb": 1.0}
         pool = material.Pool(dataset.samples[:1], split.hashes, 8, CONFIG.backbone, **options)
         return {
-            "phase": learn.phase_key(CONFIG, split, device),
-            "flows": learn.flow_key(nfad, split, device),
+            "phase": keys.phase_key(CONFIG, split, device),
+            "flows": keys.flow_key(nfad, split, device),
             "pool": pool.key,
-            "run": learn.run_key(CONFIG, split, device),
+            "run": keys.run_key(CONFIG, split, device),
         }
 
     before, after = keys(1), keys(2)
@@ -362,7 +363,7 @@ def test_the_key_of_a_cell_does_not_change_by_accident(root: Path) -> None:
     assert group.dataset is not None
     split = protocol_split(group.dataset, "multi-class", Case(), known=2, seed=0)
     device = torch.device("cpu")
-    parts = [learn.run_key(CONFIG, split, device), [["a.png", "mask"]], "mvtec", "carpet", False, material.RECIPE]
+    parts = [keys.run_key(CONFIG, split, device), [["a.png", "mask"]], "mvtec", "carpet", False, material.RECIPE]
     wanted = hashlib.sha256(json.dumps(parts).encode()).hexdigest()
     assert benchmark._cell_key(CONFIG, split, request, [["a.png", "mask"]], device) == wanted
 
@@ -600,26 +601,26 @@ def test_a_failed_cell_is_told_and_the_others_go_on(
 
 def test_two_processes_do_not_share_a_folder(root: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
     options = ["benchmark", "--data", "mvtec", "--category", "carpet", "--root", str(root), "--out", str(tmp_path)]
-    with locked(tmp_path):
+    with locked(tmp_path, "benchmark"):
         code = subprocess.run(
-            [sys.executable, "-c", "import sys, pathlib, bgad.benchmark_plan as b\n"
-             "try:\n    b.locked(pathlib.Path(sys.argv[1])).__enter__()\nexcept b.OutputError as e: sys.exit(7)",
+            [sys.executable, "-c", "import sys, pathlib, bgad.outputs as b\n"
+             "try:\n    b.locked(pathlib.Path(sys.argv[1]), 'run').__enter__()\nexcept b.OutputError as e: sys.exit(7)",
              str(tmp_path)], check=False,
         ).returncode  # fmt: skip
         assert code == 7
         assert main([*options, *TINY]) == 2
         assert "is in use by another benchmark: wait for it, or give another --out" in capsys.readouterr().err
-    with locked(tmp_path):  # free again
+    with locked(tmp_path, "benchmark"):  # free again
         pass
 
 
 def test_without_flock_a_file_is_the_lock(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setitem(sys.modules, "fcntl", None)
-    with locked(tmp_path):
-        assert (tmp_path / benchmark_plan.LOCK).read_text() == str(os.getpid())
-        with pytest.raises(OutputError, match=r"in use by another benchmark.*delete"), locked(tmp_path):
+    with locked(tmp_path, "benchmark"):
+        assert (tmp_path / outputs.LOCK).read_text() == str(os.getpid())
+        with pytest.raises(OutputError, match=r"in use by another benchmark.*delete"), locked(tmp_path, "benchmark"):
             pass
-    assert not (tmp_path / benchmark_plan.LOCK).exists()
+    assert not (tmp_path / outputs.LOCK).exists()
 
 
 # --- bad input

@@ -20,10 +20,10 @@ from bgad.cli import main
 from bgad.config import PRESETS, from_dict, read_toml, to_toml
 from bgad.data import catalog
 from bgad.data.protocols import Case, protocol_split
-from bgad.detector import Detector
 from bgad.errors import ConfigError
+from bgad.runtime import Runtime
 
-COMMANDS = ("demo", "train", "predict", "evaluate", "pseudo", "info", "benchmark", "datasets")
+COMMANDS = ("demo", "train", "predict", "evaluate", "export", "pseudo", "info", "benchmark", "datasets")
 
 
 @pytest.fixture
@@ -83,7 +83,7 @@ def test_torch_is_loaded_only_by_those_who_need_it(model: Path) -> None:
 
 def test_missing_torch_is_one_line(model: Path, data_set: Path) -> None:
     code = "import sys; sys.modules['torch'] = None; from bgad.cli import main; sys.exit(main(sys.argv[1:]))"
-    command = [sys.executable, "-c", code, "predict", str(model), str(data_set)]
+    command = [sys.executable, "-c", code, "predict", str(model), str(data_set), "--engine", "torch"]
     found = subprocess.run(command, capture_output=True, text=True, timeout=60)
     assert found.returncode == 2
     assert found.stderr == "bgad: error: this command needs torch, which is not installed: pip install 'bgad[train]'\n"
@@ -526,7 +526,7 @@ def test_out_of_memory_is_one_line(
     def greedy(*_: object) -> None:
         raise error
 
-    monkeypatch.setattr(Detector, "run", greedy)
+    monkeypatch.setattr(Runtime, "run", greedy)
     command = ["predict", str(model), str(data_set / "test/good/000.png")]
     assert main(command) == 2
     assert capsys.readouterr().err.splitlines()[-1].startswith("bgad: error: out of memory")

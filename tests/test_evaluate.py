@@ -277,7 +277,7 @@ def test_full_disk_leaves_nothing_half_written(
 def test_place_is_checked_before_scoring(
     model: Path, data_set: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
 ) -> None:
-    monkeypatch.setattr(Detector, "load", lambda *_: pytest.fail("the model was loaded"))
+    monkeypatch.setattr("bgad.loading.load", lambda *_, **__: pytest.fail("the model was loaded"))
     file = tmp_path / "file"
     file.touch()
     for out in (file, file / "below"):

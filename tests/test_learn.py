@@ -27,7 +27,8 @@ from bgad.data.split import make_split
 from bgad.detector import Detector, pool
 from bgad.errors import ConfigError, DataError, ModelError, OutputError
 from bgad.evaluate import evaluate, unseen
-from bgad.learn import flow_key, scan_images
+from bgad.keys import flow_key
+from bgad.learn import scan_images
 from bgad.trainer import CHECKPOINT, Trainer
 
 FLOW = "flow.safetensors"
@@ -40,7 +41,7 @@ def short(**values: Any) -> Config:
 
 def quick(data: Path, out: Path, **options: Any) -> Detector:
     """A training of a few steps."""
-    return train(data, out, **{"config": short(), "device": "cpu", **options})
+    return train(data, out, **{"config": short(), "device": "cpu", "export": False, **options})
 
 
 @pytest.fixture
@@ -114,7 +115,9 @@ def test_features_on_disk_make_the_same_model(data_set: Path, model: Path, tmp_p
             run(self)
 
         patch.setattr(Trainer, "run", watched)
-        train(data_set, tmp_path / "plate.bgad", config=tiny_config(), known=4, device="cpu", memory_gb=1e-6)
+        train(
+            data_set, tmp_path / "plate.bgad", config=tiny_config(), known=4, device="cpu", export=False, memory_gb=1e-6
+        )
     assert kept == [True] * 4  # three levels, and the stride of the image level
     for name in (FLOW, "backbone.safetensors", "train.csv"):
         assert (tmp_path / "plate.bgad" / name).read_bytes() == (model / name).read_bytes()
@@ -339,7 +342,9 @@ def test_which_trainings_share_their_flows(data_set: Path, tmp_path: Path) -> No
 
 def test_a_split_file_is_followed_to_the_letter(data_set: Path, model: Path, tmp_path: Path) -> None:
     """The split of another model makes that model again; one edited by hand makes another one."""
-    same = train(data_set, tmp_path / "same.bgad", config=tiny_config(), split=model / "split.json", device="cpu")
+    same = train(
+        data_set, tmp_path / "same.bgad", config=tiny_config(), split=model / "split.json", device="cpu", export=False
+    )
     assert (tmp_path / "same.bgad" / FLOW).read_bytes() == (model / FLOW).read_bytes()
     assert (tmp_path / "same.bgad/split.json").read_bytes() == (model / "split.json").read_bytes()
     assert same.card.data["data"]["protocol"] == "multi-class"
@@ -629,7 +634,7 @@ def test_real_screws(real_data: Path, tmp_path: Path) -> None:
         shutil.copy(source / name, root / name)
 
     config = tiny_config(backbone={"size": 128}, train={"steps": 40, "push_steps": 20})
-    trained = train(root, tmp_path / "screw.bgad", config=config, known=5, device="cpu")
+    trained = train(root, tmp_path / "screw.bgad", config=config, known=5, device="cpu", export=False)
     cell, _, _ = evaluate(trained, folders.load(root))
     assert 0 <= cell["metrics"]["image_auroc"] <= 1
     assert cell["metrics"]["pixel_auroc"] > 0.75
@@ -643,7 +648,7 @@ def test_a_folder_in_the_way_is_not_deleted(data_set: Path, tmp_path: Path) -> N
     other.mkdir()
     (other / "precious.txt").write_text("mine")
     with pytest.raises(OutputError, match="is in the way and is not ours"):
-        train(data_set, tmp_path / "x.bgad", config=tiny_config(), known=4, device="cpu")
+        train(data_set, tmp_path / "x.bgad", config=tiny_config(), known=4, device="cpu", export=False)
     assert (other / "precious.txt").read_text() == "mine"
 
 
@@ -660,7 +665,7 @@ def test_the_map_is_measured_on_normals_that_the_flows_have_not_learnt(
         run(self)
 
     monkeypatch.setattr(Trainer, "run", watched)
-    detector = train(data_set, tmp_path / "plate.bgad", config=tiny_config(), known=4, device="cpu")
+    detector = train(data_set, tmp_path / "plate.bgad", config=tiny_config(), known=4, device="cpu", export=False)
     assert learnt == [list(range(1, 18))]  # the first and the last are set aside
     names = [i["name"] for i in detector.card.split["images"] if i["role"] == "train"]
     maps = np.stack([detector.score(data_set / names[i]).map for i in (0, 18)])

@@ -11,10 +11,10 @@ from typing import Any
 import numpy as np
 import pytest
 import safetensors.numpy
-from conftest import tiny_config
 
-from bgad import load, modelfile, train
+from bgad import modelfile
 from bgad.data import folders
+from bgad.detector import Detector
 from bgad.errors import ModelError, OutputError
 from bgad.evaluate import evaluate, unseen
 from bgad.types import ImageLike
@@ -98,20 +98,6 @@ def test_the_split_is_a_file_of_its_own(model: Path) -> None:
     assert card.data["files"]["split.json"] == hashlib.sha256((model / "split.json").read_bytes()).hexdigest()
 
 
-@pytest.fixture(scope="module")
-def plain_model(data_set: Path, tmp_path_factory: pytest.TempPathFactory) -> Path:
-    """A model of what the first version of the format could hold: without an image level, all levels alike."""
-    out = tmp_path_factory.mktemp("plain") / "plate.bgad"
-    config = tiny_config(
-        backbone={"summary": []},
-        score={"level_power": 0.0, "trust": 0.0},
-        train={"steps": 3, "push_steps": 3},
-        pseudo={"count": 3},
-    )
-    train(data_set, out, config=config, known=4, device="cpu")
-    return out
-
-
 def as_format_1(model: Path, folder: Path) -> Path:
     """The model as the first version of the format has it: the split inside the card, fewer keys, other names."""
     shutil.copytree(model, folder)
@@ -143,7 +129,7 @@ def test_a_model_of_the_first_format_loads_and_evaluates(plain_model: Path, data
     assert modelfile.describe(old_card)[1] == modelfile.describe(new_card)[1]
     dataset = folders.load(data_set)
     assert unseen(old_card, dataset) == unseen(new_card, dataset)
-    before, after = (load(folder, device="cpu") for folder in (old, plain_model))
+    before, after = (Detector.load(folder, device="cpu") for folder in (old, plain_model))
     files: list[ImageLike] = [sample.path for sample in dataset.samples]
     for a, b in zip(before.score_many(files), after.score_many(files), strict=True):
         assert (a.score, a.p_value, a.is_anomaly) == (b.score, b.p_value, b.is_anomaly)

@@ -109,9 +109,17 @@ def test_bad_images_among_good_ones(model: Path, tmp_path: Path, capsys: pytest.
     assert all(row["error"] is None and row["score"] > 0 for row in (rows[0], *rows[-2:]))
     assert f"{len(errors)} of {len(given)} images could not be scored" in said.err
     assert "Traceback" not in said.err
-    assert sorted(path.name for path in out.iterdir()) == [
+    assert sorted(path.name for path in out.iterdir() if path.suffix in (".tif", ".png")) == [
         f"{path.stem}{end}" for path in sorted(fine) for end in (".map.tif", ".overlay.png")
     ]
+    (tmp_path / "text.png").write_bytes(fine[0].read_bytes())
+    assert main(["predict", str(model), *map(str, given), "--out", str(out)]) == 1
+    said = capsys.readouterr()
+    assert f"3 of {len(given)} images have their rows" in said.err
+    assert f"{len(errors) - 1} of {len(given) - 3} images could not be scored" in said.err
+    rows = rows_of(said.out)
+    assert sorted(row["path"] for row in rows) == sorted(map(str, given))  # mended, it is scored; the others as before
+    assert [row["error"] for row in rows if row["path"].endswith("text.png")] == [None]
 
 
 def test_names_of_every_kind(model: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
@@ -125,7 +133,7 @@ def test_names_of_every_kind(model: Path, tmp_path: Path, capsys: pytest.Capture
         assert main(["predict", str(model), str(source), "--out", str(out)]) == 0
         rows = rows_of(capsys.readouterr().out)
         assert sorted(Path(row["path"]).relative_to(source).as_posix() for row in rows) == sorted(names)
-    written = {p.relative_to(out).as_posix() for p in out.rglob("*") if p.is_file()}
+    written = {p.relative_to(out).as_posix() for p in out.rglob("*.*.*") if p.suffix in (".png", ".tif")}
     assert len(written) == 2 * len(names)
     assert {"sub.d/same.overlay.png", "other/same.map.tif", "größe ☃.overlay.png", "\udcff.map.tif"} <= written
     assert {"same.overlay.png", "same.jpg.overlay.png"} <= written

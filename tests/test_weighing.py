@@ -50,9 +50,9 @@ def weighed(monkeypatch: pytest.MonkeyPatch) -> list[tuple[int, dict[str, torch.
 def test_marked_anomalies_weigh_before_they_push(
     data_set: Path, tmp_path: Path, weighed: list[tuple[int, dict[str, torch.Tensor]]]
 ) -> None:
-    detector = train(data_set, tmp_path / "a.bgad", config=tiny_config(), known=4, device="cpu")
+    detector = train(data_set, tmp_path / "a.bgad", config=tiny_config(), known=4, device="cpu", export=False)
     normals_only = train(
-        data_set, tmp_path / "b.bgad", config=tiny_config(train={"push_steps": 0}), known=4, device="cpu"
+        data_set, tmp_path / "b.bgad", config=tiny_config(train={"push_steps": 0}), known=4, device="cpu", export=False
     )
     (step, levels), _ = weighed
     assert step == 30
@@ -67,11 +67,11 @@ def test_anomalies_that_do_not_push_weigh_at_the_end(
     tmp_path: Path, weighed: list[tuple[int, dict[str, torch.Tensor]]]
 ) -> None:
     bare = write_set(tmp_path / "bare", masks=False)
-    train(bare, tmp_path / "a.bgad", config=tiny_config(), known=4, device="cpu")
+    train(bare, tmp_path / "a.bgad", config=tiny_config(), known=4, device="cpu", export=False)
     assert [step for step, _ in weighed] == [50]
     weighed.clear()
     config = tiny_config(train={"push_steps": 0})
-    train(write_set(tmp_path / "marked"), tmp_path / "b.bgad", config=config, known=4, device="cpu")
+    train(write_set(tmp_path / "marked"), tmp_path / "b.bgad", config=config, known=4, device="cpu", export=False)
     assert [step for step, _ in weighed] == [30]
 
 
@@ -112,7 +112,7 @@ def test_without_known_anomalies_or_trust_in_them_the_mix_is_the_default(
     data_set: Path, tmp_path: Path, changes: dict[str, Any]
 ) -> None:
     config = tiny_config(**changes, train={"steps": 4, "push_steps": 2}, pseudo={"count": 2})
-    detector = train(data_set, tmp_path / "a.bgad", config=config, known=4, device="cpu")
+    detector = train(data_set, tmp_path / "a.bgad", config=config, known=4, device="cpu", export=False)
     assert detector.model.mix.tolist() == pytest.approx(default_mix(config))
 
 

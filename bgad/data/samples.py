@@ -11,6 +11,7 @@ import numpy.typing as npt
 from bgad import images
 from bgad.data.folders import hash_file
 from bgad.errors import DataError, ImageError
+from bgad.roi import blank
 from bgad.types import BoolArray, Sample
 
 AnyArray = npt.NDArray[Any]
@@ -20,8 +21,11 @@ Box = tuple[int, int, int, int]
 def read(sample: Sample, bits: int | None = None) -> AnyArray:
     """The pixels of a sample, as `images.read` gives them."""
     if sample.box is None:
-        return images.read(sample.path, bits=bits)
-    return _crop(_whole(sample.path, _stamp(sample.path), bits), sample.box, sample.path)
+        pixels = images.read(sample.path, bits=bits)
+    else:
+        pixels = _crop(_whole(sample.path, _stamp(sample.path), bits), sample.box, sample.path)
+    inside = region(sample)
+    return pixels if inside is None else blank(pixels, inside, sample.path)
 
 
 def read_mask(sample: Sample) -> BoolArray | None:
@@ -34,7 +38,10 @@ def read_mask(sample: Sample) -> BoolArray | None:
         if more.shape != mask.shape:
             raise DataError(f"{path}: has another size than {sample.mask.name}, the other mask of {sample.name}")
         mask = mask | more
-    return mask
+    inside = region(sample)
+    if inside is not None and inside.shape != mask.shape:
+        mask = images.resize_mask(mask, (inside.shape[0], inside.shape[1]))
+    return mask if inside is None else mask & inside
 
 
 def digest(sample: Sample) -> str:
@@ -54,6 +61,14 @@ def _whole_mask(path: Path, stamp: tuple[int, int]) -> BoolArray:
 
 def _marked(path: Path, box: Box | None) -> BoolArray:
     return images.read_mask(path) if box is None else _crop(_whole_mask(path, _stamp(path)), box, path)
+
+
+def region(sample: Sample) -> BoolArray | None:
+    """Where to look, in the pixel grid of the sample; None: everywhere."""
+    if sample.roi is None:
+        return None
+    whole = _whole_mask(sample.roi, _stamp(sample.roi))
+    return whole if sample.box is None else _crop(whole, sample.box, sample.roi)
 
 
 def _stamp(path: Path) -> tuple[int, int]:
