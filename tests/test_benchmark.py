@@ -21,7 +21,7 @@ import torch
 from PIL import Image
 from test_report import Page
 
-from bgad import benchmark, benchmark_table, keys, learn, material, outputs
+from bgad import benchmark, benchmark_table, learn, material, outputs
 from bgad.benchmark_plan import Outcome, Request, plan
 from bgad.cli import main
 from bgad.config import from_dict
@@ -31,6 +31,7 @@ from bgad.detector import Detector
 from bgad.errors import ModelError, OutputError
 from bgad.evaluate import evaluate
 from bgad.features import FeatureStore
+from bgad.keys import flow_key, phase_key, run_key
 from bgad.outputs import locked
 from bgad.paper import TABLES, Column, Matrix, PaperTable, methods
 from bgad.trainer import Anomalies, Trainer
@@ -346,10 +347,10 @@ def test_what_is_kept_depends_on_the_recipe_of_the_code(
         options: dict[str, Any] = {"device": device, "folder": tmp_path, "memory_gb": 1.0}
         pool = material.Pool(dataset.samples[:1], split.hashes, 8, CONFIG.backbone, **options)
         return {
-            "phase": keys.phase_key(CONFIG, split, device),
-            "flows": keys.flow_key(nfad, split, device),
+            "phase": phase_key(CONFIG, split, device),
+            "flows": flow_key(nfad, split, device),
             "pool": pool.key,
-            "run": keys.run_key(CONFIG, split, device),
+            "run": run_key(CONFIG, split, device),
         }
 
     before, after = keys(1), keys(2)
@@ -363,7 +364,7 @@ def test_the_key_of_a_cell_does_not_change_by_accident(root: Path) -> None:
     assert group.dataset is not None
     split = protocol_split(group.dataset, "multi-class", Case(), known=2, seed=0)
     device = torch.device("cpu")
-    parts = [keys.run_key(CONFIG, split, device), [["a.png", "mask"]], "mvtec", "carpet", False, material.RECIPE]
+    parts = [run_key(CONFIG, split, device), [["a.png", "mask"]], "mvtec", "carpet", False, material.RECIPE]
     wanted = hashlib.sha256(json.dumps(parts).encode()).hexdigest()
     assert benchmark._cell_key(CONFIG, split, request, [["a.png", "mask"]], device) == wanted
 
