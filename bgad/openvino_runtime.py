@@ -45,6 +45,7 @@ class OpenVino(BaseScorer):
             console.warn(f"{missing}: scoring on the CPU")
             self.device = "CPU"
         try:
+            self._weights = weights  # the model refers to these bytes and does not keep them alive
             self._model = core.read_model(xml, weights)
         except RuntimeError as error:
             raise ModelError(f"OpenVINO cannot read {XML}: export it again with --to openvino") from error

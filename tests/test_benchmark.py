@@ -22,6 +22,7 @@ from PIL import Image
 from test_report import Page
 
 from bgad import benchmark, benchmark_table, learn, material, outputs
+from bgad import keys as keys_module
 from bgad.benchmark_plan import Outcome, Request, plan
 from bgad.cli import main
 from bgad.config import from_dict
@@ -342,7 +343,7 @@ def test_what_is_kept_depends_on_the_recipe_of_the_code(
     nfad = replace(CONFIG, loss=replace(CONFIG.loss, method="nfad"))
 
     def keys(number: int) -> dict[str, str | None]:
-        monkeypatch.setattr(learn, "RECIPE", number)
+        monkeypatch.setattr(keys_module, "RECIPE", number)
         monkeypatch.setattr(material, "RECIPE", number)
         options: dict[str, Any] = {"device": device, "folder": tmp_path, "memory_gb": 1.0}
         pool = material.Pool(dataset.samples[:1], split.hashes, 8, CONFIG.backbone, **options)

@@ -9,13 +9,12 @@ import torch
 from conftest import SIZE, tiny_config
 from test_modelfile import as_format_1
 
-from bgad import export, load, modelfile, train
+from bgad import export, modelfile, train
 from bgad.cli import main
 from bgad.config import Config, from_dict
 from bgad.detector import Detector
-from bgad.errors import ConfigError, ModelError
+from bgad.errors import ModelError
 from bgad.flow import ConditionalFlow, FixedFlow, position_encoding
-from bgad.openvino_runtime import OpenVino
 from bgad.runtime import GRAPH, Runtime
 from bgad.types import FloatArray
 
@@ -158,43 +157,15 @@ def test_export_command(plain_model: Path, data_set: Path, tmp_path: Path, capsy
     assert main(["export", str(old), "--check", str(tmp_path / "gone")]) == 2
 
 
-def test_openvino(model: Path, data_set: Path, tmp_path: Path, detector: Detector) -> None:
+def test_half(model: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
     folder = tmp_path / "copy.bgad"
     shutil.copytree(model, folder)
-    with pytest.raises(ModelError, match=r"has no model\.xml: run `bgad export .* --to openvino` first"):
-        load(folder, engine="openvino")
-    assert main(["export", str(folder), "--to", "openvino", "--check", str(data_set / "test")]) == 0
-    card = modelfile.read(folder, needs=(GRAPH, "model.xml", "model.bin")).data
-    assert card["export"].keys() == {"onnx", "openvino"}
-    assert card["export"]["openvino"]["parity"]["pictures"] == 18
-    files = sorted((data_set / "test").rglob("*.png"))
-    expected = [s.score for s in detector.score_many(files)]
-    for threads in (1, 3):
-        scorer = load(folder, engine="openvino", threads=threads)
-        assert isinstance(scorer, OpenVino)
-        assert [s.score for s in scorer.score_many(files)] == pytest.approx(expected, abs=1e-3)
-        assert scorer.score(files[0]).score == pytest.approx(expected[0], abs=1e-3)
-    with pytest.raises(ConfigError, match="unknown device 'cuda' for OpenVINO: choose from auto, cpu"):
-        load(folder, "cuda", engine="openvino")
-    with pytest.raises(ConfigError, match="OpenVINO finds no NPU here"):
-        load(folder, "npu", engine="openvino", strict=True)
-    broken, content = modelfile.contents(folder)
-    modelfile.write(folder, broken.data, content | {"model.xml": b"<no>"})
-    with pytest.raises(ModelError, match=r"OpenVINO cannot read model\.xml"):
-        load(folder, engine="openvino")
-
-
-@pytest.mark.parametrize("to", ["onnx", "openvino"])
-def test_half(to: str, model: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
-    folder, name = tmp_path / "copy.bgad", "model.onnx" if to == "onnx" else "model.bin"
-    shutil.copytree(model, folder)
-    assert main(["export", str(folder), "--to", to]) == 0
-    size = (folder / name).stat().st_size
-    assert main(["export", str(folder), "--to", to, "--half"]) == 2
+    size = (folder / GRAPH).stat().st_size
+    assert main(["export", str(folder), "--half"]) == 2
     assert "leave out --half, or raise --tolerance" in " ".join(capsys.readouterr().err.split())
-    assert main(["export", str(folder), "--to", to, "--half", "--tolerance", "0.1"]) == 0
-    assert (folder / name).stat().st_size < 0.6 * size
-    parity = modelfile.read(folder).data["export"][to]["parity"]
+    assert main(["export", str(folder), "--half", "--tolerance", "0.1"]) == 0
+    assert (folder / GRAPH).stat().st_size < 0.6 * size
+    parity = modelfile.read(folder).data["export"]["onnx"]["parity"]
     assert 1e-4 < max(parity["score"], parity["map"]) <= parity["tolerance"] == 0.1
 
 

@@ -203,7 +203,8 @@ def test_tiles_for_a_model_that_was_trained_without(
     said = capsys.readouterr()
     assert "the threshold was not set with tiles of 64 pixels" in " ".join(said.err.split())
     assert json.loads(said.out)["is_anomaly"]
-    found = np.asarray(Image.open(tmp_path / "out/a.map.tif"))
+    with Image.open(tmp_path / "out/a.map.tif") as opened:
+        found = np.asarray(opened)
     assert found.shape == (2 * SIZE, 2 * SIZE)
     assert mask[np.unravel_index(found.argmax(), found.shape)]
     assert main(["predict", str(model), str(tmp_path / "a.png"), "--tile", "31"]) == 2
