@@ -130,12 +130,11 @@ class ConditionalFlow(nn.Module):
 class FixedFlow(nn.Module):
     """A trained flow at all positions of its grid, for scoring: everything that an image cannot change is a constant.
 
-    The blocks are 1 x 1 convolutions over maps (B, C, h, w), which is how a backbone hands them over. The position part
-    of a block is the sum of what the row and what the column says.
+    The position part p of a block is the sum of what the row and what the column says. It costs one pass over the
+    hidden units instead of two: relu(h + p) = max(h, -p) + p, and W2 p is a constant. Engines work out -p and W2 p
+    once, when they load the graph, so the file need not hold them.
     """
 
-    rows: Tensor
-    columns: Tensor
     scale: Tensor
     shift: Tensor
     log_det: Tensor
@@ -145,43 +144,45 @@ class FixedFlow(nn.Module):
     ) -> None:
         super().__init__()
         self.blocks, self.kept, self.channels, self.clamp = flow.blocks, flow.kept, flow.channels, flow.clamp
+        self.grid = grid
         with torch.no_grad():
-            part = (
-                flow.position_part(position).reshape(flow.blocks, *grid, -1).permute(0, 3, 1, 2)
-            )  # (blocks, hidden, h, w)
+            part = flow.position_part(position).reshape(flow.blocks, *grid, -1)  # (blocks, h, w, hidden)
             scale = flow._global_scale()
             tables = {
-                "rows": part[..., :1].clone(),  # (blocks, hidden, h, 1)
-                "columns": part[..., :1, :] - part[..., :1, :1],  # (blocks, hidden, 1, w)
-                "w_in": flow.w_in[..., None, None].clone(),
-                "w_out": 0.1 * flow.w_out[..., None, None],
+                "rows": part[:, :, :1],  # (blocks, h, 1, hidden)
+                "columns": part[:, :1] - part[:, :1, :1],  # (blocks, 1, w, hidden)
+                "w_in": flow.w_in.transpose(1, 2),
+                "w_out": 0.1 * flow.w_out.transpose(1, 2),
                 "b_out": 0.1 * flow.b_out,
-                "mix": (flow.rotation * scale[:, None, :])[..., None, None],
+                "mix": (flow.rotation * scale[:, None, :]).transpose(1, 2),
                 "mix_shift": (flow.rotation @ flow.offset[:, :, None])[:, :, 0],
             }
             for name, table in tables.items():
                 for block in range(self.blocks):  # one constant each: an engine would slice a stack at every run
-                    self.register_buffer(f"{name}{block}", table[block].contiguous())
-            self.register_buffer("scale", (1 / std)[None, :, None, None])
-            self.register_buffer("shift", (-mean / std)[None, :, None, None])
+                    self.register_buffer(f"{name}{block}", table[block].clone(memory_format=torch.contiguous_format))
+            self.register_buffer("scale", 1 / std)
+            self.register_buffer("shift", -mean / std)
             self.register_buffer("log_det", scale.log().sum())
 
     def forward(self, features: Tensor) -> Tensor:
         """Feature maps (B, C, h, w), as the backbone gives them -> log p / d (B, h, w)."""
-        x = features * self.scale + self.shift
+        x = features.flatten(2).transpose(1, 2) * self.scale + self.shift  # (B, h * w, C)
+        moved = self.channels - self.kept
         total: Tensor | None = None  # of the tanh of all blocks: one sum over channels at the end
         for block in range(self.blocks):
             of = {name: self.get_buffer(f"{name}{block}") for name in _FIXED}
-            x1, x2 = x[:, : self.kept], x[:, self.kept :]
-            hidden = torch.relu(F.conv2d(x1, of["w_in"]) + (of["rows"] + of["columns"]))  # (B, hidden, h, w)
-            a = F.conv2d(hidden, of["w_out"], of["b_out"])
-            tanh = torch.tanh(a[:, : self.channels - self.kept])
+            part = (of["rows"] + of["columns"]).flatten(0, 1)  # (h * w, hidden)
+            x1, x2 = x[..., : self.kept], x[..., self.kept :]
+            hidden = torch.maximum(x1 @ of["w_in"], -part)  # (B, h * w, hidden)
+            a = hidden @ of["w_out"] + (part @ of["w_out"] + of["b_out"])
+            tanh = torch.tanh(a[..., :moved])
             total = tanh if total is None else total + tanh
-            y2 = x2 * torch.exp(self.clamp * tanh) + a[:, self.channels - self.kept :]
-            x = F.conv2d(torch.cat([x1, y2], 1), of["mix"], of["mix_shift"])
+            y2 = x2 * torch.exp(self.clamp * tanh) + a[..., moved:]
+            x = torch.cat([x1, y2], -1) @ of["mix"] + of["mix_shift"]
         assert total is not None  # noqa: S101 - a flow has blocks
-        log_det = self.log_det + self.clamp * total.sum(1)
-        return (log_det - 0.5 * (x * x).sum(1)) / self.channels - 0.5 * LOG_2PI
+        log_det = self.log_det + self.clamp * total.sum(-1)
+        log_p = (log_det - 0.5 * (x * x).sum(-1)) / self.channels - 0.5 * LOG_2PI
+        return log_p.reshape(-1, *self.grid)
 
 
 _FIXED = ("rows", "columns", "w_in", "w_out", "b_out", "mix", "mix_shift")
