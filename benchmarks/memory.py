@@ -109,12 +109,6 @@ def grow(data: Path, count: int, size: int) -> None:
     trained, plain, scored = child("train", data, size), child("plain", data, size), child("score", data, size)
     title = f"{count} pictures, input {size} x {size}"
     record(f"peak memory, training, {title}, against the plain loop", trained[1], plain[1], "GiB")
-    for name, value, unit in (
-        ("training of 120 steps", trained[0], "s"),
-        ("scoring, per picture", scored[0] / count, "s"),
-        ("scoring, peak memory", scored[1], "GiB"),
-    ):
-        record(f"{name}, {title} (no other)", value, value, unit)
     print(
         f"{count:4d} pictures of {size} x {size}: training {trained[0]:5.1f} s, {trained[1]:.2f} GiB; "
         f"scoring {1e3 * scored[0] / count:5.1f} ms a picture, {scored[1]:.2f} GiB",
