@@ -25,6 +25,7 @@ from typing import Any
 import safetensors.torch
 import timm
 import torch
+import torch.nn.functional as F
 from torch import Tensor, nn
 from torch.nn.utils.fusion import fuse_conv_bn_eval
 
@@ -85,9 +86,12 @@ class Backbone(nn.Module):
     mean: Tensor
     std: Tensor
 
-    def __init__(self, net: nn.Module, picks: list[int], mean: list[float], std: list[float]) -> None:
+    def __init__(
+        self, net: nn.Module, picks: list[int], mean: list[float], std: list[float], *, finest: int = 0
+    ) -> None:
         super().__init__()
         self.net = net
+        self._finest = finest
         info: Any = net.feature_info
         self._picks = picks
         self.channels: list[int] = [info.channels()[i] for i in picks]
@@ -108,13 +112,20 @@ class Backbone(nn.Module):
         x = (pixels.permute(0, 3, 1, 2) - self.mean) / self.std  # (B, 3, H, W)
         maps = self.net(x.contiguous(memory_format=torch.channels_last))
         found = [maps[i] for i in self._picks]
-        return [m.permute(0, 3, 1, 2) for m in found] if self._channels_last else found  # (B, C, h, w)
+        if self._channels_last:
+            found = [m.permute(0, 3, 1, 2) for m in found]  # (B, C, h, w)
+        return [_averaged(m, self._finest // stride) for m, stride in zip(found, self.strides, strict=True)]
 
     def grids(self, size: int) -> list[tuple[int, int]]:
         """(height, width) of each feature map for square pictures of `size`."""
         with torch.inference_mode():
             maps = self(torch.zeros(1, size, size, 3, device=self.mean.device))
         return [(m.shape[2], m.shape[3]) for m in maps]
+
+
+def _averaged(features: Tensor, factor: int) -> Tensor:
+    """A finer map on a grid that is coarser by a factor; as it is where that is not above 1."""
+    return F.avg_pool2d(features, factor) if factor > 1 else features
 
 
 def build(config: BackboneConfig, state: dict[str, Tensor] | None = None) -> Backbone:
@@ -139,9 +150,10 @@ def build(config: BackboneConfig, state: dict[str, Tensor] | None = None) -> Bac
         _load(net, _packaged_state(packaged), packaged.module)
     net.eval()
     if state is None:
-        return Backbone(_fused(net, config), picks, mean, std)
+        return Backbone(_fused(net, config), picks, mean, std, finest=config.finest)
     saved = {key.removeprefix("net.") for key in state} - {"mean", "std"}
-    backbone = Backbone(net if net.state_dict().keys() == saved else _fold(net), picks, mean, std)
+    own = net if net.state_dict().keys() == saved else _fold(net)
+    backbone = Backbone(own, picks, mean, std, finest=config.finest)
     _load(backbone, state, f"the saved backbone {config.name}")
     return backbone
 

@@ -94,6 +94,10 @@ def _predict(arguments: argparse.Namespace) -> int:
                 failed += row["error"] is not None
                 show(row)
                 bar.update()
+        except KeyboardInterrupt:
+            if out:
+                console.say(f"\nstopped; what was scored is in {out}: go on with the same command")
+            raise
         except OutputError as error:
             raise error if journal.KEPT in str(error) else OutputError(f"{error}; {journal.KEPT}") from error
     scored = len(left)

@@ -39,6 +39,7 @@ class BackboneConfig:
     name: str = "lite0"  # lite0, lite1, lite2 come with the package; any other name is timm's
     strides: tuple[int, ...] = (4, 8, 16)
     summary: tuple[int, ...] = (16, 32)  # strides that tell of the image as a whole; none switches that off
+    finest: int = 8  # maps of finer strides are averaged to the grid of this one; 0: as they are
     size: int = 256  # pixels, both sides
     weights: str = ""  # file with the weights, instead of the package's or timm's own
 
@@ -55,6 +56,7 @@ class BackboneConfig:
             "distinct and ascending",
         )
         _need(sorted(set(self.summary)) == list(self.summary), "backbone.summary", "distinct and ascending")
+        _need(self.finest in (0, 1, 2, 4, 8, 16), "backbone.finest", "0, 1, 2, 4, 8 or 16")
 
 
 @dataclass(frozen=True)
@@ -140,6 +142,7 @@ class TrainConfig:
     lr: float = 1e-2
     push_lr: float = 2e-3  # 0: phase 2 goes on with the one schedule of lr
     best: bool = True  # put a level back to where the normals set aside were most likely; false: keep its last state
+    patience: int = 200  # steps without a better likelihood of these after which a level rests; 0: it never does
     warmup: float = 0.1  # share of a phase (of the whole where there is one schedule), from lr / 10
     clip: float = 1.0  # gradient norm per level; 0 switches it off
 
@@ -153,6 +156,7 @@ class TrainConfig:
         _need(min(self.positions, default=0) >= 1, "train.positions", "at least 1 each")
         _need(self.lr > 0, "train.lr", "above 0")
         _need(self.push_lr >= 0, "train.push_lr", "0 or more")
+        _need(self.patience >= 0, "train.patience", "0 or more")
         _need(0 <= self.warmup < 1, "train.warmup", "0 or more, below 1")
         _need(self.clip >= 0, "train.clip", "0 or more")
 
@@ -217,7 +221,7 @@ def _need(ok: bool, key: str, allowed: str) -> None:
 PRESETS: dict[str, Config] = {
     "default": Config(),
     "paper": Config(
-        backbone=BackboneConfig(name="tf_efficientnet_b6", summary=()),
+        backbone=BackboneConfig(name="tf_efficientnet_b6", summary=(), finest=0),
         flow=FlowConfig(standardise=False),
         loss=LossConfig(likelihood="nll", asymmetric=True),
         train=TrainConfig(
@@ -241,7 +245,7 @@ PRESETS: dict[str, Config] = {
 
 # What keys mean that a model's card does not have: the model is older than they are
 OLDER = Config(
-    backbone=BackboneConfig(summary=()),
+    backbone=BackboneConfig(summary=(), finest=0),
     train=TrainConfig(passes=0, best=False),
     score=ScoreConfig(sharpness=4.0, level_power=0.0, trust=0.0),
 )

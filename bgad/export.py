@@ -56,7 +56,7 @@ class Graph(nn.Module):
     def __init__(self, model: ScoringModel) -> None:
         super().__init__()
         self.model = copy.deepcopy(model).cpu().eval()
-        _fix_padding(self.model.backbone, model.config.backbone.size)
+        fix_padding(self.model.backbone, model.config.backbone.size)
         levels: list[Level] = list(self.model.levels)  # type: ignore[arg-type]
         self.flows = nn.ModuleList(FixedFlow(x.flow, x.position, x.grid, x.mean, x.std) for x in levels)
 
@@ -82,7 +82,7 @@ def to_onnx(model: ScoringModel) -> bytes:
     ):
         path = Path(folder) / GRAPH
         warnings.simplefilter("ignore")  # the exporter's own deprecations, and traced sizes, which are fixed here
-        _write(
+        write_graph(
             graph,
             (torch.rand(2, size, size, 3),),
             path,
@@ -99,7 +99,7 @@ def to_onnx(model: ScoringModel) -> bytes:
 OUTPUTS = ("score", "map")
 
 
-def _write(*given: Any, **options: Any) -> None:
+def write_graph(*given: Any, **options: Any) -> None:
     """torch's exporter; what it cannot do is one line."""
     try:
         torch.onnx.export(*given, **options)
@@ -249,7 +249,7 @@ def probes(size: int, seed: int = 0) -> Sequence[FloatArray]:
     return [*flat, *ramps, *(grain.permute(1, 2, 0).numpy() for grain in grains)]
 
 
-def _fix_padding(net: nn.Module, size: int) -> None:
+def fix_padding(net: nn.Module, size: int) -> None:
     """timm's "same" convolutions work out their padding from the picture, which an exported graph need not do.
 
     Runs a picture through, and notes what each of them padded.

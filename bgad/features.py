@@ -14,7 +14,6 @@ import numpy as np
 import numpy.typing as npt
 import torch
 
-from bgad.backbone import Backbone
 from bgad.device import Workers
 from bgad.types import FloatArray
 
@@ -111,15 +110,15 @@ class FeatureStore(Features):
 
     def fill(
         self,
-        backbone: Backbone,
+        extract: Callable[[list[FloatArray]], list[HalfArray]],
         pictures: Callable[[int], FloatArray],
         device: torch.device,
         advance: Callable[[int], None],
     ) -> None:
-        """Compute what is missing; `pictures(i)` gives image i at the model's size."""
+        """Compute what is missing; `pictures(i)` gives image i at the model's size, `extract` the features of some."""
 
         def batch(part: slice) -> tuple[slice, list[HalfArray]]:
-            return part, extract(backbone, [pictures(i) for i in range(part.start, part.stop)], device)
+            return part, extract([pictures(i) for i in range(part.start, part.stop)])
 
         advance(self.done)
         workers = Workers(os.cpu_count() or 1, device)
@@ -140,14 +139,6 @@ class FeatureStore(Features):
         fresh = self._note.with_suffix(".new")
         fresh.write_text(json.dumps(self._mark | {"done": self.done}))
         fresh.replace(self._note)
-
-
-def extract(backbone: Backbone, batch: list[FloatArray], device: torch.device) -> list[HalfArray]:
-    """Feature rows (images, positions, channels) of each level."""
-    with torch.inference_mode():
-        maps = backbone(torch.from_numpy(np.stack(batch)).to(device))
-        rows = [m.flatten(2).transpose(1, 2).clamp(-HALF_MAX, HALF_MAX) for m in maps]  # (B, h * w, C)
-        return [r.half().cpu().numpy() for r in rows]
 
 
 def _mapped(path: Path, shape: tuple[int, ...], *, new: bool) -> HalfArray:

@@ -25,6 +25,7 @@ from bgad.data.folders import hash_file
 from bgad.data.samples import read, read_mask, region
 from bgad.data.split import Split
 from bgad.detector import ScoringModel, run_features, run_model
+from bgad.extract import Extractor
 from bgad.features import Budget, Features, FeatureStore, Index
 from bgad.roi import Roi, blank
 from bgad.trainer import Anomalies
@@ -133,11 +134,12 @@ def gather(
         return devices.Workers(os.cpu_count() or 1, device).stream(one, samples)
 
     anomalies = []
+    extract = Extractor(model.backbone, config.backbone.size, device)
     with console.bar("features", len(split.train) + len(known) + made) as bar:
 
         def store(name: str, count: int, pictures: Callable[[int], FloatArray]) -> Features:
             place = FeatureStore(count, grids, model.backbone.channels, budget=budget, folder=work / name, key=key)
-            place.fill(model.backbone, pictures, device, bar.update)
+            place.fill(extract, pictures, device, bar.update)
             return place
 
         normals = store("normals", len(split.train), lambda i: picture(split.train[i]))
@@ -178,10 +180,11 @@ class Pool:
         pictures = [hashes[s.name] for s in samples]
         parts = [RECIPE, __version__, torch.__version__, asdict(config), weights, bits, pictures]
         self.key = hashlib.sha256(json.dumps(parts).encode()).hexdigest()
+        self._extract = Extractor(self.backbone, config.size, device)
         with console.bar("features", len(samples)) as bar:
             store = self._store(len(samples), "pool", self.key, self.budget)
             size = (config.size, config.size)
-            store.fill(self.backbone, lambda i: images.fit(read(samples[i], bits), size), device, bar.update)
+            store.fill(self._extract, lambda i: images.fit(read(samples[i], bits), size), device, bar.update)
         self.store = store
         self.seconds = time.monotonic() - began
 
@@ -221,7 +224,7 @@ class Pool:
             def fill(count: int, draw: Callable[[int], FloatArray]) -> Features:
                 with console.bar("pseudo anomalies", count) as bar:
                     store = self._store(count, "pseudo", key, Budget(self.budget.left))
-                    store.fill(self.backbone, draw, self.device, bar.update)
+                    store.fill(self._extract, draw, self.device, bar.update)
                 return store
 
             self._pseudo = key, pseudo_anomalies(split, config, self.grids, self.bits, fill)

@@ -84,6 +84,7 @@ class Best:
     """The state of a level's flow at which the normals that it does not learn were most likely."""
 
     loss: float = math.inf
+    step: int = 0
     weights: dict[str, Tensor] = field(default_factory=dict)
 
 
@@ -177,6 +178,7 @@ class Trainer:
         self.workers = Workers(len(self.levels), device)
         self.boundaries = [RunningBoundary(self.config.loss.beta) for _ in self.levels]
         self.best = [Best() for _ in self.levels]
+        self.resting = [False] * len(self.levels)  # learn no more before the phase ends
         self.step, self.seconds = 0, 0.0
         self.seconds_before = 0.0  # of the loop, in earlier runs that this one goes on with
         self._started = False
@@ -203,12 +205,13 @@ class Trainer:
                 rows.append(row)
                 self.step += 1
                 self._look_back(ends=self.step in (self.schedule.push_at, total))
+                skipped = self._skip()
                 self.seconds = before + time.monotonic() - begun
                 if self.watch is not None:
                     self.watch(self, row)
                 edge = row["boundary0"]
                 phase = "normals" if math.isnan(edge) else f"boundary {edge:+.3f}"
-                bar.update(1, f"loss {row['loss']:.3f}  {phase}")
+                bar.update(1 + skipped, f"loss {row['loss']:.3f}  {phase}")
                 if time.monotonic() - saved > CHECKPOINT_SECONDS:
                     self.save(rows)
                     rows, saved = [], time.monotonic()
@@ -253,6 +256,9 @@ class Trainer:
 
     def _level_step(self, i: int, step: int, lr: float, chosen: Index, pushing: bool) -> dict[str, float]:
         """Forward, backward and optimiser step of one level; the levels share no weights."""
+        if self.resting[i]:
+            loss = self.best[i].loss
+            return {"loss": loss, "likelihood": loss, "pull": 0.0, "push": 0.0, f"boundary{i}": math.nan}
         level, optimiser, train = self.levels[i], self.optimisers[i], self.config.train
         rng = np.random.default_rng([self.config.seed, step, i])
         count = len(level.position)
@@ -281,14 +287,26 @@ class Trainer:
 
     def _look_back(self, *, ends: bool) -> None:
         """Every so often, see how likely the normals are that no level learns; where a phase ends, put each level back
-        to where they were most likely. A phase that pushes anomalies is not judged by normals alone."""
+        to where they were most likely. A phase that pushes anomalies is not judged by normals alone. A level that has
+        not become better for `train.patience` steps rests until then: few normals are soon learnt by heart."""
         unseen, step, push_at = self.unseen, self.step, self.schedule.push_at
         if unseen is None or not self.config.train.best or (step > push_at and self.anomalies):
             return
         if step % LOOK_BACK and step != push_at and not ends:
             return
+        patience = self.config.train.patience
 
         def look(i: int) -> None:
+            if not self.resting[i]:
+                judge(i)
+            best = self.best[i]
+            if ends and best.weights:
+                self.levels[i].flow.load_state_dict(best.weights)
+                self.best[i], self.resting[i] = Best(), False
+            elif patience and step - best.step >= patience:
+                self.resting[i] = True
+
+        def judge(i: int) -> None:
             level, best = self.levels[i], self.best[i]
             looked_at = np.arange(len(level.position)) if self.inside is None else self.inside[i]
             rng = np.random.default_rng([self.config.seed, i])
@@ -298,12 +316,19 @@ class Trainer:
                 log_p = level(rows, torch.from_numpy(at).to(self.device))
                 loss = objective(self.config.loss, log_p, None, None).total.item()
             if loss < best.loss:
-                best.loss, best.weights = loss, {k: v.detach().clone() for k, v in level.flow.state_dict().items()}
-            if ends and best.weights:
-                level.flow.load_state_dict(best.weights)
-                self.best[i] = Best()
+                best.loss, best.step = loss, step
+                best.weights = {k: v.detach().clone() for k, v in level.flow.state_dict().items()}
 
         self.workers.each(look)
+
+    def _skip(self) -> int:
+        """Go to the end of the phase where no level learns any more; how many steps that saves."""
+        if not all(self.resting):
+            return 0
+        before, push_at = self.step, self.schedule.push_at
+        self.step = push_at if before < push_at else self.schedule.steps
+        self._look_back(ends=True)
+        return self.step - before
 
     def looked_at(self, i: int, log_p: FloatArray) -> FloatArray:
         """Of a level's log p / d (images, positions), the positions that are looked at."""
@@ -412,7 +437,8 @@ class Trainer:
             "seconds": self.seconds,
             "started": self._started,
             "next": [b.next for b in self.boundaries],
-            "best": [None if math.isinf(best.loss) else best.loss for best in self.best],
+            "best": [None if math.isinf(best.loss) else [best.loss, best.step] for best in self.best],
+            "resting": self.resting,
             "cells": [
                 [[c.tolist() for c in level] for level in group.cells]
                 for group in (self._unmarked() if self._started else [])  # before phase 2 nothing has been chosen
@@ -460,10 +486,11 @@ class Trainer:
             window = tensors[f"window.{i}"].numpy()
             boundary.window[: len(window)] = window
             boundary.filled, boundary.next = len(window), note["next"][i]
-        for i, loss in enumerate(note["best"]):
+        self.resting = list(note["resting"])
+        for i, best in enumerate(note["best"]):
             prefix = f"best.{i}."
             weights = {key.removeprefix(prefix): value for key, value in tensors.items() if key.startswith(prefix)}
-            self.best[i] = Best() if loss is None else Best(loss, weights)
+            self.best[i] = Best() if best is None else Best(*best, weights)
         for group, cells in zip(self._unmarked() if note["started"] else [], note["cells"], strict=True):
             group.cells = [[np.array(c, np.int64) for c in level] for level in cells]
         self.step, self.seconds, self._started = note["step"], note["seconds"], note["started"]

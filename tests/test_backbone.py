@@ -24,7 +24,7 @@ PIXELS = torch.rand(2, 64, 64, 3, generator=torch.Generator().manual_seed(1))
 
 
 def config(name: str = "lite0", **values: Any) -> BackboneConfig:
-    return BackboneConfig(name=name, size=64, **({"summary": ()} | values))
+    return BackboneConfig(name=name, size=64, **({"summary": (), "finest": 0} | values))
 
 
 @pytest.fixture(scope="module")
@@ -362,3 +362,13 @@ def test_a_network_that_cannot_be_folded_stays_as_it_is() -> None:
 def test_a_size_that_the_network_does_not_take() -> None:
     with pytest.raises(ModelError, match=r"odd cannot take pictures of 96 x 96 .*choose another --size"):
         backbones._fused(_Odd().eval(), BackboneConfig(name="odd", size=96))
+
+
+@pytest.mark.parametrize("finest", [4, 8, 16])
+def test_fine_maps_are_averaged_to_the_finest_grid(lite0: Backbone, finest: int) -> None:
+    fine, averaged = lite0(PIXELS), build(config(finest=finest))(PIXELS)
+    for whole, found, stride in zip(fine, averaged, (4, 8, 16), strict=True):
+        factor = max(1, finest // stride)
+        b, c, h, w = whole.shape
+        means = whole.reshape(b, c, h // factor, factor, w // factor, factor).mean((3, 5))
+        torch.testing.assert_close(found, means)

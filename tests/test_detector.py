@@ -12,7 +12,7 @@ from conftest import SIZE, picture
 
 from bgad import images, load, modelfile
 from bgad.config import Config, ScoreConfig
-from bgad.detector import Detector, default_mix, fuse, pool, weights
+from bgad.detector import Detector, default_mix, enlarge, fuse, pool, weights
 from bgad.errors import BgadError, ConfigError, ImageError, ModelError
 from bgad.types import ImageLike, Scores
 
@@ -79,7 +79,7 @@ def test_the_map_is_in_the_grid_of_the_image(detector: Detector, shape: tuple[in
     scores = detector.score(np.full((*shape, 3), 128, np.uint8))
     assert scores.map.shape == shape
     assert scores.map.dtype == np.float32
-    assert [level.shape for level in scores.levels] == [(16, 16), (8, 8), (4, 4)]
+    assert [level.shape for level in scores.levels] == [(8, 8), (8, 8), (4, 4)]  # stride 4 is averaged to stride 8
 
 
 def test_the_map_points_at_the_defect(detector: Detector, data_set: Path) -> None:
@@ -316,3 +316,19 @@ def test_boundary_fusion_keeps_the_order_far_outside() -> None:
     log_p = torch.tensor([[[-10.0, -20.0, -400.0]]])
     far = fuse([log_p], [torch.tensor([0.0, 1.0, 0.0, -1.0])], torch.ones(1), 3, ScoreConfig(fusion="boundary"))
     assert far[0, 0, 0] < far[0, 0, 1] < far[0, 0, 2] < 1.2
+
+
+@pytest.mark.parametrize(("grid", "size"), [((4, 4), (16, 16)), ((5, 7), (16, 24)), ((4, 4), (4, 4)), ((8, 8), (5, 3))])
+def test_enlarging_is_bilinear(grid: tuple[int, int], size: tuple[int, int]) -> None:
+    maps = torch.rand(3, *grid, generator=torch.Generator().manual_seed(0))
+    expected = torch.nn.functional.interpolate(maps[:, None], size=size, mode="bilinear")[:, 0]
+    torch.testing.assert_close(enlarge(maps, size), expected)
+
+
+def test_levels_on_one_grid_count_as_if_enlarged_alone() -> None:
+    parts = [torch.rand(2, *grid, generator=torch.Generator().manual_seed(1)) for grid in ((4, 4), (4, 4), (2, 2))]
+    constants = [torch.tensor([0.1 * i, 1.0 + i, 0.0, 0.0]) for i in range(3)]
+    shares = torch.tensor([0.2, 0.3, 0.5])
+    config = ScoreConfig(fusion="standard")
+    alone = [fuse([parts[i]], [constants[i]], shares[i : i + 1], 8, config) for i in range(3)]
+    torch.testing.assert_close(fuse(parts, constants, shares, 8, config), alone[0] + alone[1] + alone[2])

@@ -10,7 +10,8 @@ import pytest
 import torch
 from torch import Tensor
 
-from bgad.features import AHEAD, BATCH, Budget, FeatureStore, chunks, extract
+from bgad.extract import by_torch
+from bgad.features import AHEAD, BATCH, Budget, FeatureStore, HalfArray, chunks
 from bgad.types import FloatArray
 
 GRIDS, CHANNELS = [(4, 4), (2, 2)], [3, 5]
@@ -33,6 +34,10 @@ class Net:
 NET: Any = Net()
 
 
+def features(batch: list[FloatArray]) -> list[HalfArray]:
+    return by_torch(NET, batch, CPU)
+
+
 def picture(i: int) -> FloatArray:
     return np.random.default_rng(i).random((8, 8, 3), dtype=np.float32)
 
@@ -43,7 +48,7 @@ def store(count: int, folder: Path, budget: float = 0, key: str = "a") -> Featur
 
 def filled(count: int, folder: Path, budget: float = 0) -> FeatureStore:
     made = store(count, folder, budget)
-    made.fill(NET, picture, CPU, lambda _: None)
+    made.fill(features, picture, CPU, lambda _: None)
     return made
 
 
@@ -57,7 +62,7 @@ def test_budget_is_taken_once() -> None:
 
 def test_rows_are_positions_in_reading_order() -> None:
     maps = NET(torch.from_numpy(picture(3)[None]))
-    rows = extract(NET, [picture(3)], CPU)
+    rows = by_torch(NET, [picture(3)], CPU)
     assert [r.shape for r in rows] == [(1, 16, 3), (1, 4, 5)]
     assert rows[0].dtype == np.float16
     expected = maps[0][0, :, 1, 2].numpy()  # row 1, column 2 of a grid that is 4 wide
@@ -66,7 +71,7 @@ def test_rows_are_positions_in_reading_order() -> None:
 
 def test_values_beyond_half_precision_stay_finite() -> None:
     loud: Any = lambda pixels: [pixels.permute(0, 3, 1, 2) * 1e6]  # noqa: E731
-    rows = extract(loud, [np.array([[[1.0, -1.0, 1e-3]]], np.float32)], CPU)
+    rows = by_torch(loud, [np.array([[[1.0, -1.0, 1e-3]]], np.float32)], CPU)
     np.testing.assert_allclose(rows[0][0, 0].astype(np.float64), [65_000, -65_000, 1000], rtol=1e-3)
 
 
@@ -78,7 +83,7 @@ def test_beyond_the_budget_on_disk_with_the_same_numbers(tmp_path: Path) -> None
     assert not (tmp_path / "first").exists()
     assert second.on_disk
     assert all(isinstance(level, np.memmap) for level in second.levels)
-    second.fill(NET, picture, CPU, lambda _: None)
+    second.fill(features, picture, CPU, lambda _: None)
     memory = filled(21, tmp_path / "none", budget=1e9)
     assert not memory.on_disk
     for a, b in zip(memory.levels, second.levels, strict=True):
@@ -90,7 +95,7 @@ def test_beyond_the_budget_on_disk_with_the_same_numbers(tmp_path: Path) -> None
 
 def test_progress_adds_up(tmp_path: Path) -> None:
     steps: list[int] = []
-    store(21, tmp_path, 1e9).fill(NET, picture, CPU, steps.append)
+    store(21, tmp_path, 1e9).fill(features, picture, CPU, steps.append)
     assert sum(steps) == 21
 
 
@@ -104,7 +109,7 @@ def test_an_interrupted_fill_goes_on_where_it_stopped(tmp_path: Path) -> None:
 
     stopped = store(40, tmp_path / "disk")
     with pytest.raises(KeyboardInterrupt):
-        stopped.fill(NET, failing, CPU, lambda _: None)
+        stopped.fill(features, failing, CPU, lambda _: None)
     assert stopped.done == 2 * BATCH
     del stopped
 
@@ -116,13 +121,13 @@ def test_an_interrupted_fill_goes_on_where_it_stopped(tmp_path: Path) -> None:
         return picture(i)
 
     again = store(40, tmp_path / "disk")
-    again.fill(NET, counted, CPU, steps.append)
+    again.fill(features, counted, CPU, steps.append)
     assert sorted(asked) == list(range(2 * BATCH, 40))
     assert sum(steps) == 40
     for a, b in zip(again.levels, filled(40, tmp_path / "whole").levels, strict=True):
         assert np.array_equal(a, b)
     asked.clear()
-    store(40, tmp_path / "disk").fill(NET, counted, CPU, lambda _: None)
+    store(40, tmp_path / "disk").fill(features, counted, CPU, lambda _: None)
     assert asked == []
 
 
@@ -145,7 +150,7 @@ def test_not_much_is_computed_ahead(tmp_path: Path) -> None:
         asked.append(i)
         return picture(i)
 
-    made.fill(NET, counted, CPU, lambda _: ahead.append(len(asked) - made.done))
+    made.fill(features, counted, CPU, lambda _: ahead.append(len(asked) - made.done))
     assert max(ahead) <= AHEAD * BATCH
 
 

@@ -769,3 +769,57 @@ def test_a_phase_that_pushes_is_not_judged_by_normals(tmp_path: Path, pushed: bo
     assert held[101] is not pushed
     assert held[155] is not pushed
     assert held[160] is False
+
+
+def test_a_level_rests_when_new_normals_become_no_likelier(tmp_path: Path) -> None:
+    unseen = store(20, seed=4)
+    made, steps = {}, {}
+    for patience in (0, 50):
+        folder = tmp_path / str(patience)
+        folder.mkdir()
+        made[patience] = overfitting(folder, best=True, unseen=unseen, steps=400, patience=patience)
+        learnt = steps[patience] = [0, 0]
+        before = made[patience]._level_step
+
+        def counted(
+            i: int, *rest: Any, trainer: Trainer = made[patience], learnt: list[int] = learnt, before: Any = before
+        ) -> dict[str, float]:
+            learnt[i] += not trainer.resting[i]
+            found: dict[str, float] = before(i, *rest)
+            return found
+
+        made[patience]._level_step = counted  # type: ignore[method-assign]
+        made[patience].run()
+        assert made[patience].step == 400
+        assert made[patience].resting == [False, False]
+    assert steps[0] == [400, 400]
+    assert min(steps[50]) < 300
+    assert max(steps[50]) <= 400
+    # both have learnt more than enough, so that both go back to the same state
+    resting, tireless = (state(made[patience]) for patience in (50, 0))
+    stopped = [i for i in range(2) if steps[50][i] < 400]
+    for i in stopped:
+        for key, value in resting.items():
+            if key.startswith(f"{i}.flow"):
+                assert torch.equal(value, tireless[key])
+
+
+def test_a_run_killed_while_a_level_rests_goes_on_alike(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    unseen = store(20, seed=4)
+    monkeypatch.setattr("bgad.trainer.LOOK_BACK", 5)
+
+    def fresh(name: str) -> Trainer:
+        (tmp_path / name).mkdir(exist_ok=True)
+        return overfitting(tmp_path / name, best=True, unseen=unseen, steps=400, patience=20)
+
+    whole = fresh("whole")
+    rested: list[int] = []
+    whole.watch = lambda trainer, _: rested.append(trainer.step) if any(trainer.resting) else None
+    whole.run()
+    assert rested
+    interrupted(fresh("piece"), rested[0] + 2)
+    last = fresh("piece")
+    assert last.restore()
+    assert any(last.resting)
+    last.run()
+    assert same(state(last), state(whole))
