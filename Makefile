@@ -25,8 +25,10 @@ bench: $(VENV)/.dev  ## measure speed against other ways of doing the same
 	$(BIN)/python -m benchmarks.flow
 	$(BIN)/python -m benchmarks.metrics
 	$(BIN)/python -m benchmarks.scoring --anomalib
+	$(BIN)/python -m benchmarks.int8
 	$(BIN)/python -m benchmarks.memory
 	$(BIN)/python -m benchmarks.training
+	$(BIN)/python -m benchmarks.table
 
 clean:  ## remove the environment and caches
 	rm -rf $(VENV) .pytest_cache .mypy_cache .ruff_cache .hypothesis

@@ -10,25 +10,25 @@ import statistics
 import time
 from collections.abc import Callable
 
-import FrEIA.framework
-import FrEIA.modules
 import torch
-from torch import nn
 
 from benchmarks import machine, record
+from benchmarks.plain import freia_flow
+from bgad.config import FlowConfig
 from bgad.device import keep_memory
-from bgad.flow import CLAMP, POSITION_CHANNELS, ConditionalFlow, position_encoding
+from bgad.flow import ConditionalFlow, position_encoding
 
 LEVELS = ((24, 64), (40, 32), (112, 16))
 IMAGES, POSITIONS = 32, 128
 ROUNDS = 7
+BLOCKS = 8  # as in the paper
 
 Step = Callable[[], None]
 
 
 def ours(channels: int, grid: int) -> Step:
     """A step of our flow on random features at random positions."""
-    flow = ConditionalFlow(channels)
+    flow = ConditionalFlow(channels, blocks=BLOCKS)
     optimiser = torch.optim.Adam(flow.parameters(), 2e-4, fused=True)
     encoding = position_encoding(grid, grid)
     x = torch.randn(IMAGES, POSITIONS, channels)
@@ -45,21 +45,7 @@ def ours(channels: int, grid: int) -> Step:
 
 def freia(channels: int, grid: int) -> Step:
     """The same step with FrEIA's blocks, the position joined to every feature."""
-
-    def subnet(inputs: int, outputs: int) -> nn.Module:
-        return nn.Sequential(nn.Linear(inputs, 2 * inputs), nn.ReLU(), nn.Linear(2 * inputs, outputs))
-
-    flow = FrEIA.framework.SequenceINN(channels)
-    for _ in range(8):
-        flow.append(
-            FrEIA.modules.AllInOneBlock,
-            cond=0,
-            cond_shape=(POSITION_CHANNELS,),
-            subnet_constructor=subnet,
-            affine_clamping=CLAMP,
-            global_affine_type="SOFTPLUS",
-            permute_soft=True,
-        )
+    flow = freia_flow(channels, FlowConfig(blocks=BLOCKS))
     optimiser = torch.optim.Adam([p for p in flow.parameters() if p.requires_grad], 2e-4, fused=True)
     encoding = position_encoding(grid, grid)
     x = torch.randn(IMAGES * POSITIONS, channels)

@@ -22,7 +22,7 @@ from torch import Tensor, nn
 from bgad import backbone as backbones
 from bgad import images, metrics
 from bgad.boundary import NORMALISER, normal_boundary
-from bgad.config import PRESETS, BackboneConfig, Config
+from bgad.config import PRESETS, BackboneConfig, Config, FlowConfig
 from bgad.data.samples import read, read_mask
 from bgad.data.split import Split
 from bgad.flow import CLAMP, LOG_2PI, POSITION_CHANNELS, position_encoding
@@ -34,15 +34,15 @@ CHUNK, BATCH, EPOCHS, LR = 4096, 32, 200, 2e-4
 PAPER = PRESETS["paper"]
 
 
-def freia(channels: int, config: Config) -> nn.Module:
+def freia_flow(channels: int, config: FlowConfig) -> nn.Module:
     """A flow of FrEIA's blocks."""
 
     def subnet(inputs: int, outputs: int) -> nn.Module:
-        hidden = round(config.flow.width * inputs)
+        hidden = round(config.width * inputs)
         return nn.Sequential(nn.Linear(inputs, hidden), nn.ReLU(), nn.Linear(hidden, outputs))
 
     flow: nn.Module = FrEIA.framework.SequenceINN(channels)
-    for _ in range(config.flow.blocks):
+    for _ in range(config.blocks):
         flow.append(  # type: ignore[operator]
             FrEIA.modules.AllInOneBlock,
             cond=0,
@@ -55,24 +55,30 @@ def freia(channels: int, config: Config) -> nn.Module:
     return flow
 
 
+def papers(size: int) -> Config:
+    """The paper's flows on our backbone: 8 blocks, features as they come."""
+    return Config(backbone=BackboneConfig(size=size, finest=0), flow=PAPER.flow)
+
+
 class PlainModel(nn.Module):
     """timm's backbone and FrEIA's flows; scores as in the paper."""
 
     def __init__(self, config: Config, *, pretrained: bool = True) -> None:
         super().__init__()
-        self.size = config.backbone.size
+        self.size, self.finest = config.backbone.size, config.backbone.finest
         self.net = timm.create_model("tf_efficientnet_lite0", features_only=True, out_indices=(1, 2, 3))
         if pretrained:
             packaged = backbones.BACKBONES["lite0"]
             state = backbones._packaged_state(packaged)
             self.net.load_state_dict({key: value for key, value in state.items() if key in self.net.state_dict()})
         self.net.eval().requires_grad_(False)
-        self.flows = nn.ModuleList(freia(channels, config) for channels in self.net.feature_info.channels())
+        self.flows = nn.ModuleList(freia_flow(channels, config.flow) for channels in self.net.feature_info.channels())
 
     def features(self, pixels: Tensor) -> list[Tensor]:
         """Pixels (B, S, S, 3) -> feature maps."""
         maps: list[Tensor] = self.net((pixels.permute(0, 3, 1, 2) - 127 / 255) / (128 / 255))
-        return maps
+        factors = [max(1, self.finest // stride) for stride in self.net.feature_info.reduction()]
+        return [F.avg_pool2d(m, factor) if factor > 1 else m for m, factor in zip(maps, factors, strict=True)]
 
     def log_p(self, level: int, rows: Tensor, position: Tensor) -> Tensor:
         """log p / d of features (N, C) at positions (N, 128)."""
@@ -104,7 +110,7 @@ class Loop:
 
     def __post_init__(self) -> None:
         torch.manual_seed(0)
-        self.model = PlainModel(Config(backbone=BackboneConfig(size=self.size)))
+        self.model = PlainModel(papers(self.size))
         self.optimiser = torch.optim.Adam([p for p in self.model.flows.parameters() if p.requires_grad], LR)
         self.rng = np.random.default_rng(0)
 
