@@ -38,7 +38,8 @@ def freia_flow(channels: int, config: FlowConfig) -> nn.Module:
     """A flow of FrEIA's blocks."""
 
     def subnet(inputs: int, outputs: int) -> nn.Module:
-        hidden = round(config.width * inputs)
+        most = config.most * channels or config.width * inputs
+        hidden = round(min(config.width * inputs, most))
         return nn.Sequential(nn.Linear(inputs, hidden), nn.ReLU(), nn.Linear(hidden, outputs))
 
     flow: nn.Module = FrEIA.framework.SequenceINN(channels)

@@ -77,12 +77,14 @@ class FlowConfig:
 
     blocks: int = 8
     width: float = 2.0  # hidden units per input of a sub-network
+    most: float = 4.0  # but at most so many for each channel of a feature; 0: as many as that
     clamp: float = 1.9
     standardise: bool = True  # each channel by the training normals, before the flow
 
     def check(self) -> None:
         _need(self.blocks >= 1, "flow.blocks", "at least 1")
         _need(self.width > 0, "flow.width", "above 0")
+        _need(self.most >= 0, "flow.most", "0 or more")
         _need(self.clamp > 0, "flow.clamp", "above 0")
 
 
@@ -222,7 +224,7 @@ PRESETS: dict[str, Config] = {
     "default": Config(),
     "paper": Config(
         backbone=BackboneConfig(name="tf_efficientnet_b6", summary=(), finest=0),
-        flow=FlowConfig(standardise=False),
+        flow=FlowConfig(blocks=8, most=0.0, standardise=False),
         loss=LossConfig(likelihood="nll", asymmetric=True),
         train=TrainConfig(
             epochs=200,
@@ -246,6 +248,7 @@ PRESETS: dict[str, Config] = {
 # What keys mean that a model's card does not have: the model is older than they are
 OLDER = Config(
     backbone=BackboneConfig(summary=(), finest=0),
+    flow=FlowConfig(most=0.0),
     train=TrainConfig(passes=0, best=False),
     score=ScoreConfig(sharpness=4.0, level_power=0.0, trust=0.0),
 )

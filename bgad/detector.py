@@ -57,7 +57,9 @@ class Level(nn.Module):
         super().__init__()
         self.grid = grid
         flow = config.flow
-        self.flow = ConditionalFlow(channels, blocks=flow.blocks, width=flow.width, clamp=flow.clamp, seed=seed)
+        self.flow = ConditionalFlow(
+            channels, blocks=flow.blocks, width=flow.width, most=flow.most, clamp=flow.clamp, seed=seed
+        )
         self.register_buffer("mean", torch.zeros(channels))
         self.register_buffer("std", torch.ones(channels))
         self.register_buffer("constants", torch.tensor([0.0, 1.0, 0.0, 0.0]))

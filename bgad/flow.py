@@ -53,13 +53,20 @@ class ConditionalFlow(nn.Module):
     rotation: Tensor
 
     def __init__(
-        self, channels: int, *, blocks: int = 8, width: float = 2.0, clamp: float = CLAMP, seed: int = 0
+        self,
+        channels: int,
+        *,
+        blocks: int = 8,
+        width: float = 2.0,
+        most: float = 0.0,
+        clamp: float = CLAMP,
+        seed: int = 0,
     ) -> None:
         super().__init__()
         self.channels, self.blocks, self.clamp = channels, blocks, clamp
         self.kept, self.moved = channels - channels // 2, channels // 2  # x1, x2
         fan_in = self.kept + POSITION_CHANNELS
-        hidden = round(width * fan_in)
+        hidden = round(min(width * fan_in, most * channels) if most else width * fan_in)
         generator = torch.Generator().manual_seed(seed)
 
         def uniform(fan: int, *shape: int) -> nn.Parameter:

@@ -72,6 +72,12 @@ def bit_depth(source: ImageLike) -> int:
     return _depth(raw) if raw.dtype == np.uint16 else 8
 
 
+def check_bytes(content: bytes, *, max_pixels: int = MAX_PIXELS) -> None:
+    """ImageError where the bytes are no image that `read` would take; only their header is looked at."""
+    with _opened(io.BytesIO(content), "picture", max_pixels):
+        pass
+
+
 def read_mask(path: str | Path) -> BoolArray:
     """Where a mask marks a defect (H, W): all but black, 0/1 and 0/255 alike; transparent means unmarked.
 
@@ -124,7 +130,7 @@ def overlay(image: AnyArray, map: FloatArray, boundary: float, low: float | None
     alpha = np.where(map > boundary, 0.35 + 0.4 * heat, 0.1 * haze)[..., None]
     stops = np.linspace(0, 1, len(_RAMP))
     colour = np.stack([np.interp(heat, stops, _RAMP[:, c]) for c in range(3)], axis=-1)  # (H, W, 3)
-    mixed: AnyArray = np.rint(_to_uint8(image) * (1 - alpha) + colour * alpha)
+    mixed: AnyArray = np.rint(to_uint8(image) * (1 - alpha) + colour * alpha)
     return mixed.astype(np.uint8)
 
 
@@ -134,7 +140,7 @@ def outline(image: AnyArray, mask: BoolArray, colour: tuple[int, int, int] = (25
     for _ in range(max(1, round(max(mask.shape) / 512))):
         around = np.pad(inner, 1)  # outside counts as unmarked: a mask at the rim keeps its line there
         inner = inner & around[:-2, 1:-1] & around[2:, 1:-1] & around[1:-1, :-2] & around[1:-1, 2:]
-    drawn = _to_uint8(image).copy()
+    drawn = to_uint8(image).copy()
     drawn[mask & ~inner] = colour
     return drawn
 
@@ -300,7 +306,8 @@ def _on_white(colour: AnyArray, alpha: AnyArray) -> AnyArray:
     return np.asarray(colour * alpha + (1 - alpha))
 
 
-def _to_uint8(image: AnyArray) -> npt.NDArray[np.uint8]:
+def to_uint8(image: AnyArray) -> npt.NDArray[np.uint8]:
+    """A picture as `read` gives it, with 8 bits."""
     return image if image.dtype == np.uint8 else np.rint(image * 255).astype(np.uint8)
 
 
@@ -343,19 +350,28 @@ def _open(path: Path, max_pixels: int) -> Iterator[ImageFile.ImageFile]:
             raise ImageError(f"{path}: is not a regular file")
         if status.st_size == 0:
             raise ImageError(f"{path}: is empty (0 bytes)")
-        with _LIMIT_OFF, Image.open(path, formats=FORMATS) as image:
-            _check_size(*image.size, max_pixels, path)
+    except (OSError, ValueError) as error:  # ValueError: a name that no file can have
+        raise ImageError(f"{path}: cannot be read: {_cause(error)}") from error
+    with _opened(path, path, max_pixels) as image:
+        yield image
+
+
+@contextmanager
+def _opened(source: Path | io.BytesIO, where: object, max_pixels: int) -> Iterator[ImageFile.ImageFile]:
+    try:
+        with _LIMIT_OFF, Image.open(source, formats=FORMATS) as image:
+            _check_size(*image.size, max_pixels, where)
             frames = getattr(image, "n_frames", 1)
             # The further pictures of an MPO (a JPEG of a phone) are previews and depth maps, not frames.
             if frames > 1 and image.format != "MPO":
-                raise ImageError(f"{path}: has {frames} frames; save the one to inspect as a single image")
+                raise ImageError(f"{where}: has {frames} frames; save the one to inspect as a single image")
             yield image
     except BgadError:
         raise
     except UnidentifiedImageError as error:
-        raise ImageError(f"{path}: not an image, or its header is broken (formats: {', '.join(FORMATS)})") from error
+        raise ImageError(f"{where}: not an image, or its header is broken (formats: {', '.join(FORMATS)})") from error
     except Exception as error:
-        raise ImageError(f"{path}: cannot be read: {_cause(error)}") from error
+        raise ImageError(f"{where}: cannot be read: {_cause(error)}") from error
 
 
 def _cause(error: Exception) -> str:

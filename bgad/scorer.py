@@ -129,7 +129,8 @@ class BaseScorer(ABC):
                 blend.add(box, images.resize_map(small, (self.tile.size, self.tile.size)))
         return self._finish(highest, blend.map, (), shape)
 
-    def _prepare(self, image: ImageLike) -> tuple[FloatArray, Shape] | BgadError:
+    def prepare(self, image: ImageLike) -> tuple[FloatArray, Shape] | BgadError:
+        """What the model gets to see of an image as a whole, and the size of the image."""
         try:
             shape, parts = self.inputs(image)
         except BgadError as error:
@@ -139,17 +140,24 @@ class BaseScorer(ABC):
     def _score_batch(self, batch: list[ImageLike]) -> list[Scores | BgadError]:
         if self.tile.size:
             return [self._score_tiles(image) for image in batch]
-        items = [self._prepare(image) for image in batch]
+        items = [self.prepare(image) for image in batch]
         ready = [item for item in items if not isinstance(item, BgadError)]
         results: list[Scores | BgadError] = []
         if ready:
-            scores, maps, levels = self.run(np.stack([pixels for pixels, _ in ready]))
-            results = [
-                self._finish(float(scores[i]), maps[i], tuple(level[i] for level in levels), shape)
-                for i, (_, shape) in enumerate(ready)
-            ]
+            found = self.run(np.stack([pixels for pixels, _ in ready]))
+            results = self.finish(found, [shape for _, shape in ready])
         in_order = iter(results)
         return [item if isinstance(item, BgadError) else next(in_order) for item in items]
+
+    def finish(
+        self, found: tuple[FloatArray, FloatArray, list[FloatArray]], shapes: Sequence[Shape]
+    ) -> list[Scores | BgadError]:
+        """From what `run` gives for some images to what is said of each."""
+        scores, maps, levels = found
+        return [
+            self._finish(float(scores[i]), maps[i], tuple(level[i] for level in levels), shape)
+            for i, shape in enumerate(shapes)
+        ]
 
     def _finish(
         self, score: float, small: FloatArray, levels: tuple[FloatArray, ...], shape: Shape

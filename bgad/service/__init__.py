@@ -1,0 +1,1 @@
+"""The workbench: a service that scores, and a page to review, teach, compare and release."""

@@ -1,0 +1,449 @@
+"""The API under /v1."""
+
+from __future__ import annotations
+
+import asyncio
+import base64
+import binascii
+import json
+from collections.abc import AsyncIterator, Callable
+from typing import Annotated, Any, Literal
+
+from anyio import to_thread
+from fastapi import APIRouter, Depends, Query, Request, Response
+from fastapi.responses import FileResponse, StreamingResponse
+from starlette.datastructures import UploadFile
+
+from bgad.errors import BgadError, ConfigError, ImageError
+from bgad.service import schemas
+from bgad.service.auth import Caller
+from bgad.service.jobs import Jobs
+from bgad.service.store import MissingError, Row, Wanted
+from bgad.service.workbench import Scored, Workbench, version_named
+
+MAX_BATCH = 64  # pictures of one request
+POLL_SECONDS = 0.5
+PICTURES = {
+    "requestBody": {
+        "required": True,
+        "content": {
+            "application/octet-stream": {"schema": {"type": "string", "format": "binary"}},
+            "multipart/form-data": {
+                "schema": {
+                    "type": "object",
+                    "required": ["file"],
+                    "properties": {"file": {"type": "string", "format": "binary"}},
+                }
+            },
+        },
+    }
+}
+SEVERAL = {
+    "requestBody": {
+        "required": True,
+        "content": {
+            "multipart/form-data": {
+                "schema": {
+                    "type": "object",
+                    "required": ["files"],
+                    "properties": {"files": {"type": "array", "items": {"type": "string", "format": "binary"}}},
+                }
+            }
+        },
+    }
+}
+PROBLEMS: dict[int | str, dict[str, Any]] = {
+    code: {"model": schemas.Problem, "description": text}
+    for code, text in {
+        400: "the request cannot be read",
+        401: "a token is needed",
+        403: "the role of the token is not enough",
+        404: "not there",
+        410: "its file is not there any more",
+        413: "too large",
+        421: "another host",
+        422: "something in it is wrong",
+        503: "too many requests wait: try again after Retry-After seconds",
+        507: "the disk is full",
+    }.items()
+}
+
+Number = Annotated[int, Query(ge=1, le=2**31 - 1)]
+OfModel = Annotated[str, Query(max_length=200)]
+
+
+class ForbiddenError(BgadError):
+    """The caller's role is not enough."""
+
+
+class TooLargeError(BgadError):
+    """More bytes than are taken."""
+
+
+def bench(request: Request) -> Workbench:
+    """The workbench of the application."""
+    found: Workbench = request.app.state.workbench
+    return found
+
+
+def job_runner(request: Request) -> Jobs:
+    """The jobs of the application."""
+    found: Jobs = request.app.state.jobs
+    return found
+
+
+def needs(role: str) -> Callable[[Request], Caller]:
+    """A dependency: the caller, who must have the role."""
+
+    def check(request: Request) -> Caller:
+        caller: Caller = request.state.caller
+        if not caller.may(role):
+            raise ForbiddenError(f"{caller.name} may {caller.role}: this needs the role {role}")
+        return caller
+
+    return check
+
+
+Bench = Annotated[Workbench, Depends(bench)]
+Runner = Annotated[Jobs, Depends(job_runner)]
+MayScore = Annotated[Caller, Depends(needs("score"))]
+MayReview = Annotated[Caller, Depends(needs("review"))]
+MayAll = Annotated[Caller, Depends(needs("admin"))]
+
+router = APIRouter(prefix="/v1", responses=PROBLEMS)
+
+
+@router.get("/me")
+def me(caller: MayScore) -> schemas.Me:
+    """Who asks, and what they may do."""
+    return schemas.Me(name=caller.name, role=caller.role)  # type: ignore[arg-type]
+
+
+# --- models
+
+
+@router.get("/models")
+def models(workbench: Bench, _: MayScore) -> list[schemas.Model]:
+    """The models that score."""
+    return [_model(workbench, name) for name in workbench.names()]
+
+
+@router.get("/models/{name}")
+def model(name: str, workbench: Bench, _: MayScore) -> schemas.Model:
+    """One model with its versions."""
+    return _model(workbench, name)
+
+
+@router.get("/models/{name}/threshold")
+def threshold(name: str, workbench: Bench, _: MayReview) -> schemas.Threshold:
+    """The scores of calibration normals and of reviewed images, and what the threshold promises."""
+    return schemas.Threshold(**workbench.threshold(name))
+
+
+@router.put("/models/{name}/threshold")
+def set_threshold(name: str, new: schemas.NewRate, workbench: Bench, caller: MayAll) -> schemas.Threshold:
+    """Use another false-reject rate."""
+    workbench.set_rate(name, new.rate, caller.name)
+    return schemas.Threshold(**workbench.threshold(name))
+
+
+@router.get("/models/{name}/drift")
+def drift(name: str, workbench: Bench, _: MayReview, since: Annotated[float, Query(ge=0)] = 0.0) -> schemas.DriftView:
+    """The scores over time, and whether the parts have changed."""
+    return schemas.DriftView(**workbench.drift(name, since))
+
+
+@router.post("/models/{name}/versions/{number}/release")
+def release(name: str, number: int, workbench: Bench, caller: MayAll) -> schemas.Model:
+    """Let a version score from now on; also the way back to an earlier one."""
+    workbench.release(version_named(workbench, name, number), caller.name)
+    return _model(workbench, name)
+
+
+@router.post("/models/{name}/versions/{number}/discard")
+def discard(name: str, number: int, workbench: Bench, caller: MayAll) -> schemas.Model:
+    """Give up a version that is not released."""
+    workbench.store.discard(version_named(workbench, name, number)["id"], caller.name)
+    return _model(workbench, name)
+
+
+@router.post("/models/{name}/rollback")
+def rollback(name: str, workbench: Bench, caller: MayAll) -> schemas.Model:
+    """Go back to the version that was released before."""
+    workbench.release(workbench.before(name), caller.name)
+    return _model(workbench, name)
+
+
+def _model(workbench: Workbench, name: str) -> schemas.Model:
+    version = workbench.store.released(name)
+    scorer = workbench.batcher(version).scorer
+    listed = [schemas.Version(**{key: v[key] for key in schemas.Version.model_fields}) for v in
+              workbench.store.versions(name)]  # fmt: skip
+    return schemas.Model(
+        name=name,
+        version=next(v for v in listed if v.id == version["id"]),
+        versions=listed,
+        threshold=scorer.threshold,
+        rate=scorer.calibration.rate,
+        guarantee=scorer.calibration.guarantee(),
+        size=scorer.card.size,
+        scored=workbench.store.listed(Wanted(name, limit=1))[1],
+    )
+
+
+# --- scoring
+
+
+@router.post("/models/{name}/score", openapi_extra=PICTURES)
+async def score(
+    name: str,
+    request: Request,
+    workbench: Bench,
+    _: MayScore,
+    filename: Annotated[str, Query(max_length=1000, description="of a picture that is the body itself")] = "",
+) -> schemas.Score:
+    """Score one picture: the body itself, or the field `file` of a form."""
+    content, given = await _picture(request, workbench)
+    found = await to_thread.run_sync(lambda: workbench.score(name, content, given or filename))
+    return _score(found, given or filename, workbench)
+
+
+@router.post("/models/{name}/batches", openapi_extra=SEVERAL)
+async def batch(name: str, request: Request, workbench: Bench, _: MayScore) -> schemas.Batch:
+    """Score several pictures: the fields `files` of a form. One that cannot be read does not stop the others."""
+    workbench.store.released(name)
+    files = [file async for file in _files(request, workbench, "files")]
+
+    def one(content: bytes, given: str) -> schemas.Score | schemas.Failure:
+        try:
+            return _score(workbench.score(name, content, given, patient=True), given, workbench)
+        except ImageError as error:
+            return schemas.Failure(name=given, error=str(error))
+
+    results = await asyncio.gather(*(to_thread.run_sync(one, content, given) for content, given in files))
+    return schemas.Batch(results=results)
+
+
+async def _picture(request: Request, workbench: Workbench) -> tuple[bytes, str]:
+    if not request.headers.get("content-type", "").startswith("multipart/form-data"):
+        content = b""
+        async for chunk in request.stream():
+            content += chunk
+            if len(content) > workbench.max_bytes:
+                raise TooLargeError(f"a picture may have {workbench.max_bytes} bytes: send a smaller one")
+        return content, ""
+    files = [file async for file in _files(request, workbench, "file")]
+    if len(files) != 1:
+        raise ConfigError("the form must have one field `file` with the picture; for several, use batches")
+    return files[0]
+
+
+async def _files(request: Request, workbench: Workbench, field: str) -> AsyncIterator[tuple[bytes, str]]:
+    length = int(request.headers.get("content-length") or 0)
+    if length > MAX_BATCH * workbench.max_bytes:
+        raise TooLargeError("the form is too large: send fewer pictures at a time")
+    async with request.form(max_files=MAX_BATCH, max_fields=MAX_BATCH) as form:
+        found = [value for value in form.getlist(field) if isinstance(value, UploadFile)]
+        if not found:
+            raise ConfigError(f"the form has no file in the field `{field}`")
+        for file in found:
+            if (file.size or 0) > workbench.max_bytes:
+                raise TooLargeError(f"a picture may have {workbench.max_bytes} bytes: send a smaller one")
+            yield await file.read(), file.filename or ""
+
+
+def _score(found: Scored, given: str, workbench: Workbench) -> schemas.Score:
+    scores, version = found.scores, found.version
+    base = f"/v1/images/{found.image}"
+    of = f"?model={version['name']}&version={version['id']}"
+    return schemas.Score(
+        image=found.image,
+        name=given,
+        model=version["name"],
+        version=version["id"],
+        checksum=version["checksum"],
+        score=scores.score,
+        p_value=scores.p_value,
+        threshold=scores.threshold,
+        is_anomaly=scores.is_anomaly,
+        decision="anomalous" if scores.is_anomaly else "normal",
+        map=f"{base}/map.png{of}",
+        overlay=f"{base}/overlay.png{of}",
+    )
+
+
+# --- images
+
+
+@router.get("/images")
+def images(
+    workbench: Bench,
+    _: MayReview,
+    model: OfModel,
+    order: Literal["uncertain", "anomalous", "newest"] = "uncertain",
+    decision: Literal["", "normal", "anomalous"] = "",
+    review: Literal["", "none", "any", "good", "bad", "unsure"] = "",
+    since: Annotated[float, Query(ge=0)] = 0.0,
+    until: Annotated[float, Query(ge=0)] = 0.0,
+    limit: Annotated[int, Query(ge=1, le=200)] = 50,
+    offset: Annotated[int, Query(ge=0, le=10_000_000)] = 0,
+) -> schemas.ImageList:
+    """What the released version of a model has scored."""
+    anomalous = None if not decision else decision == "anomalous"
+    wanted = Wanted(model, order, anomalous, review, since, until, limit, offset)
+    rows, total = workbench.store.listed(wanted)
+    listed = [schemas.Listed(**row, thumbnail=f"/v1/images/{row['id']}/thumbnail.jpg?model={model}") for row in rows]
+    return schemas.ImageList(images=listed, total=total)
+
+
+@router.get("/images/{number}")
+def image(number: int, workbench: Bench, _: MayReview, model: OfModel = "") -> schemas.ImageDetail:
+    """One image with its history; with a model, also the images with scores nearby."""
+    row = workbench.store.image(_id(number))
+    return schemas.ImageDetail(
+        **{key: row[key] for key in ("id", "name", "width", "height", "received")},
+        scores=[schemas.Said(**said) for said in row["scores"]],
+        reviews=[_review(review) for review in row["reviews"]],
+        neighbours=[schemas.Neighbour(**n) for n in workbench.store.neighbours(number, model)] if model else [],
+    )
+
+
+@router.get("/images/{number}/picture", response_class=FileResponse)
+def picture(number: int, workbench: Bench, _: MayReview) -> FileResponse:
+    """The picture as it was sent."""
+    path = workbench.picture(_id(number))
+    return FileResponse(path, media_type="application/octet-stream", headers={"Content-Disposition": "attachment"})
+
+
+@router.get("/images/{number}/view.png", response_class=Response)
+def view(number: int, workbench: Bench, _: MayReview) -> Response:
+    """The picture as any browser shows it."""
+    return Response(workbench.view(_id(number)), media_type="image/png")
+
+
+@router.get("/images/{number}/thumbnail.jpg", response_class=Response)
+def thumbnail(number: int, workbench: Bench, _: MayReview, model: OfModel, version: Number | None = None) -> Response:
+    """A small picture with its heat."""
+    content = workbench.thumbnail(_id(number), version_named(workbench, model, version))
+    return Response(content, media_type="image/jpeg", headers={"Cache-Control": "private, max-age=3600"})
+
+
+@router.get("/images/{number}/overlay.png", response_class=Response)
+def overlay(number: int, workbench: Bench, _: MayScore, model: OfModel, version: Number | None = None) -> Response:
+    """The picture with its heat."""
+    content = workbench.overlay(_id(number), version_named(workbench, model, version))
+    return Response(content, media_type="image/png")
+
+
+@router.get("/images/{number}/map.png", response_class=Response)
+def anomaly_map(number: int, workbench: Bench, _: MayScore, model: OfModel, version: Number | None = None) -> Response:
+    """The map in grey; the headers X-Low, X-High and X-Boundary say what black, white and the boundary are."""
+    content, low, high, boundary = workbench.map_picture(_id(number), version_named(workbench, model, version))
+    headers = {"X-Low": repr(low), "X-High": repr(high), "X-Boundary": repr(boundary)}
+    return Response(content, media_type="image/png", headers=headers)
+
+
+# --- reviews
+
+
+@router.post("/images/{number}/reviews", status_code=201)
+def review(number: int, new: schemas.NewReview, workbench: Bench, caller: MayReview) -> schemas.Review:
+    """Say what an image shows; it is on the disk when this answers."""
+    painted = {kind: _decoded(kind, text) for kind, text in (("mask", new.mask), ("ignore", new.ignore))}
+    return _review(workbench.review(_id(number), new.verdict, caller.name, note=new.note, **painted))
+
+
+@router.get("/reviews/{number}/{kind}.png", response_class=Response)
+def painted(number: int, kind: Literal["mask", "ignore"], workbench: Bench, _: MayReview) -> Response:
+    """What was painted with a review."""
+    return Response(workbench.painted(_id(number), kind), media_type="image/png")
+
+
+def _review(row: Row) -> schemas.Review:
+    links = {
+        kind: f"/v1/reviews/{row['id']}/{kind}.png" if row[kind] is not None else None for kind in ("mask", "ignore")
+    }
+    return schemas.Review(**{key: row[key] for key in ("id", "image", "verdict", "note", "who", "created")}, **links)
+
+
+def _decoded(kind: str, text: str | None) -> bytes | None:
+    if text is None:
+        return None
+    try:
+        return base64.b64decode(text.removeprefix("data:image/png;base64,"), validate=True)
+    except (binascii.Error, ValueError) as error:
+        raise ImageError(f"the {kind} is not base64: send a PNG in it") from error
+
+
+# --- jobs and history
+
+
+@router.get("/jobs")
+def jobs(workbench: Bench, _: MayReview) -> list[schemas.Job]:
+    """All of them, the newest first."""
+    return [schemas.Job(**row) for row in workbench.store.all_jobs()]
+
+
+@router.post("/jobs", status_code=201)
+def teach(new: schemas.NewJob, workbench: Bench, runner: Runner, caller: MayAll) -> schemas.Job:
+    """Teach a model what was reviewed."""
+    return schemas.Job(**runner.teach(new.model, new.images, caller.name))
+
+
+@router.get("/jobs/{number}")
+def job(number: int, workbench: Bench, _: MayReview) -> schemas.Job:
+    """One job."""
+    return schemas.Job(**workbench.store.job(_id(number)))
+
+
+@router.post("/jobs/{number}/cancel")
+def cancel(number: int, workbench: Bench, runner: Runner, caller: MayAll) -> schemas.Job:
+    """Stop a job."""
+    runner.cancel(_id(number), caller.name)
+    return schemas.Job(**workbench.store.job(number))
+
+
+@router.post("/jobs/{number}/resume", status_code=201)
+def resume(number: int, runner: Runner, caller: MayAll) -> schemas.Job:
+    """Start a job again that was interrupted, cancelled or failed."""
+    return schemas.Job(**runner.resume(_id(number), caller.name))
+
+
+@router.get("/jobs/{number}/events", response_class=StreamingResponse)
+async def job_events(number: int, request: Request, workbench: Bench, _: MayReview) -> StreamingResponse:
+    """The job as it goes, as server-sent events, until it has ended."""
+    await to_thread.run_sync(workbench.store.job, _id(number))
+
+    async def follow() -> AsyncIterator[str]:
+        last = ""
+        while not await request.is_disconnected():
+            row = await to_thread.run_sync(workbench.store.job, number)
+            text = schemas.Job(**row).model_dump_json()
+            if text != last:
+                last = text
+                yield f"data: {text}\n\n"
+            if row["state"] not in ("queued", "running"):
+                return
+            await asyncio.sleep(POLL_SECONDS)
+
+    return StreamingResponse(follow(), media_type="text/event-stream", headers={"Cache-Control": "no-store"})
+
+
+@router.get("/history")
+def history(
+    workbench: Bench, _: MayReview, model: OfModel = "", limit: Annotated[int, Query(ge=1, le=1000)] = 200
+) -> list[schemas.Event]:
+    """Who did what and when, the newest first."""
+    return [schemas.Event(**row) for row in workbench.store.history(model, limit)]
+
+
+def _id(number: int) -> int:
+    """A number that a database takes."""
+    if not 0 < number < 2**31:
+        raise MissingError(f"there is nothing with the number {number}")
+    return number
+
+
+def as_event(row: Row) -> str:
+    """A line of server-sent events."""
+    return f"data: {json.dumps(row)}\n\n"

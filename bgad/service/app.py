@@ -1,0 +1,182 @@
+"""The HTTP service: security around everything, then the API and the page."""
+
+from __future__ import annotations
+
+import re
+import time
+from collections.abc import AsyncIterator, Awaitable, Callable
+from contextlib import asynccontextmanager
+from pathlib import Path
+
+from fastapi import FastAPI, Request, Response
+from fastapi.exceptions import RequestValidationError
+from fastapi.responses import FileResponse, JSONResponse
+from fastapi.staticfiles import StaticFiles
+from prometheus_client import CollectorRegistry, Counter, Gauge, Histogram, generate_latest
+
+from bgad import __version__
+from bgad.errors import BgadError, ConfigError, DataError, ImageError, OutputError
+from bgad.service import api, auth
+from bgad.service.jobs import Jobs
+from bgad.service.scoring import BusyError
+from bgad.service.store import MissingError
+from bgad.service.workbench import Workbench
+
+WEB = Path(__file__).with_name("web")
+RETRY_AFTER = 1  # seconds
+HEADERS = {
+    "Content-Security-Policy": "default-src 'self'; img-src 'self' blob: data:; style-src 'self'; "
+    "object-src 'none'; base-uri 'none'; form-action 'self'; frame-ancestors 'none'",
+    "X-Content-Type-Options": "nosniff",
+    "Referrer-Policy": "no-referrer",
+    "Cross-Origin-Resource-Policy": "same-origin",
+}
+OPEN = ("/", "/healthz", "/readyz", "/static")  # without a token: the page itself, which then asks for one
+SAFE = ("GET", "HEAD", "OPTIONS")
+
+Next = Callable[[Request], Awaitable[Response]]
+
+
+class Meters:
+    """What Prometheus gets to see."""
+
+    def __init__(self, workbench: Workbench) -> None:
+        self.registry = CollectorRegistry()
+        self.requests = Counter(
+            "bgad_requests_total", "Requests answered", ["method", "route", "status"], registry=self.registry
+        )
+        self.seconds = Histogram("bgad_request_seconds", "Time to answer", ["route"], registry=self.registry)
+        waiting = Gauge("bgad_waiting", "Pictures that wait to be scored", registry=self.registry)
+        waiting.set_function(workbench.waiting)
+
+
+def create(
+    workbench: Workbench,
+    jobs: Jobs,
+    *,
+    hosts: tuple[str, ...] = ("localhost", "127.0.0.1", "::1"),
+    tokens: bool = False,
+) -> FastAPI:
+    """The application. `hosts` are the names that it answers to; any where it is empty. `tokens` says that everyone
+    needs one."""
+
+    @asynccontextmanager
+    async def living(_: FastAPI) -> AsyncIterator[None]:
+        jobs.start()
+        yield
+        jobs.stop()
+        workbench.close()
+
+    app = FastAPI(
+        title="bgad",
+        version=__version__,
+        description="Score pictures, review what was found, teach the model, release it.",
+        lifespan=living,
+        docs_url=None,  # its scripts come from another place; /v1/openapi.json has it all
+        redoc_url=None,
+        openapi_url="/v1/openapi.json",
+    )
+    meters = Meters(workbench)
+    app.state.workbench, app.state.jobs, app.state.meters = workbench, jobs, meters
+
+    @app.middleware("http")
+    async def guard(request: Request, go_on: Next) -> Response:
+        began = time.perf_counter()
+        response = refused(request, hosts) or identified(request, workbench, tokens) or await go_on(request)
+        for key, value in HEADERS.items():
+            response.headers.setdefault(key, value)
+        found = request.scope.get("route")
+        route = getattr(found, "path", "other")
+        meters.requests.labels(request.method, route, str(response.status_code)).inc()
+        meters.seconds.labels(route).observe(time.perf_counter() - began)
+        return response
+
+    for kind, status in STATUS.items():
+        app.add_exception_handler(kind, _answer(status))
+    app.add_exception_handler(RequestValidationError, _not_valid)
+    app.include_router(api.router)
+
+    @app.get("/healthz", include_in_schema=False)
+    def healthz() -> dict[str, str]:
+        return {"status": "alive"}
+
+    @app.get("/readyz", include_in_schema=False)
+    def readyz(response: Response) -> dict[str, str]:
+        ready = workbench.store.alive()
+        response.status_code = 200 if ready else 503
+        return {"status": "ready" if ready else "the store does not answer"}
+
+    @app.get("/metrics", include_in_schema=False)
+    def metrics() -> Response:
+        return Response(generate_latest(meters.registry), media_type="text/plain; version=0.0.4")
+
+    @app.get("/", include_in_schema=False)
+    def page() -> FileResponse:
+        return FileResponse(WEB / "index.html")
+
+    app.mount("/static", StaticFiles(directory=WEB), name="static")
+    return app
+
+
+def refused(request: Request, hosts: tuple[str, ...]) -> Response | None:
+    """An answer to what another site's page, or a name that is not ours, makes a browser send."""
+    host = re.sub(r":\d+$", "", request.headers.get("host", "")).strip("[]").lower()
+    if hosts and host not in hosts:
+        return _problem(421, f"{host[:100]!r} is not a name of this service: use {hosts[0]}")
+    if request.method in SAFE:
+        return None
+    origin = request.headers.get("origin")
+    if origin is not None and origin.partition("://")[2] != request.headers.get("host"):
+        return _problem(403, "requests from pages of other sites are refused")
+    if request.headers.get("sec-fetch-site", "same-origin") not in ("same-origin", "none"):
+        return _problem(403, "requests from pages of other sites are refused")
+    return None
+
+
+def identified(request: Request, workbench: Workbench, tokens: bool) -> Response | None:
+    """Put the caller into the request; an answer where there is none."""
+    path = request.url.path
+    found = auth.caller(workbench.store, request.headers.get("authorization"), needed=tokens)
+    if found is None and not any(path == free or path.startswith(f"{free}/") for free in OPEN if free != "/"):
+        if path == "/":
+            return None
+        answer = _problem(401, "a token is needed: send Authorization: Bearer TOKEN (bgad token makes one)")
+        answer.headers["WWW-Authenticate"] = "Bearer"
+        return answer
+    request.state.caller = found
+    return None
+
+
+def _problem(status: int, text: str) -> JSONResponse:
+    return JSONResponse({"detail": text}, status_code=status)
+
+
+def _answer(status: int) -> Callable[[Request, Exception], JSONResponse]:
+    def handler(_: Request, error: Exception) -> JSONResponse:
+        answer = _problem(status, str(error))
+        if status == 503:
+            answer.headers["Retry-After"] = str(RETRY_AFTER)
+        return answer
+
+    return handler
+
+
+def _not_valid(_: Request, error: Exception) -> JSONResponse:
+    """One line instead of a list of structures."""
+    assert isinstance(error, RequestValidationError)  # noqa: S101 - registered for this one alone
+    first = error.errors()[0]
+    where = ".".join(str(part) for part in first["loc"])
+    return _problem(422, f"{where}: {first['msg']}")
+
+
+STATUS: dict[type[Exception], int] = {
+    BusyError: 503,
+    MissingError: 404,
+    api.ForbiddenError: 403,
+    api.TooLargeError: 413,
+    ImageError: 422,
+    ConfigError: 422,
+    DataError: 410,
+    OutputError: 507,
+    BgadError: 500,
+}

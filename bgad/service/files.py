@@ -1,0 +1,74 @@
+"""Pictures, masks and thumbnails of the workbench: files named by their content, so no name of a client's is a path."""
+
+from __future__ import annotations
+
+import hashlib
+import os
+import re
+import unicodedata
+import uuid
+from pathlib import Path
+
+from bgad.errors import DataError, OutputError
+
+NAME_LENGTH = 200
+_SHA = re.compile(r"[0-9a-f]{64}")
+
+
+class Files:
+    """Below one folder, two letters of the name at a time."""
+
+    def __init__(self, folder: Path) -> None:
+        self.folder = folder
+
+    def put(self, kind: str, content: bytes) -> str:
+        """Keep some bytes; on the disk when this returns. Their sha256."""
+        name = hashlib.sha256(content).hexdigest()
+        path = self._path(kind, name)
+        if not path.exists():
+            self._write(path, content)
+        return name
+
+    def put_as(self, kind: str, name: str, content: bytes) -> None:
+        """Keep what was made of other bytes (a thumbnail), under their name."""
+        self._write(self._path(kind, name), content)
+
+    def path(self, kind: str, name: str) -> Path:
+        """Where it is; DataError when it is not there."""
+        path = self._path(kind, name)
+        if not path.exists():
+            raise DataError(f"the file {kind}/{name[:12]} is not there any more")
+        return path
+
+    def has(self, kind: str, name: str) -> bool:
+        """Whether it is there."""
+        return self._path(kind, name).exists()
+
+    def _path(self, kind: str, name: str) -> Path:
+        if not _SHA.fullmatch(name.partition(".")[0]):
+            raise DataError(f"{name!r} is not a name of a file here")
+        return self.folder / kind / name[:2] / name
+
+    def _write(self, path: Path, content: bytes) -> None:
+        draft = path.with_name(f".{uuid.uuid4().hex}")
+        try:
+            path.parent.mkdir(parents=True, exist_ok=True)
+            with draft.open("wb") as file:
+                file.write(content)
+                file.flush()
+                os.fsync(file.fileno())
+            draft.replace(path)
+        except OSError as error:
+            draft.unlink(missing_ok=True)
+            raise OutputError(f"cannot write below {self.folder}: {error.strerror or error}") from error
+
+
+def shown_name(given: str) -> str:
+    """A client's name for a picture, to show: the last part of the path, without what cannot be printed.
+
+    >>> shown_name("../../etc/pass\\x00wd"), shown_name("C:\\\\parts\\\\7.png"), shown_name("")
+    ('passwd', '7.png', 'picture')
+    """
+    last = re.split(r"[\\/]", given)[-1]
+    printable = "".join(c for c in last if unicodedata.category(c)[0] != "C")
+    return printable.strip()[:NAME_LENGTH] or "picture"

@@ -1,0 +1,248 @@
+"""Long work in processes of its own: one at a time, with a limit on time and memory, followed and cancelled.
+
+A job that crashes does not hurt the service. One that was running when the service ended says so, and can be resumed.
+"""
+
+from __future__ import annotations
+
+import json
+import os
+import queue
+import shutil
+import signal
+import subprocess
+import sys
+import threading
+import time
+from collections.abc import Sequence
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+from bgad.errors import ConfigError
+from bgad.service.store import UNFINISHED, Row
+from bgad.service.workbench import FOLDER, Workbench
+
+MINUTES, MEMORY_GB = 120.0, 12.0  # that a job may take
+POLL = 0.5  # seconds
+GRACE = 10.0  # seconds to end by itself
+
+
+@dataclass(frozen=True)
+class Limits:
+    """Of one job."""
+
+    minutes: float = MINUTES
+    memory_gb: float = MEMORY_GB
+
+
+class Jobs:
+    """Runs what is queued, one after the other."""
+
+    def __init__(self, workbench: Workbench, limits: Limits | None = None) -> None:
+        self.workbench, self.limits = workbench, limits or Limits()
+        self._waiting: queue.Queue[int | None] = queue.Queue()
+        self._cancelled: set[int] = set()
+        self._running: tuple[int, subprocess.Popen[str]] | None = None
+        self._lock = threading.Lock()
+        self._thread = threading.Thread(target=self._work, name="jobs", daemon=True)
+
+    def start(self) -> None:
+        """Say what an earlier service left behind, and begin to work."""
+        self.workbench.store.interrupt_jobs()
+        self._thread.start()
+
+    def stop(self) -> None:
+        """End the running job; what waits stays in the store and is called interrupted at the next start."""
+        with self._lock:
+            running = self._running
+        self._waiting.put(None)
+        if running is not None:
+            _end(running[1])
+        if self._thread.is_alive():
+            self._thread.join()
+
+    def teach(self, name: str, chosen: Sequence[int] | None, who: str) -> Row:
+        """Queue a teaching from reviewed images; all of them where none are chosen."""
+        version = self.workbench.store.released(name)
+        reviewed = {row["image"]: row["verdict"] for row in self.workbench.store.reviewed()}
+        usable = [image for image, verdict in reviewed.items() if verdict in ("good", "bad")]
+        wanted = usable if chosen is None else list(dict.fromkeys(chosen))
+        missing = [image for image in wanted if image not in usable]
+        if missing:
+            raise ConfigError(f"image {missing[0]} has no verdict good or bad: review it first")
+        if not wanted:
+            raise ConfigError("no image has been reviewed as good or bad: there is nothing to teach")
+        row = self.workbench.store.add_job("teach", version, wanted, who)
+        self._waiting.put(row["id"])
+        return row
+
+    def resume(self, number: int, who: str) -> Row:
+        """Queue the same work again."""
+        old = self.workbench.store.job(number)
+        if old["state"] in (*UNFINISHED, "done"):
+            raise ConfigError(f"job {number} is {old['state']}: there is nothing to resume")
+        version = self.workbench.store.version(old["version"])
+        row = self.workbench.store.add_job(old["kind"], version, old["images"], who)
+        self._waiting.put(row["id"])
+        return row
+
+    def cancel(self, number: int, who: str) -> None:
+        """Stop a job that waits or runs."""
+        state = self.workbench.store.job(number)["state"]
+        if state not in UNFINISHED:
+            raise ConfigError(f"job {number} is {state}: it cannot be cancelled")
+        with self._lock:
+            self._cancelled.add(number)
+            running = self._running
+        self.workbench.store.log(who, "cancel", detail=f"job {number}")
+        if running is not None and running[0] == number:
+            _end(running[1])
+        else:
+            self.workbench.store.update_job(number, state="cancelled", message=f"cancelled by {who}")
+
+    # --- the thread that works
+
+    def _work(self) -> None:
+        while (number := self._waiting.get()) is not None:
+            if number in self._cancelled:
+                continue
+            try:
+                self._run(number)
+            except Exception as error:  # noqa: BLE001 - one job must not end the others
+                self.workbench.store.update_job(number, state="failed", message=f"{type(error).__name__}: {error}")
+
+    def _run(self, number: int) -> None:
+        store = self.workbench.store
+        job = store.job(number)
+        folder = self.workbench.models / FOLDER / "jobs" / str(number)
+        shutil.rmtree(folder, ignore_errors=True)
+        folder.mkdir(parents=True)
+        (folder / "task.json").write_text(json.dumps(self._task(job, folder)))
+        store.update_job(number, state="running", message="starting")
+        log = (folder / "log.txt").open("w")
+        with log:
+            process = subprocess.Popen(  # noqa: S603 - our own module
+                [sys.executable, "-m", "bgad.service.teach", str(folder / "task.json")],
+                stdout=subprocess.PIPE,
+                stderr=log,
+                text=True,
+                start_new_session=True,
+            )
+            with self._lock:
+                self._running = number, process
+                if number in self._cancelled:
+                    _end(process)
+            ended = self._follow(number, process)
+        with self._lock:
+            self._running = None
+        self._conclude(number, job, folder, process, ended)
+
+    def _task(self, job: Row, folder: Path) -> dict[str, Any]:
+        """What the process is told: files only, it knows no store."""
+        bench = self.workbench
+        chosen = set(job["images"])
+        rows = [row for row in bench.store.reviewed() if row["verdict"] in ("good", "bad")]
+        version = bench.store.version(job["version"])
+
+        def listed(only: bool) -> list[dict[str, Any]]:
+            return [
+                {
+                    "image": row["image"],
+                    "name": row["name"],
+                    "path": str(bench.files.path("pictures", row["sha256"])),
+                    "verdict": row["verdict"],
+                    "mask": str(bench.files.path("masks", row["mask"])) if row["mask"] else None,
+                }
+                for row in rows
+                if not only or row["image"] in chosen
+            ]
+
+        return {
+            "model": str(bench.models / version["folder"]),
+            "out": str(folder / "model.bgad"),
+            "learn": listed(True),
+            "compare": listed(False),
+        }
+
+    def _follow(self, number: int, process: subprocess.Popen[str]) -> str:
+        """Pass on what the process says; why it was ended, if it was."""
+        lines: queue.Queue[str | None] = queue.Queue()
+
+        def listen() -> None:
+            assert process.stdout is not None  # noqa: S101 - it was asked for
+            for line in process.stdout:
+                lines.put(line)
+            lines.put(None)
+
+        threading.Thread(target=listen, daemon=True).start()
+        began = time.monotonic()
+        while True:
+            try:
+                line = lines.get(timeout=POLL)
+            except queue.Empty:
+                line = ""
+            if line is None:
+                process.wait()
+                return ""
+            if line.strip():
+                self._tell(number, line)
+            if time.monotonic() - began > 60 * self.limits.minutes:
+                _end(process)
+                return f"it took more than {self.limits.minutes:g} minutes"
+            if _memory_gb(process.pid) > self.limits.memory_gb:
+                _end(process)
+                return f"it took more than {self.limits.memory_gb:g} GB of memory"
+
+    def _tell(self, number: int, line: str) -> None:
+        try:
+            said = json.loads(line)
+        except ValueError:
+            return
+        if "progress" in said:
+            self.workbench.store.update_job(number, progress=float(said["progress"]), message=str(said["message"]))
+
+    def _conclude(self, number: int, job: Row, folder: Path, process: subprocess.Popen[str], ended: str) -> None:
+        store = self.workbench.store
+        if number in self._cancelled:
+            store.update_job(number, state="cancelled", message="cancelled")
+            shutil.rmtree(folder, ignore_errors=True)
+            return
+        result = folder / "result.json"
+        if ended or process.returncode or not result.exists():
+            reason = ended or _last_line(folder / "log.txt") or f"the process ended with {process.returncode}"
+            store.update_job(number, state="failed", message=reason)
+            return
+        made = self.workbench.adopt(folder / "model.bgad", store.version(job["version"]), job["who"])
+        found = json.loads(result.read_text())
+        store.update_job(number, state="done", progress=1.0, message="done", result=found, made=made["id"])
+        shutil.rmtree(folder, ignore_errors=True)
+
+
+def _end(process: subprocess.Popen[str]) -> None:
+    """First kindly, then not, with all that it started."""
+    for kind in (signal.SIGTERM, signal.SIGKILL):
+        try:
+            os.killpg(process.pid, kind)
+        except (ProcessLookupError, PermissionError):
+            return
+        try:
+            process.wait(GRACE)
+        except subprocess.TimeoutExpired:
+            continue
+        return
+
+
+def _memory_gb(pid: int) -> float:
+    """That a process holds now; 0 where the system does not say."""
+    try:
+        text = Path(f"/proc/{pid}/status").read_text()
+    except OSError:
+        return 0.0
+    line = next((line for line in text.splitlines() if line.startswith("VmRSS")), "VmRSS: 0 kB")
+    return int(line.split()[1]) * 1024 / 1e9
+
+
+def _last_line(path: Path) -> str:
+    lines = [line.strip() for line in path.read_text(errors="replace").splitlines() if line.strip()]
+    return lines[-1][:500] if lines else ""

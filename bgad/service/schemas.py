@@ -1,0 +1,251 @@
+"""What goes over the wire; the OpenAPI page is made of it."""
+
+from __future__ import annotations
+
+from typing import Literal
+
+from pydantic import BaseModel, ConfigDict, Field
+
+Verdict = Literal["good", "bad", "unsure"]
+
+
+class Problem(BaseModel):
+    """An error: what, where, what to do."""
+
+    detail: str
+
+
+class Version(BaseModel):
+    """One version of a model."""
+
+    id: int
+    checksum: str
+    state: Literal["released", "candidate", "retired", "discarded"]
+    parent: int | None
+    created: float = Field(description="seconds since 1970, UTC")
+
+
+class Model(BaseModel):
+    """A model by its name, and its versions."""
+
+    name: str
+    version: Version = Field(description="the one that scores")
+    versions: list[Version]
+    threshold: float
+    rate: float = Field(description="share of good parts that are rejected, at most")
+    guarantee: str
+    size: int = Field(description="pixels that the model looks at, a side")
+    scored: int = Field(description="images that the released version has scored")
+
+
+class Score(BaseModel):
+    """What the released version of a model says of an image."""
+
+    image: int
+    name: str
+    model: str
+    version: int
+    checksum: str
+    score: float = Field(description="higher is stranger")
+    p_value: float = Field(description="share of good parts that look at least as strange")
+    threshold: float
+    is_anomaly: bool
+    decision: Literal["normal", "anomalous"]
+    map: str = Field(description="where to get the map")
+    overlay: str = Field(description="where to get the picture with its heat")
+
+
+class Failure(BaseModel):
+    """A picture of a batch that could not be scored."""
+
+    name: str
+    error: str
+
+
+class Batch(BaseModel):
+    """The results of several pictures, in their order."""
+
+    results: list[Score | Failure]
+
+
+class Listed(BaseModel):
+    """An image in a list."""
+
+    id: int
+    name: str
+    width: int
+    height: int
+    score: float
+    p_value: float
+    threshold: float
+    is_anomaly: bool
+    created: float
+    verdict: Verdict | None
+    note: str | None
+    thumbnail: str
+
+
+class ImageList(BaseModel):
+    """A page of a list."""
+
+    images: list[Listed]
+    total: int
+
+
+class Review(BaseModel):
+    """What a person said of an image."""
+
+    id: int
+    image: int
+    verdict: Verdict
+    note: str
+    who: str
+    created: float
+    mask: str | None = Field(description="where to get what was painted as the defect")
+    ignore: str | None = Field(description="where to get what was painted to be ignored")
+
+
+class NewReview(BaseModel):
+    """A verdict, with what was painted: PNGs of the image's size in base64, all but black is marked."""
+
+    model_config = ConfigDict(extra="forbid")
+
+    verdict: Verdict
+    note: str = Field("", max_length=2000)
+    mask: str | None = Field(None, max_length=90_000_000)
+    ignore: str | None = Field(None, max_length=90_000_000)
+
+
+class Said(BaseModel):
+    """What one version says of an image."""
+
+    model: str
+    version: int
+    checksum: str
+    score: float
+    p_value: float
+    threshold: float
+    is_anomaly: bool
+    created: float
+
+
+class Neighbour(BaseModel):
+    """An image with a score nearby."""
+
+    id: int
+    name: str
+    score: float
+
+
+class ImageDetail(BaseModel):
+    """One image with its history."""
+
+    id: int
+    name: str
+    width: int
+    height: int
+    received: float
+    scores: list[Said]
+    reviews: list[Review]
+    neighbours: list[Neighbour]
+
+
+class Threshold(BaseModel):
+    """Scores of normals and of reviewed images, and what the threshold promises."""
+
+    rate: float
+    threshold: float
+    calibration: list[float]
+    good: list[float]
+    bad: list[float]
+    smallest_rate: float
+    worst_rate: float
+    guarantee: str
+
+
+class NewRate(BaseModel):
+    """Another false-reject rate."""
+
+    model_config = ConfigDict(extra="forbid")
+
+    rate: float = Field(gt=0, lt=1)
+
+
+class Point(BaseModel):
+    """One image of a series."""
+
+    created: float
+    score: float
+    p_value: float
+    is_anomaly: bool
+    image: int
+
+
+class Level(BaseModel):
+    """How the drift test stood after an image."""
+
+    created: float
+    level: float
+
+
+class Alarm(BaseModel):
+    """When the drift test called."""
+
+    created: float
+    image: int
+
+
+class DriftView(BaseModel):
+    """The scores over time, and whether they have changed."""
+
+    series: list[Point]
+    levels: list[Level]
+    alarms: list[Alarm]
+    drivers: list[int]
+    patience: float
+    promise: str
+
+
+class NewJob(BaseModel):
+    """Teach a model: from these reviewed images, or from all."""
+
+    model_config = ConfigDict(extra="forbid")
+
+    model: str = Field(max_length=200)
+    images: list[int] | None = Field(None, max_length=100_000)
+
+
+class Job(BaseModel):
+    """A piece of long work."""
+
+    id: int
+    kind: str
+    name: str
+    version: int
+    state: Literal["queued", "running", "done", "failed", "cancelled", "interrupted"]
+    progress: float
+    message: str
+    images: list[int]
+    made: int | None = Field(description="the version that came of it")
+    who: str
+    created: float
+    ended: float | None
+    result: dict[str, object] | None = Field(description="how the new version compares with the old one")
+
+
+class Event(BaseModel):
+    """Who did what."""
+
+    id: int
+    who: str
+    what: str
+    name: str
+    detail: str
+    created: float
+
+
+class Me(BaseModel):
+    """Who asks."""
+
+    name: str
+    role: Literal["score", "review", "admin"]

@@ -1,0 +1,386 @@
+"""The memory of the workbench: SQLite beside the models, or a PostgreSQL server.
+
+What is acknowledged is on the disk: SQLite writes through at every commit, and so does PostgreSQL as it comes.
+"""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+import alembic.command
+import alembic.config
+import sqlalchemy as sa
+
+from bgad.errors import ConfigError, ModelError
+from bgad.service.tables import events, images, jobs, reviews, scores, tokens, versions
+
+ORDERS = ("uncertain", "anomalous", "newest")
+VERDICTS = ("good", "bad", "unsure")
+REVIEWED = (*VERDICTS, "none", "any")  # none: not looked at yet; any: looked at
+UNFINISHED = ("queued", "running")
+BUSY_SECONDS = 30
+
+Row = dict[str, Any]
+
+
+class MissingError(ModelError):
+    """What was asked for is not there."""
+
+
+@dataclass(frozen=True)
+class Wanted:
+    """Which images a list shows."""
+
+    name: str  # of the model
+    order: str = "uncertain"
+    anomalous: bool | None = None
+    review: str = ""  # one of REVIEWED
+    since: float = 0.0
+    until: float = 0.0  # 0: now
+    limit: int = 50
+    offset: int = 0
+
+
+class Store:
+    """All reading and writing; may be used from many threads."""
+
+    def __init__(self, address: str, clock: Callable[[], float] = time.time) -> None:
+        """`address` is SQLAlchemy's, as `sqlite:///file` or `postgresql://user@host/name`."""
+        self.clock = clock
+        self.engine = _engine(address)
+        try:
+            with self.engine.begin() as connection:
+                config = alembic.config.Config()
+                config.set_main_option("script_location", str(Path(__file__).with_name("migrations")))
+                config.attributes["connection"] = connection
+                alembic.command.upgrade(config, "head")
+        except sa.exc.OperationalError as error:
+            reason = str(error.orig).strip().splitlines()[0]
+            raise ConfigError(f"cannot open the store {self.engine.url.render_as_string()}: {reason}") from error
+        except alembic.util.CommandError as error:
+            raise ConfigError(
+                f"the store {self.engine.url.render_as_string()} was made by a newer bgad ({error}): update bgad"
+            ) from error
+
+    def close(self) -> None:
+        """Give the connections back."""
+        self.engine.dispose()
+
+    def alive(self) -> bool:
+        """Whether the database answers."""
+        try:
+            with self.engine.connect() as connection:
+                connection.execute(sa.select(1))
+        except sa.exc.SQLAlchemyError:
+            return False
+        return True
+
+    # --- models
+
+    def add_version(
+        self, name: str, checksum: str, folder: str, *, state: str, parent: int | None = None, who: str = "bgad"
+    ) -> Row:
+        """A version that is there already stays as it is."""
+        with self.engine.begin() as connection:
+            same = sa.select(versions).where(versions.c.name == name, versions.c.checksum == checksum)
+            found = connection.execute(same).mappings().first()
+            if found is None:
+                values = {"name": name, "checksum": checksum, "folder": folder, "parent": parent, "state": state}
+                connection.execute(versions.insert().values(**values, created=self.clock()))
+                self._log(connection, who, f"model {state}", name, checksum[:12])
+                found = connection.execute(same).mappings().one()
+            return dict(found)
+
+    def versions(self, name: str | None = None) -> list[Row]:
+        """All of them, or those of a name, oldest first."""
+        query = sa.select(versions).order_by(versions.c.id)
+        return self._all(query if name is None else query.where(versions.c.name == name))
+
+    def version(self, number: int) -> Row:
+        """One version."""
+        return self._one(sa.select(versions).where(versions.c.id == number), f"version {number}")
+
+    def released(self, name: str) -> Row:
+        """The version of a name that scores."""
+        query = sa.select(versions).where(versions.c.name == name, versions.c.state == "released")
+        return self._one(query, f"released model {name!r}")
+
+    def release(self, number: int, who: str) -> Row:
+        """Let a version score from now on, in place of the one that does."""
+        with self.engine.begin() as connection:
+            chosen = connection.execute(sa.select(versions).where(versions.c.id == number)).mappings().first()
+            if chosen is None:
+                raise MissingError(f"there is no version {number}")
+            if chosen["state"] == "discarded":
+                raise ConfigError(f"version {number} has been discarded: release another one")
+            others = versions.update().where(versions.c.name == chosen["name"], versions.c.state == "released")
+            connection.execute(others.values(state="retired"))
+            connection.execute(versions.update().where(versions.c.id == number).values(state="released"))
+            self._log(connection, who, "release", chosen["name"], f"version {number}")
+        return self.version(number)
+
+    def discard(self, number: int, who: str) -> Row:
+        """A candidate is not wanted."""
+        with self.engine.begin() as connection:
+            chosen = connection.execute(sa.select(versions).where(versions.c.id == number)).mappings().first()
+            if chosen is None:
+                raise MissingError(f"there is no version {number}")
+            if chosen["state"] == "released":
+                raise ConfigError(f"version {number} is released: release another one first")
+            connection.execute(versions.update().where(versions.c.id == number).values(state="discarded"))
+            self._log(connection, who, "discard", chosen["name"], f"version {number}")
+        return self.version(number)
+
+    def set_rate(self, number: int, rate: float, threshold: float, who: str) -> None:
+        """Another false-reject rate for a version; its scores are judged anew."""
+        with self.engine.begin() as connection:
+            connection.execute(versions.update().where(versions.c.id == number).values(rate=rate))
+            judged = scores.update().where(scores.c.version == number)
+            connection.execute(
+                judged.values(
+                    threshold=threshold,
+                    is_anomaly=scores.c.score > threshold,
+                    distance=sa.func.abs(scores.c.score - threshold),
+                )
+            )
+            name = connection.execute(sa.select(versions.c.name).where(versions.c.id == number)).scalar_one()
+            self._log(connection, who, "threshold", name, f"version {number}: false-reject rate {rate:g}")
+
+    # --- images and their scores
+
+    def add_image(self, sha256: str, name: str, width: int, height: int) -> int:
+        """Its number; an image that is there already keeps its own."""
+        with self.engine.begin() as connection:
+            same = sa.select(images.c.id).where(images.c.sha256 == sha256)
+            found = connection.execute(same).scalar()
+            if found is None:
+                values = {"sha256": sha256, "name": name, "width": width, "height": height, "received": self.clock()}
+                try:
+                    with connection.begin_nested():
+                        connection.execute(images.insert().values(**values))
+                except sa.exc.IntegrityError:
+                    pass  # another request was faster
+                found = connection.execute(same).scalar_one()
+            return int(found)
+
+    def add_score(
+        self, image: int, version: int, *, score: float, p_value: float, threshold: float, is_anomaly: bool
+    ) -> None:
+        """What a version says of an image; a second time changes nothing but the time."""
+        distance = abs(score - threshold)
+        values = {"score": score, "p_value": p_value, "threshold": threshold, "is_anomaly": is_anomaly}
+        values |= {"distance": distance, "created": self.clock()}
+        same = (scores.c.image == image) & (scores.c.version == version)
+        with self.engine.begin() as connection:
+            if connection.execute(scores.update().where(same).values(**values)).rowcount:
+                return
+            try:
+                with connection.begin_nested():
+                    connection.execute(scores.insert().values(image=image, version=version, **values))
+            except sa.exc.IntegrityError:
+                pass  # another request was faster
+
+    def image(self, number: int) -> Row:
+        """One image with its scores and reviews, oldest first."""
+        found = self._one(sa.select(images).where(images.c.id == number), f"image {number}")
+        said = sa.select(scores, versions.c.name.label("model"), versions.c.checksum).join(versions)
+        found["scores"] = self._all(said.where(scores.c.image == number).order_by(scores.c.id))
+        found["reviews"] = self._all(sa.select(reviews).where(reviews.c.image == number).order_by(reviews.c.id))
+        return found
+
+    def listed(self, wanted: Wanted) -> tuple[list[Row], int]:
+        """The images that were scored by the released version of a model, and how many there are in all."""
+        version = self.released(wanted.name)["id"]
+        last = sa.select(reviews).where(reviews.c.last).subquery()
+        columns = [
+            images,
+            *(scores.c[key] for key in ("score", "p_value", "threshold", "is_anomaly", "created")),
+            last.c.verdict,
+            last.c.mask,
+            last.c.note,
+        ]
+        query = (
+            sa.select(*columns)
+            .join(scores, scores.c.image == images.c.id)
+            .outerjoin(last, last.c.image == images.c.id)
+            .where(scores.c.version == version)
+        )
+        if wanted.anomalous is not None:
+            query = query.where(scores.c.is_anomaly == wanted.anomalous)
+        if wanted.review == "none":
+            query = query.where(last.c.verdict.is_(None))
+        elif wanted.review == "any":
+            query = query.where(last.c.verdict.is_not(None))
+        elif wanted.review:
+            query = query.where(last.c.verdict == wanted.review)
+        if wanted.since:
+            query = query.where(scores.c.created >= wanted.since)
+        if wanted.until:
+            query = query.where(scores.c.created < wanted.until)
+        order = {
+            "uncertain": scores.c.distance.asc(),
+            "anomalous": scores.c.score.desc(),
+            "newest": scores.c.created.desc(),
+        }[wanted.order]
+        with self.engine.connect() as connection:
+            total = connection.execute(sa.select(sa.func.count()).select_from(query.subquery())).scalar_one()
+            page = query.order_by(order, images.c.id).limit(wanted.limit).offset(wanted.offset)
+            return [dict(row) for row in connection.execute(page).mappings()], int(total)
+
+    def neighbours(self, number: int, name: str, count: int = 3) -> list[Row]:
+        """The images whose scores are next to that of an image, below and above."""
+        version = self.released(name)["id"]
+        own = sa.select(scores.c.score).where(scores.c.image == number, scores.c.version == version)
+        with self.engine.connect() as connection:
+            score = connection.execute(own).scalar()
+            if score is None:
+                return []
+            base = (
+                sa.select(images.c.id, images.c.name, scores.c.score)
+                .join(scores, scores.c.image == images.c.id)
+                .where(scores.c.version == version, images.c.id != number)
+            )
+            below = base.where(scores.c.score <= score).order_by(scores.c.score.desc(), images.c.id).limit(count)
+            above = base.where(scores.c.score > score).order_by(scores.c.score, images.c.id).limit(count)
+            found = [dict(row) for query in (below, above) for row in connection.execute(query).mappings()]
+        return sorted(found, key=lambda row: row["score"])
+
+    def series(self, version: int, since: float = 0.0) -> list[Row]:
+        """Time, score, p-value and image of everything that a version has scored, oldest first."""
+        query = sa.select(
+            scores.c.created, scores.c.score, scores.c.p_value, scores.c.is_anomaly, scores.c.image
+        ).where(scores.c.version == version, scores.c.created >= since)
+        return self._all(query.order_by(scores.c.created, scores.c.id))
+
+    # --- reviews
+
+    def add_review(
+        self, image: int, verdict: str, who: str, note: str = "", mask: str | None = None, ignore: str | None = None
+    ) -> Row:
+        """The word of a person; on the disk when this returns."""
+        if verdict not in VERDICTS:
+            raise ConfigError(f"unknown verdict {verdict!r}: choose from {', '.join(VERDICTS)}")
+        with self.engine.begin() as connection:
+            if connection.execute(sa.select(images.c.id).where(images.c.id == image)).scalar() is None:
+                raise MissingError(f"there is no image {image}")
+            connection.execute(reviews.update().where(reviews.c.image == image).values(last=False))
+            values = {"image": image, "verdict": verdict, "who": who, "note": note, "mask": mask, "ignore": ignore}
+            done = connection.execute(reviews.insert().values(**values, created=self.clock(), last=True))
+            number = done.inserted_primary_key[0]
+            self._log(connection, who, "review", "", f"image {image}: {verdict}")
+            return dict(connection.execute(sa.select(reviews).where(reviews.c.id == number)).mappings().one())
+
+    def review(self, number: int) -> Row:
+        """One review."""
+        return self._one(sa.select(reviews).where(reviews.c.id == number), f"review {number}")
+
+    def reviewed(self) -> list[Row]:
+        """Every image that has a verdict, with the last one."""
+        query = sa.select(reviews, images.c.sha256, images.c.name).join(images, images.c.id == reviews.c.image)
+        return self._all(query.where(reviews.c.last).order_by(reviews.c.image))
+
+    # --- jobs
+
+    def add_job(self, kind: str, version: Row, chosen: Sequence[int], who: str) -> Row:
+        """A job that waits for its turn."""
+        with self.engine.begin() as connection:
+            values = {"kind": kind, "name": version["name"], "version": version["id"], "images": list(chosen)}
+            values |= {"state": "queued", "progress": 0.0, "message": "", "who": who, "created": self.clock()}
+            number = connection.execute(jobs.insert().values(**values)).inserted_primary_key[0]
+            self._log(connection, who, f"{kind} job", version["name"], f"job {number}, {len(chosen)} images")
+        return self.job(number)
+
+    def job(self, number: int) -> Row:
+        """One job."""
+        return self._one(sa.select(jobs).where(jobs.c.id == number), f"job {number}")
+
+    def all_jobs(self) -> list[Row]:
+        """Newest first."""
+        return self._all(sa.select(jobs).order_by(jobs.c.id.desc()))
+
+    def update_job(self, number: int, **values: Any) -> None:
+        """State, progress, message, result."""
+        if values.get("state") not in (None, *UNFINISHED):
+            values["ended"] = self.clock()
+        with self.engine.begin() as connection:
+            connection.execute(jobs.update().where(jobs.c.id == number).values(**values))
+
+    def interrupt_jobs(self) -> list[Row]:
+        """What an earlier service was doing when it ended; said so, to be resumed by hand."""
+        stopped = self._all(sa.select(jobs).where(jobs.c.state.in_(UNFINISHED)))
+        for job in stopped:
+            self.update_job(job["id"], state="interrupted", message="the service ended before the job did")
+        return stopped
+
+    # --- history and tokens
+
+    def log(self, who: str, what: str, name: str = "", detail: str = "") -> None:
+        """Write down who did what."""
+        with self.engine.begin() as connection:
+            self._log(connection, who, what, name, detail)
+
+    def history(self, name: str = "", limit: int = 200) -> list[Row]:
+        """Newest first."""
+        query = sa.select(events).order_by(events.c.id.desc()).limit(limit)
+        return self._all(query.where(events.c.name == name) if name else query)
+
+    def add_token(self, name: str, role: str, hashed: str) -> None:
+        """A name has one token: a new one takes the place of the old one."""
+        with self.engine.begin() as connection:
+            connection.execute(tokens.delete().where(tokens.c.name == name))
+            connection.execute(tokens.insert().values(name=name, role=role, hash=hashed, created=self.clock()))
+            self._log(connection, "bgad", "token", "", f"{name}: {role}")
+
+    def drop_token(self, name: str) -> bool:
+        """False where there was none."""
+        with self.engine.begin() as connection:
+            return bool(connection.execute(tokens.delete().where(tokens.c.name == name)).rowcount)
+
+    def tokens(self) -> list[Row]:
+        """Names and roles."""
+        return self._all(sa.select(tokens).order_by(tokens.c.name))
+
+    def token(self, hashed: str) -> Row | None:
+        """Whose it is."""
+        with self.engine.connect() as connection:
+            found = connection.execute(sa.select(tokens).where(tokens.c.hash == hashed)).mappings().first()
+        return None if found is None else dict(found)
+
+    def _log(self, connection: sa.Connection, who: str, what: str, name: str, detail: str) -> None:
+        connection.execute(events.insert().values(who=who, what=what, name=name, detail=detail, created=self.clock()))
+
+    def _all(self, query: sa.Select[Any]) -> list[Row]:
+        with self.engine.connect() as connection:
+            return [dict(row) for row in connection.execute(query).mappings()]
+
+    def _one(self, query: sa.Select[Any], what: str) -> Row:
+        found = self._all(query.limit(1))
+        if not found:
+            raise MissingError(f"there is no {what}")
+        return found[0]
+
+
+def _engine(address: str) -> sa.Engine:
+    try:
+        url = sa.make_url(address)
+    except sa.exc.ArgumentError as error:
+        raise ConfigError(f"{address!r} is no address of a store: give postgresql://user@host/name") from error
+    if url.get_backend_name() == "postgresql":
+        url = url.set(drivername="postgresql+psycopg")
+        return sa.create_engine(url, pool_pre_ping=True)
+    if url.get_backend_name() != "sqlite":
+        raise ConfigError(f"{url.get_backend_name()} is not supported as a store: use postgresql, or leave --store out")
+    engine = sa.create_engine(url, connect_args={"timeout": BUSY_SECONDS})
+
+    def prepare(connection: Any, _: object) -> None:
+        cursor = connection.cursor()
+        for line in ("journal_mode=WAL", "synchronous=FULL", "foreign_keys=ON"):
+            cursor.execute(f"PRAGMA {line}")
+        cursor.close()
+
+    sa.event.listen(engine, "connect", prepare)
+    return engine

@@ -1,0 +1,106 @@
+"""What the workbench remembers, as tables; migrations/ brings a database of any age to them."""
+
+from __future__ import annotations
+
+import sqlalchemy as sa
+
+metadata = sa.MetaData()
+
+# A model's name stays; each teaching makes a version of it. At most one version of a name is released.
+versions = sa.Table(
+    "versions",
+    metadata,
+    sa.Column("id", sa.Integer, primary_key=True),
+    sa.Column("name", sa.String(200), nullable=False),
+    sa.Column("checksum", sa.String(64), nullable=False),  # of the card: what the model is
+    sa.Column("folder", sa.Text, nullable=False),  # below the folder of the models
+    sa.Column("parent", sa.Integer, sa.ForeignKey("versions.id"), nullable=True),
+    sa.Column("state", sa.String(20), nullable=False),  # released, candidate, retired, discarded
+    sa.Column("rate", sa.Float, nullable=True),  # false-reject rate that was chosen here; None: the card's
+    sa.Column("created", sa.Double, nullable=False),  # times are seconds since 1970, UTC
+    sa.UniqueConstraint("name", "checksum", name="uq_versions_name_checksum"),
+)
+
+images = sa.Table(
+    "images",
+    metadata,
+    sa.Column("id", sa.Integer, primary_key=True),
+    sa.Column("sha256", sa.String(64), nullable=False, unique=True),
+    sa.Column("name", sa.Text, nullable=False),  # as the client called it
+    sa.Column("width", sa.Integer, nullable=False),
+    sa.Column("height", sa.Integer, nullable=False),
+    sa.Column("received", sa.Double, nullable=False),
+)
+
+scores = sa.Table(
+    "scores",
+    metadata,
+    sa.Column("id", sa.Integer, primary_key=True),
+    sa.Column("image", sa.Integer, sa.ForeignKey("images.id"), nullable=False),
+    sa.Column("version", sa.Integer, sa.ForeignKey("versions.id"), nullable=False),
+    sa.Column("score", sa.Double, nullable=False),
+    sa.Column("p_value", sa.Double, nullable=False),
+    sa.Column("threshold", sa.Double, nullable=False),
+    sa.Column("is_anomaly", sa.Boolean, nullable=False),
+    sa.Column("distance", sa.Double, nullable=False),  # from the threshold: what is near it is uncertain
+    sa.Column("created", sa.Double, nullable=False),
+    sa.UniqueConstraint("image", "version", name="uq_scores_image_version"),
+)
+sa.Index("ix_scores_version_score", scores.c.version, scores.c.score)
+sa.Index("ix_scores_version_distance", scores.c.version, scores.c.distance)
+sa.Index("ix_scores_version_created", scores.c.version, scores.c.created)
+
+# Nothing is changed or deleted here: the last review of an image counts, all of them are its history.
+reviews = sa.Table(
+    "reviews",
+    metadata,
+    sa.Column("id", sa.Integer, primary_key=True),
+    sa.Column("image", sa.Integer, sa.ForeignKey("images.id"), nullable=False),
+    sa.Column("verdict", sa.String(10), nullable=False),  # good, bad, unsure
+    sa.Column("note", sa.Text, nullable=False),
+    sa.Column("mask", sa.String(64), nullable=True),  # sha256 of a PNG: where the defect is
+    sa.Column("ignore", sa.String(64), nullable=True),  # sha256 of a PNG: what is not to be looked at
+    sa.Column("who", sa.String(200), nullable=False),
+    sa.Column("created", sa.Double, nullable=False),
+    sa.Column("last", sa.Boolean, nullable=False),  # of its image
+)
+sa.Index("ix_reviews_image", reviews.c.image)
+
+jobs = sa.Table(
+    "jobs",
+    metadata,
+    sa.Column("id", sa.Integer, primary_key=True),
+    sa.Column("kind", sa.String(20), nullable=False),
+    sa.Column("name", sa.String(200), nullable=False),  # of the model
+    sa.Column("version", sa.Integer, sa.ForeignKey("versions.id"), nullable=False),  # that it starts from
+    sa.Column("state", sa.String(20), nullable=False),  # queued, running, done, failed, cancelled, interrupted
+    sa.Column("progress", sa.Double, nullable=False),  # 0 to 1
+    sa.Column("message", sa.Text, nullable=False),
+    sa.Column("images", sa.JSON, nullable=False),  # that it learns from
+    sa.Column("result", sa.JSON, nullable=True),
+    sa.Column("made", sa.Integer, sa.ForeignKey("versions.id"), nullable=True),
+    sa.Column("who", sa.String(200), nullable=False),
+    sa.Column("created", sa.Double, nullable=False),
+    sa.Column("ended", sa.Double, nullable=True),
+)
+
+events = sa.Table(
+    "events",
+    metadata,
+    sa.Column("id", sa.Integer, primary_key=True),
+    sa.Column("who", sa.String(200), nullable=False),
+    sa.Column("what", sa.String(40), nullable=False),
+    sa.Column("name", sa.String(200), nullable=False),  # of the model, or empty
+    sa.Column("detail", sa.Text, nullable=False),
+    sa.Column("created", sa.Double, nullable=False),
+)
+
+tokens = sa.Table(
+    "tokens",
+    metadata,
+    sa.Column("id", sa.Integer, primary_key=True),
+    sa.Column("name", sa.String(200), nullable=False, unique=True),
+    sa.Column("role", sa.String(10), nullable=False),  # score, review, admin
+    sa.Column("hash", sa.String(64), nullable=False, unique=True),
+    sa.Column("created", sa.Double, nullable=False),
+)

@@ -1,0 +1,343 @@
+"""What the service does, without HTTP: models and their versions, scoring, pictures of what was found, reviews."""
+
+from __future__ import annotations
+
+import io
+import threading
+from collections import OrderedDict
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+from PIL import Image
+
+from bgad import console, images, loading, modelfile
+from bgad.calibration import rate_bound, smallest_rate
+from bgad.errors import BgadError, ConfigError, ImageError, ModelError
+from bgad.scorer import BaseScorer
+from bgad.service import drift
+from bgad.service.files import Files, shown_name
+from bgad.service.scoring import Batcher
+from bgad.service.store import MissingError, Row, Store
+from bgad.types import FloatArray, Scores
+
+FOLDER = ".workbench"  # beside the models: the store and all files
+SUFFIX = ".bgad"
+MAX_BYTES = 64 * 2**20  # of a picture that is sent
+MAX_PIXELS = 50_000_000
+LOADED = 4  # versions that are kept in memory
+THUMBNAIL = 192  # pixels, the longer side
+BINS = 40  # of a histogram
+
+
+@dataclass(frozen=True)
+class Scored:
+    """A picture that was sent, and what the released version says of it."""
+
+    image: int
+    version: Row
+    scores: Scores
+
+
+class Workbench:
+    """One folder of models, its store and its files."""
+
+    def __init__(self, models: Path, store: Store, *, max_bytes: int = MAX_BYTES, max_pixels: int = MAX_PIXELS) -> None:
+        self.models, self.store = models, store
+        self.max_bytes, self.max_pixels = max_bytes, max_pixels
+        self.files = Files(models / FOLDER)
+        self._open: OrderedDict[int, Batcher] = OrderedDict()
+        self._lock = threading.Lock()
+        self.find_models()
+
+    def close(self) -> None:
+        """Finish what waits."""
+        with self._lock:
+            for batcher in self._open.values():
+                batcher.close()
+            self._open.clear()
+
+    # --- models
+
+    def find_models(self) -> None:
+        """Take up every model folder here; the first one of a name is released."""
+        for folder in sorted(self.models.glob(f"*{SUFFIX}")):
+            try:
+                card = modelfile.read(folder)
+            except BgadError as error:
+                console.warn(f"{folder.name} is left out: {error}")
+                continue
+            name = folder.name.removesuffix(SUFFIX)
+            known = self.store.versions(name)
+            state = "candidate" if any(v["state"] == "released" for v in known) else "released"
+            self.store.add_version(name, card.data["checksum"], folder.name, state=state)
+
+    def names(self) -> list[str]:
+        """Of the models that have a released version."""
+        return sorted({v["name"] for v in self.store.versions() if v["state"] == "released"})
+
+    def batcher(self, version: Row) -> Batcher:
+        """The version, ready to score."""
+        with self._lock:
+            if version["id"] not in self._open:
+                scorer = self._load(version)
+                while len(self._open) >= LOADED:
+                    _, oldest = self._open.popitem(last=False)
+                    oldest.close()
+                self._open[version["id"]] = Batcher(scorer)
+            self._open.move_to_end(version["id"])
+            return self._open[version["id"]]
+
+    def _load(self, version: Row) -> BaseScorer:
+        folder = self.models / version["folder"]
+        scorer = loading.load(folder, engine="onnx")
+        if scorer.card.data["checksum"] != version["checksum"]:
+            raise ModelError(f"{folder} is not the model that it was: put it back, or start the service again")
+        if version["rate"] is not None:
+            scorer.set_rate(version["rate"])
+        return scorer
+
+    def set_rate(self, name: str, rate: float, who: str) -> Row:
+        """Another false-reject rate for the released version; what it has scored is judged anew."""
+        version = self.store.released(name)
+        scorer = self.batcher(version).scorer
+        scorer.set_rate(rate)  # says so where the held-out normals do not support it
+        self.store.set_rate(version["id"], rate, scorer.threshold, who)
+        return self.store.version(version["id"])
+
+    def release(self, version: Row, who: str) -> None:
+        """Let a version score from now on, once it is known that it can; then score with it what has been reviewed, so
+        that nothing is missing from the page."""
+        self.batcher(version)
+        self.store.release(version["id"], who)
+        for row in self.store.reviewed():
+            self._score_again(row["image"], version)
+
+    def _score_again(self, number: int, version: Row) -> None:
+        scores, _ = self.again(number, version)
+        self._keep(number, version, scores)
+
+    def before(self, name: str) -> Row:
+        """The version that was released before the one that is."""
+        released = self.store.released(name)
+        log = [e["detail"] for e in self.store.history(name, 1000) if e["what"] == "release"]
+        numbers = [int(detail.removeprefix("version ")) for detail in log]
+        usable = {v["id"]: v for v in self.store.versions(name) if v["state"] == "retired"}
+        found = next((n for n in numbers if n in usable and n != released["id"]), None)
+        if found is None:
+            found = released["parent"] if released["parent"] in usable else None
+        if found is None:
+            raise MissingError(f"no other version of {name!r} has been released: there is no way back")
+        return usable[found]
+
+    def adopt(self, folder: Path, parent: Row, who: str) -> Row:
+        """Take over a model folder that a job made, as a candidate."""
+        card = modelfile.read(folder)
+        place = Path(FOLDER) / "versions" / f"{parent['name']}-{card.data['checksum'][:16]}{SUFFIX}"
+        to = self.models / place
+        if not to.exists():
+            to.parent.mkdir(parents=True, exist_ok=True)
+            folder.rename(to)
+        checksum = card.data["checksum"]
+        return self.store.add_version(
+            parent["name"], checksum, place.as_posix(), state="candidate", parent=parent["id"], who=who
+        )
+
+    def waiting(self) -> int:
+        """Pictures that wait to be scored."""
+        with self._lock:
+            return sum(batcher.waiting for batcher in self._open.values())
+
+    # --- scoring
+
+    def score(self, name: str, content: bytes, given_name: str, *, patient: bool = False) -> Scored:
+        """Score a picture that was sent and keep both."""
+        self._check(content)
+        version = self.store.released(name)
+        batcher = self.batcher(version)
+        sha256 = self.files.put("pictures", content)
+        scores = batcher.score(self.files.path("pictures", sha256), patient=patient)
+        height, width = scores.map.shape
+        image = self.store.add_image(sha256, shown_name(given_name), width, height)
+        self._keep(image, version, scores)
+        self._draw_thumbnail(sha256, version["id"], scores, batcher.scorer)
+        return Scored(image, version, scores)
+
+    def _keep(self, image: int, version: Row, scores: Scores) -> None:
+        self.store.add_score(
+            image,
+            version["id"],
+            score=scores.score,
+            p_value=scores.p_value,
+            threshold=scores.threshold,
+            is_anomaly=scores.is_anomaly,
+        )
+
+    def _check(self, content: bytes) -> None:
+        """That the bytes are a picture, before they are kept: its kind and its size, without decoding it."""
+        if not content:
+            raise ImageError("the picture is empty: send its bytes")
+        if len(content) > self.max_bytes:
+            raise ImageError(f"the picture has {len(content)} bytes, more than {self.max_bytes}: send a smaller one")
+        images.check_bytes(content, max_pixels=self.max_pixels)
+
+    def picture(self, number: int) -> Path:
+        """The file of an image, as it was sent."""
+        return self.files.path("pictures", self.store.image(number)["sha256"])
+
+    def view(self, number: int) -> bytes:
+        """A PNG of an image, whatever kind of file it came as."""
+        return png(images.to_uint8(images.read(self.picture(number))))
+
+    def painted(self, number: int, kind: str) -> bytes:
+        """What was painted with a review: a PNG."""
+        name = self.store.review(number)[kind]
+        if name is None:
+            raise MissingError(f"no {kind} was painted with review {number}")
+        return self.files.path("masks", name).read_bytes()
+
+    def again(self, number: int, version: Row) -> tuple[Scores, BaseScorer]:
+        """What a version says of an image that was sent before."""
+        batcher = self.batcher(version)
+        return batcher.score(self.picture(number), patient=True), batcher.scorer
+
+    def overlay(self, number: int, version: Row, *, longest: int = 0) -> bytes:
+        """A PNG of the image with its map as heat."""
+        scores, scorer = self.again(number, version)
+        return png(_heat(self.picture(number), scores, scorer, longest))
+
+    def map_picture(self, number: int, version: Row) -> tuple[bytes, float, float, float]:
+        """The map of an image as a grey PNG of the model's size, and the values of black, white and the boundary."""
+        scores, scorer = self.again(number, version)
+        size = min(scorer.card.size, max(scores.map.shape))
+        small = images.resize_map(scores.map, _fitted(scores.map.shape, size))
+        low, high = float(small.min()), float(small.max())
+        grey = np.rint((small - low) / max(high - low, 1e-9) * 255).astype(np.uint8)
+        return png(grey), low, high, scorer.card.map_boundary
+
+    def thumbnail(self, number: int, version: Row) -> bytes:
+        """A small JPEG of the image with its heat; made again where it is missing."""
+        sha256 = self.store.image(number)["sha256"]
+        name = f"{sha256}.{version['id']}"
+        if not self.files.has("thumbnails", name):
+            scores, scorer = self.again(number, version)
+            self._draw_thumbnail(sha256, version["id"], scores, scorer)
+        return self.files.path("thumbnails", name).read_bytes()
+
+    def _draw_thumbnail(self, sha256: str, version: int, scores: Scores, scorer: BaseScorer) -> None:
+        name = f"{sha256}.{version}"
+        if self.files.has("thumbnails", name):
+            return
+        buffer = io.BytesIO()
+        drawn = _heat(self.files.path("pictures", sha256), scores, scorer, THUMBNAIL)
+        Image.fromarray(drawn).save(buffer, "JPEG", quality=80)
+        self.files.put_as("thumbnails", name, buffer.getvalue())
+
+    # --- reviews
+
+    def review(
+        self,
+        number: int,
+        verdict: str,
+        who: str,
+        *,
+        note: str = "",
+        mask: bytes | None = None,
+        ignore: bytes | None = None,
+    ) -> Row:
+        """Keep a verdict, with what was painted: PNGs of the image's size, anything but black is marked."""
+        image = self.store.image(number)
+        kept = {}
+        for kind, content in (("mask", mask), ("ignore", ignore)):
+            if content is None:
+                continue
+            if len(content) > self.max_bytes:
+                raise ImageError(f"the {kind} is larger than {self.max_bytes} bytes")
+            images.check_bytes(content, max_pixels=self.max_pixels)
+            marked = images.mask_from_png(content)
+            if marked.shape != (image["height"], image["width"]):
+                size = f"{marked.shape[1]}x{marked.shape[0]}"
+                raise ImageError(f"the {kind} is {size}, the image {image['width']}x{image['height']}: make them equal")
+            if marked.any():
+                kept[kind] = self.files.put("masks", content)
+        return self.store.add_review(number, verdict, who, note, kept.get("mask"), kept.get("ignore"))
+
+    # --- what the page shows
+
+    def threshold(self, name: str) -> dict[str, Any]:
+        """The scores of calibration normals and of what was reviewed, and what the threshold promises."""
+        version = self.store.released(name)
+        scorer = self.batcher(version).scorer
+        verdicts = {row["image"]: row["verdict"] for row in self.store.reviewed()}
+        said = {"good": [], "bad": []}  # type: dict[str, list[float]]
+        for row in self.store.series(version["id"]):
+            verdict = verdicts.get(row["image"])
+            if verdict in said:
+                said[verdict].append(row["score"])
+        calibration = list(scorer.calibration.scores)
+        n = len(calibration)
+        return {
+            "rate": scorer.calibration.rate,
+            "threshold": scorer.threshold,
+            "calibration": sorted(calibration),
+            "good": sorted(said["good"]),
+            "bad": sorted(said["bad"]),
+            "smallest_rate": smallest_rate(n),
+            "worst_rate": rate_bound(n, max(1, int(scorer.calibration.rate * (n + 1) + 1e-9))),
+            "guarantee": scorer.calibration.guarantee(),
+        }
+
+    def drift(self, name: str, since: float = 0.0) -> dict[str, Any]:
+        """How the scores of the released version have run, and whether they have changed; images that a person called
+        bad are left out of the test."""
+        version = self.store.released(name)
+        scorer = self.batcher(version).scorer
+        series = self.store.series(version["id"], since)
+        bad = {row["image"] for row in self.store.reviewed() if row["verdict"] == "bad"}
+        tested = [row for row in series if row["image"] not in bad]
+        found = drift.watch(scorer.calibration.scores, [row["score"] for row in tested], seed=version["id"])
+        return {
+            "series": series,
+            "levels": [
+                {"created": row["created"], "level": level} for row, level in zip(tested, found.levels, strict=True)
+            ],
+            "alarms": [{"created": tested[i]["created"], "image": tested[i]["image"]} for i in found.alarms],
+            "drivers": [tested[i]["image"] for i in found.drivers],
+            "patience": found.patience,
+            "promise": found.promise(),
+        }
+
+
+def _fitted(shape: tuple[int, ...], longest: int) -> tuple[int, int]:
+    height, width = int(shape[0]), int(shape[1])
+    scale = min(1.0, longest / max(height, width)) if longest else 1.0
+    return max(1, round(height * scale)), max(1, round(width * scale))
+
+
+def _heat(path: Path, scores: Scores, scorer: BaseScorer, longest: int) -> Any:
+    picture = images.read(path, bits=scorer.card.bits)
+    anomaly: FloatArray = scores.map
+    size = _fitted(anomaly.shape, longest)
+    if size != anomaly.shape:
+        picture, anomaly = images.fit(picture, size), images.resize_map(anomaly, size)
+    return images.overlay(picture, anomaly, scorer.card.map_boundary, scorer.card.map_centre)
+
+
+def png(array: Any) -> bytes:
+    """An 8-bit picture as PNG."""
+    buffer = io.BytesIO()
+    Image.fromarray(array).save(buffer, "PNG")
+    return buffer.getvalue()
+
+
+def version_named(workbench: Workbench, name: str, number: int | None) -> Row:
+    """A version of a model by its number, or the released one."""
+    if number is None:
+        return workbench.store.released(name)
+    version = workbench.store.version(number)
+    if version["name"] != name:
+        raise MissingError(f"there is no version {number} of {name!r}")
+    if version["state"] == "discarded":
+        raise ConfigError(f"version {number} has been discarded")
+    return version
