@@ -75,7 +75,7 @@ class TileConfig:
 class FlowConfig:
     """The conditional flow of each level."""
 
-    blocks: int = 8
+    blocks: int = 6
     width: float = 2.0  # hidden units per input of a sub-network
     most: float = 4.0  # but at most so many for each channel of a feature; 0: as many as that
     clamp: float = 1.9
@@ -144,7 +144,7 @@ class TrainConfig:
     lr: float = 1e-2
     push_lr: float = 2e-3  # 0: phase 2 goes on with the one schedule of lr
     best: bool = True  # put a level back to where the normals set aside were most likely; false: keep its last state
-    patience: int = 200  # steps without a better likelihood of these after which a level rests; 0: it never does
+    patience: int = 300  # steps without a better likelihood of these after which a level rests; 0: it never does
     warmup: float = 0.1  # share of a phase (of the whole where there is one schedule), from lr / 10
     clip: float = 1.0  # gradient norm per level; 0 switches it off
 

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import re
 import sys
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 
 from rich.console import Console
@@ -12,6 +12,7 @@ from rich.progress import (
     BarColumn,
     MofNCompleteColumn,
     Progress,
+    TaskID,
     TextColumn,
     TimeElapsedColumn,
     TimeRemainingColumn,
@@ -53,16 +54,27 @@ def fail(message: str) -> None:
 class Bar:
     """One line of progress; `update` moves it and may change the text at its end."""
 
-    def __init__(self, progress: Progress, task: int) -> None:
+    def __init__(self, progress: Progress, task: TaskID, title: str, total: int, done: int) -> None:
         self._progress, self._task = progress, task
+        self._title, self._total, self._done = title, total, done
 
     def update(self, advance: int = 1, note: str | None = None) -> None:
         """Move on by `advance` and, if given, replace the note."""
         fields = {} if note is None else {"note": note}
         self._progress.update(self._task, advance=advance, **fields)  # type: ignore[arg-type]
+        self._done += advance
+        if _listener is not None:
+            _listener(self._title, self._done, self._total)
+
+
+def listen(listener: Callable[[str, int, int], None] | None) -> None:
+    """Let a program follow the bars of this process: title, done, total; None ends it."""
+    global _listener
+    _listener = listener
 
 
 SLOWEST = 3600.0  # seconds that one piece of work may take without losing the time left
+_listener: Callable[[str, int, int], None] | None = None
 _active: Progress | None = None  # bars inside of a bar are further lines of it
 
 
@@ -73,7 +85,7 @@ def bar(title: str, total: int, done: int = 0, *, show: bool = True) -> Iterator
     if _active is not None and show:
         task = _active.add_task(title, total=total, completed=done, note="")
         try:
-            yield Bar(_active, task)
+            yield Bar(_active, task, title, total, done)
         finally:
             _active.remove_task(task)
         return
@@ -94,7 +106,7 @@ def bar(title: str, total: int, done: int = 0, *, show: bool = True) -> Iterator
         if show:
             _active = progress
         try:
-            yield Bar(progress, task)
+            yield Bar(progress, task, title, total, done)
         finally:
             if show:
                 _active = None

@@ -13,6 +13,7 @@ from bgad import __version__
 from bgad.config import Config, PseudoConfig, ScoreConfig, to_dict
 from bgad.data import folders
 from bgad.data.split import Split
+from bgad.detector import FLOW_FILE
 from bgad.material import PUSHING, RECIPE, pseudo_count
 from bgad.roi import Roi
 
@@ -33,13 +34,17 @@ PHASE_TWO: dict[str, tuple[str, ...]] = {  # what of the recipe only phase 2 or 
 }
 
 
-def run_key(config: Config, split: Split, device: torch.device, roi: Roi | None = None) -> str:
+def run_key(
+    config: Config, split: Split, device: torch.device, roi: Roi | None = None, start: Path | None = None
+) -> str:
     """Two runs with the same key make the same model."""
     masks = [[folders.hash_file(path) for path in (s.mask, *s.more_masks)] if s.mask else None for s in split.known]
     weights_file = folders.hash_file(Path(config.backbone.weights)) if config.backbone.weights else ""
     parts = [to_dict(config), split.to_json(), masks, weights_file, device.type, torch.__version__, __version__]
     if roi is not None:
         parts.append(hashlib.sha256(roi.png()).hexdigest())
+    if start is not None:
+        parts.append(folders.hash_file(start / FLOW_FILE))
     text = json.dumps(parts, sort_keys=True)
     return hashlib.sha256(text.encode()).hexdigest()
 

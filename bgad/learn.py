@@ -16,6 +16,7 @@ from pathlib import Path
 from typing import Any
 
 import numpy as np
+import safetensors.torch
 import torch
 
 from bgad import __version__, console, images, modelfile, pseudo, tiles
@@ -27,7 +28,7 @@ from bgad.config import Config, to_dict
 from bgad.data import folders, resolve
 from bgad.data.samples import read, read_mask
 from bgad.data.split import Split, holdout_size, make_split
-from bgad.detector import Detector, ScoringModel, pool, weights
+from bgad.detector import FLOW_FILE, Detector, ScoringModel, pool, weights
 from bgad.errors import BgadError, ConfigError, DataError, ModelError, OutputError
 from bgad.features import even_pick
 from bgad.keys import run_key
@@ -118,12 +119,29 @@ def _train(data: Path, root: str | Path | None, config: Config, options: Options
     if options.rate is not None:
         check_rate(options.rate)
     modelfile.check_destination(options.out, overwrite=options.overwrite)
-    work = _work_folder(options)
+    _work_folder(options)
     dataset, scan = scan_images(resolve.load(data, root), options.max_bad)
     for note in dataset.notes:
         console.warn(note)
-    roi = None if options.roi is None else _region(options.roi, dataset, scan)
-    split = _split(dataset, config, options)
+    roi = None if options.roi is None else _region(Roi.load(options.roi), options.roi, dataset, scan)
+    return learn(dataset, scan, _split(dataset, config, options), config, options, roi, began=began)
+
+
+def learn(
+    dataset: folders.Dataset,
+    scan: Scan,
+    split: Split,
+    config: Config,
+    options: Options,
+    roi: Roi | None,
+    *,
+    began: float,
+    start: Path | None = None,
+    more: dict[str, Any] | None = None,
+) -> Detector:
+    """Train on a split and write the model folder. With `start`, the flows go on from those of that model; `more` goes
+    into the card."""
+    work = _work_folder(options)
     console.say(
         f"{dataset.name}: {len(split.train)} normals to train on, {len(split.calibration)} held out to calibrate, "
         f"{len(split.known)} known anomalies ({sum(s.mask is not None for s in split.known)} with masks), "
@@ -132,8 +150,10 @@ def _train(data: Path, root: str | Path | None, config: Config, options: Options
     torch_device = devices.pick(options.device)
     devices.keep_memory()
     model = ScoringModel(config, backbones.build(config.backbone)).to(torch_device)
-    key = run_key(config, split, torch_device, roi)
-    _prepare_work(work, key, options, data.name)
+    if start is not None:
+        model.load_state_dict(flows_of(start), strict=False)
+    key = run_key(config, split, torch_device, roi, start)
+    _prepare_work(work, key, options, dataset.name)
     if roi is not None and not config.tile.size:
         model.look_at(roi.fitted(config.backbone.size))
     if roi is not None:
@@ -145,14 +165,14 @@ def _train(data: Path, root: str | Path | None, config: Config, options: Options
             material = gather(
                 model, learnt, scan.bits, torch_device, work, key, options.memory_gb, None if config.tile.size else roi
             )
-            detector = fit(job, model, material, resume=options.resume, watch=watch)
+            detector = fit(job, model, material, resume=options.resume, watch=watch, warm=start is not None)
         log = (work / LOG).read_bytes()
         files = {**weights(model), LOG: log, modelfile.SPLIT: split.to_bytes()}
         if roi is not None:
             files[modelfile.ROI] = roi.png()
-        card = detector.card.data
+        card = detector.card.data | (more or {})
         if options.export:
-            card, files = _with_graph(detector, split, files)
+            card, files = _with_graph(detector, split, card, files)
         modelfile.write(options.out, card, files)
     except KeyboardInterrupt:
         again = "" if options.resume else " and --resume"
@@ -166,9 +186,8 @@ def _train(data: Path, root: str | Path | None, config: Config, options: Options
     return Detector(model, modelfile.read(options.out), torch_device)
 
 
-def _region(path: Path, dataset: folders.Dataset, scan: Scan) -> Roi:
+def _region(roi: Roi, path: Path, dataset: folders.Dataset, scan: Scan) -> Roi:
     """Where to look, which must have the size of the pictures."""
-    roi = Roi.load(path)
     for sample in dataset.samples:
         height, width = scan.shapes[sample.name]
         if sample.box is not None:
@@ -189,6 +208,12 @@ def _looking_at(split: Split, roi: Roi, file: Path) -> Split:
     return replace(split, train=train, calibration=calibration, known=known, test=test)
 
 
+def flows_of(folder: Path) -> dict[str, torch.Tensor]:
+    """What a model has learnt, without its backbone."""
+    modelfile.read(folder, needs=(FLOW_FILE,))
+    return safetensors.torch.load_file(folder / FLOW_FILE)
+
+
 def _learnable(split: Split) -> Split:
     """The split without known anomalies whose defect lies where nobody looks."""
     kept = [s for s in split.known if s.roi is None or s.mask is None or _shows_defect(s)]
@@ -202,7 +227,9 @@ def _shows_defect(sample: Sample) -> bool:
     return mask is not None and bool(mask.any())
 
 
-def _with_graph(detector: Detector, split: Split, files: dict[str, bytes]) -> tuple[dict[str, Any], dict[str, bytes]]:
+def _with_graph(
+    detector: Detector, split: Split, card: dict[str, Any], files: dict[str, bytes]
+) -> tuple[dict[str, Any], dict[str, bytes]]:
     """The card and the files with the graph, compared with torch on some pictures; as they are where it fails."""
     from bgad import export
 
@@ -214,8 +241,8 @@ def _with_graph(detector: Detector, split: Split, files: dict[str, bytes]) -> tu
         made, parity = export.checked_graph(on_cpu, pictures)
     except BgadError as error:
         console.warn(f"no graph is written: {error}")
-        return detector.card.data, files
-    return detector.card.data | {"export": {"onnx": export.about(parity)}}, files | made
+        return card, files
+    return card | {"export": {"onnx": export.about(parity)}}, files | made
 
 
 @dataclass(frozen=True)
@@ -349,6 +376,7 @@ def fit(
     resume: bool = False,
     phase_one: PhaseOne | None = None,
     watch: Callable[[Trainer, dict[str, float]], None] | None = None,
+    warm: bool = False,
 ) -> Detector:
     """Train the model on ready features and calibrate it; the detector's card is complete but written nowhere."""
     weighing = Weighing(model, material)
@@ -364,6 +392,7 @@ def fit(
         phase_one=phase_one,
         before_push=weighing.weigh,  # the flows have seen no anomaly yet
         watch=watch,
+        warm=warm,
     )
     if resume and trainer.restore():
         console.say(f"going on from step {trainer.step} of {trainer.schedule.steps}")
@@ -406,6 +435,7 @@ def _finish(job: Job, model: ScoringModel, material: Material, trainer: Trainer,
         "name": job.name,
         "data": {
             "name": dataset.name,
+            "root": str(dataset.root.absolute()),  # where `bgad update` looks for it
             "layout": dataset.layout,
             "protocol": split.protocol,
             "known_class": split.known_class,

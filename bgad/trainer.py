@@ -163,7 +163,9 @@ class Trainer:
         phase_one: PhaseOne | None = None,
         before_push: Callable[[Trainer], None] | None = None,
         watch: Callable[[Trainer, dict[str, float]], None] | None = None,
+        warm: bool = False,
     ) -> None:
+        """`warm`: the flows have been trained before, on features that were standardised as theirs are."""
         self.config: Config = model.config
         full_push = self.config.loss.method == "bgad-full-push"
         self.instance_share = self.config.loss.instance_share or (FULL_PUSH_SHARE if full_push else 0.0)
@@ -183,7 +185,7 @@ class Trainer:
         self.seconds_before = 0.0  # of the loop, in earlier runs that this one goes on with
         self._started = False
         resumable = (work / CHECKPOINT).exists() or (phase_one is not None and phase_one.fits())
-        if self.config.flow.standardise and not resumable:
+        if self.config.flow.standardise and not resumable and not warm:
             for i, level in enumerate(self.levels):
                 mean, std = normals.moments(i)
                 level.mean.copy_(torch.from_numpy(mean))
