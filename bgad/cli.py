@@ -31,6 +31,7 @@ from bgad.cli_options import (
     read_config,
 )
 from bgad.cli_predict import EXIT_BAD_IMAGES, add_export, add_predict
+from bgad.cli_service import add_serve, add_token, add_update
 from bgad.config import METHODS, PRESETS, PSEUDO_METHODS, to_toml
 from bgad.errors import BgadError, ConfigError, DataError
 
@@ -92,6 +93,9 @@ def _parser() -> argparse.ArgumentParser:
     _add_train(commands)
     add_predict(commands)
     _add_evaluate(commands)
+    add_update(commands)
+    add_serve(commands)
+    add_token(commands)
     add_export(commands)
     _add_pseudo(commands)
     _add_info(commands)

@@ -33,6 +33,7 @@ HEADERS = {
 }
 OPEN = ("/", "/healthz", "/readyz", "/static")  # without a token: the page itself, which then asks for one
 SAFE = ("GET", "HEAD", "OPTIONS")
+LOCAL_NAMES = ("localhost", "127.0.0.1", "::1")
 
 Next = Callable[[Request], Awaitable[Response]]
 
@@ -54,7 +55,7 @@ def create(
     workbench: Workbench,
     jobs: Jobs,
     *,
-    hosts: tuple[str, ...] = ("localhost", "127.0.0.1", "::1"),
+    hosts: tuple[str, ...] = LOCAL_NAMES,
     tokens: bool = False,
 ) -> FastAPI:
     """The application. `hosts` are the names that it answers to; any where it is empty. `tokens` says that everyone

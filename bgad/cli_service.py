@@ -1,0 +1,194 @@
+"""The commands of the workbench: serve, token and update."""
+
+from __future__ import annotations
+
+import argparse
+from pathlib import Path
+from typing import Any
+
+from bgad import console
+from bgad.cli_options import add_command, number
+from bgad.errors import ConfigError, DataError
+
+DEMO = Path("bgad-demo")
+PORT = 8765
+
+
+def add_serve(commands: Any) -> None:
+    """Register the command."""
+    parser = add_command(
+        commands,
+        "serve",
+        _serve,
+        "Start the workbench: score, review, teach, compare and release, in a browser and over HTTP.",
+        "It listens on this machine only. Beyond that, everyone needs a token: make one with `bgad token`, then start\n"
+        "with --host 0.0.0.0, behind a proxy that adds TLS.\n\n"
+        "examples:\n  bgad serve                          (after `make demo`)\n  bgad serve --models /srv/models\n"
+        "  bgad serve --models /srv/models --store postgresql://bgad@db/bgad\n"
+        "  curl --data-binary @part.png 'localhost:8765/v1/models/gear/score?filename=part.png'",
+    )
+    _add_models(parser)
+    parser.add_argument("--host", default="127.0.0.1", help="address to listen on (default: this machine only)")
+    parser.add_argument("--port", type=number(int, 0, 65536), default=PORT, help=f"(default {PORT})")
+    group = parser.add_argument_group("limits")
+    group.add_argument(
+        "--max-mb", type=number(float, 0.001), default=64, metavar="MB", help="of a picture that is sent (default 64)"
+    )
+    group.add_argument(
+        "--max-megapixels", type=number(float, 0.001), default=50, metavar="N", help="of such a picture (default 50)"
+    )
+    group.add_argument(
+        "--job-minutes", type=number(float, 0.01), default=120, metavar="N", help="that a teaching may take (120)"
+    )
+    group.add_argument(
+        "--job-memory", type=number(float, 0.1), default=12, metavar="GB", help="that a teaching may take (12)"
+    )
+
+
+def _add_models(parser: argparse.ArgumentParser) -> None:
+    parser.add_argument(
+        "--models",
+        type=Path,
+        metavar="DIR",
+        help="folder with model folders (default: this one, or ./bgad-demo where it has none)",
+    )
+    parser.add_argument(
+        "--store", metavar="URL", help="postgresql://user@host/name in place of an SQLite file beside the models"
+    )
+
+
+def _models(arguments: argparse.Namespace) -> Path:
+    given: Path | None = arguments.models
+    if given is None:
+        given = next((place for place in (Path(), DEMO) if any(place.glob("*.bgad"))), None)
+        if given is None:
+            raise DataError("no model folder (NAME.bgad) here: give --models DIR, or run `bgad demo` first")
+    if not given.is_dir():
+        raise DataError(f"{given}: no such folder of models")
+    return given
+
+
+def _store(arguments: argparse.Namespace, models: Path) -> Any:
+    from bgad.service.store import Store
+    from bgad.service.workbench import FOLDER
+
+    if arguments.store:
+        return Store(arguments.store)
+    (models / FOLDER).mkdir(exist_ok=True)
+    return Store(f"sqlite:///{(models / FOLDER / 'store.sqlite').absolute()}")
+
+
+def _serve(arguments: argparse.Namespace) -> int:
+    try:
+        import uvicorn
+
+        from bgad.service import app, auth, fill
+        from bgad.service.jobs import Jobs, Limits
+        from bgad.service.workbench import FOLDER, Workbench
+    except ImportError as error:
+        raise ConfigError(f"the workbench needs {error.name}: pip install 'bgad[serve]'") from error
+    from bgad import outputs
+
+    models = _models(arguments)
+    local = auth.is_local(arguments.host)
+    with outputs.locked(models / FOLDER, "service"):
+        store = _store(arguments, models)
+        tokens = bool(store.tokens())
+        if not local and not tokens:
+            raise ConfigError(
+                f"{arguments.host} can be reached from other machines, and no token guards it: make one first with "
+                f"`bgad token add NAME --role admin --models {models}`"
+            )
+        bench = Workbench(
+            models,
+            store,
+            max_bytes=int(arguments.max_mb * 2**20),
+            max_pixels=int(arguments.max_megapixels * 1e6),
+        )
+        if not bench.names():
+            raise DataError(f"{models}: no model that could be read; put NAME.bgad folders there")
+        jobs = Jobs(bench, Limits(arguments.job_minutes, arguments.job_memory))
+        service = app.create(bench, jobs, hosts=app.LOCAL_NAMES if local else (), tokens=tokens)
+        fill.own_test_images(bench)
+        shown = "localhost" if local else arguments.host
+        console.say(f"{len(bench.names())} models from {models}: {', '.join(bench.names())}")
+        console.say(f"open http://{shown}:{arguments.port} (stop with Ctrl-C)")
+        uvicorn.run(service, host=arguments.host, port=arguments.port, log_level="warning", server_header=False)
+        console.say(f"stopped; everything is in {models / FOLDER}")
+    return 0
+
+
+def add_token(commands: Any) -> None:
+    """Register the command."""
+    parser = add_command(
+        commands,
+        "token",
+        _token,
+        "Make, list or take away the tokens of the workbench.",
+        "Roles: score (send pictures), review (also look and say what they show), admin (also teach and release).\n"
+        "A token is shown once; the store keeps its hash only.\n\n"
+        "examples:\n  bgad token add camera-3 --role score\n  bgad token list\n  bgad token drop camera-3",
+    )
+    parser.add_argument("what", choices=("add", "list", "drop"))
+    parser.add_argument("name", nargs="?", metavar="NAME", help="whose token it is")
+    parser.add_argument("--role", choices=("score", "review", "admin"), default="score", help="(default: score)")
+    _add_models(parser)
+
+
+def _token(arguments: argparse.Namespace) -> int:
+    from bgad.service import auth
+
+    store = _store(arguments, _models(arguments))
+    if arguments.what == "list":
+        for row in store.tokens():
+            print(f"{row['role']:7s} {console.printable(row['name'])}")  # noqa: T201
+        return 0
+    if not arguments.name:
+        raise ConfigError(f"whose token is to be {'made' if arguments.what == 'add' else 'dropped'}? Give a NAME")
+    if arguments.what == "drop":
+        if not store.drop_token(arguments.name):
+            raise ConfigError(f"{arguments.name!r} has no token; `bgad token list` shows who has")
+        console.say(f"{arguments.name} has no token any more")
+        return 0
+    print(auth.new_token(store, arguments.name, arguments.role))  # noqa: T201
+    console.say(f"the token of {arguments.name} ({arguments.role}); it is not shown again")
+    return 0
+
+
+def add_update(commands: Any) -> None:
+    """Register the command."""
+    parser = add_command(
+        commands,
+        "update",
+        _update,
+        "Teach a model new good parts and new defects, from where it is. Takes a fraction of a training.",
+        "The flows go on from those of the model, over what they have learnt before and what is new; so the pictures\n"
+        "of the training must still be there (--data, if they have moved). The threshold is calibrated anew.\n\n"
+        "examples:\n  bgad update gear.bgad --bad misses/ --masks misses-masks/\n"
+        "  bgad update gear.bgad --good false-alarms/ --bad misses/ --out gear-2.bgad",
+    )
+    parser.add_argument("model", type=Path, metavar="MODEL")
+    parser.add_argument("--good", nargs="+", default=[], metavar="PATH", help="new good parts")
+    parser.add_argument("--bad", nargs="+", default=[], metavar="PATH", help="new bad ones")
+    parser.add_argument("--masks", type=Path, metavar="DIR", help="where the defects of --bad are: NAME.png each")
+    parser.add_argument("--data", type=Path, metavar="DIR", help="the pictures of the training, if they have moved")
+    parser.add_argument("--out", type=Path, metavar="DIR", help="(default: MODEL-taught.bgad)")
+    parser.add_argument("--overwrite", action="store_true", help="write over a model that is there")
+    parser.add_argument("--resume", action="store_true", help="go on with a run that was stopped")
+    parser.add_argument("--device", default="auto", help="auto, cpu, cuda, mps")
+
+
+def _update(arguments: argparse.Namespace) -> int:
+    from bgad.update import lessons, update
+
+    new = lessons(arguments.good, arguments.bad, arguments.masks)
+    update(
+        arguments.model,
+        new,
+        arguments.out,
+        data=arguments.data,
+        device=arguments.device,
+        resume=arguments.resume,
+        overwrite=arguments.overwrite,
+    )
+    return 0
