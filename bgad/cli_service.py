@@ -28,6 +28,9 @@ def add_serve(commands: Any) -> None:
         "  curl --data-binary @part.png 'localhost:8765/v1/models/gear/score?filename=part.png'",
     )
     _add_models(parser)
+    parser.add_argument(
+        "--data", type=Path, metavar="DIR", help="the data sets of the models, by name, for teaching (MODELS/data)"
+    )
     parser.add_argument("--host", default="127.0.0.1", help="address to listen on (default: this machine only)")
     parser.add_argument("--port", type=number(int, 0, 65536), default=PORT, help=f"(default {PORT})")
     group = parser.add_argument_group("limits")
@@ -102,6 +105,7 @@ def _serve(arguments: argparse.Namespace) -> int:
         bench = Workbench(
             models,
             store,
+            data=arguments.data,
             max_bytes=int(arguments.max_mb * 2**20),
             max_pixels=int(arguments.max_megapixels * 1e6),
         )

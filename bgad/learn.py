@@ -19,7 +19,7 @@ import numpy as np
 import safetensors.torch
 import torch
 
-from bgad import __version__, console, images, modelfile, pseudo, tiles
+from bgad import __version__, console, images, modelfile, origins, pseudo, tiles
 from bgad import backbone as backbones
 from bgad import device as devices
 from bgad.boundary import NORMALISER, abnormal_boundary
@@ -34,6 +34,7 @@ from bgad.features import even_pick
 from bgad.keys import run_key
 from bgad.material import PUSHING, Material, gather
 from bgad.modelfile import Card
+from bgad.origins import Origin
 from bgad.outputs import write_whole
 from bgad.roi import Roi
 from bgad.scorer import Shape
@@ -137,10 +138,10 @@ def learn(
     *,
     began: float,
     start: Path | None = None,
-    more: dict[str, Any] | None = None,
+    origin: Origin | None = None,
 ) -> Detector:
-    """Train on a split and write the model folder. With `start`, the flows go on from those of that model; `more` goes
-    into the card."""
+    """Train on a split and write the model folder. With `start`, the flows go on from those of that model; `origin`
+    says where pictures are that are not below the root of the data set."""
     work = _work_folder(options)
     console.say(
         f"{dataset.name}: {len(split.train)} normals to train on, {len(split.calibration)} held out to calibrate, "
@@ -170,7 +171,9 @@ def learn(
         files = {**weights(model), LOG: log, modelfile.SPLIT: split.to_bytes()}
         if roi is not None:
             files[modelfile.ROI] = roi.png()
-        card = detector.card.data | (more or {})
+        card = detector.card.data
+        if start is not None:
+            card = card | {"parent": modelfile.read(start).data["checksum"]}
         if options.export:
             card, files = _with_graph(detector, split, card, files)
         modelfile.write(options.out, card, files)
@@ -183,7 +186,9 @@ def learn(
     shutil.rmtree(work)
     console.say(detector.calibration.guarantee())
     console.say(f"model: {options.out}")
-    return Detector(model, modelfile.read(options.out), torch_device)
+    written = modelfile.read(options.out)
+    origins.remember(written.data["checksum"], origin or Origin(dataset.root))
+    return Detector(model, written, torch_device)
 
 
 def _region(roi: Roi, path: Path, dataset: folders.Dataset, scan: Scan) -> Roi:
@@ -435,7 +440,6 @@ def _finish(job: Job, model: ScoringModel, material: Material, trainer: Trainer,
         "name": job.name,
         "data": {
             "name": dataset.name,
-            "root": str(dataset.root.absolute()),  # where `bgad update` looks for it
             "layout": dataset.layout,
             "protocol": split.protocol,
             "known_class": split.known_class,

@@ -13,13 +13,14 @@ from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any
 
-from bgad import images, modelfile
+from bgad import images, modelfile, origins
 from bgad.config import OLDER, Config, from_dict
 from bgad.data import folders, resolve
 from bgad.data.split import Split
 from bgad.detector import Detector
 from bgad.errors import ConfigError, DataError
 from bgad.learn import MAX_BAD, Options, learn, scan_images
+from bgad.origins import Origin
 from bgad.roi import Roi
 from bgad.types import GOOD, Sample
 
@@ -78,8 +79,9 @@ def update(
     place = Path(out) if out else folder.with_name(f"{folder.stem}-taught{folder.suffix}")
     modelfile.check_destination(place, overwrite=overwrite)
     recipe = config or shortened(from_dict(card.data["config"], base=OLDER, source=str(folder / modelfile.CARD)))
-    paths, masks = ({n: Path(p) for n, p in card.data.get(key, {}).items()} for key in ("taught", "taught_masks"))
-    dataset = _with_taught(_old_data(card.data, data), card.split, paths, masks)
+    origin = origins.recall(card.data["checksum"])
+    paths, masks = (dict(origin.taught), dict(origin.masks)) if origin else ({}, {})
+    dataset = _with_taught(_old_data(origin, data), card.split, paths, masks)
     dataset, scan = scan_images(dataset, MAX_BAD)
     old = Split.load(folder / modelfile.SPLIT, dataset)
     added = [_sample(lesson) for lesson in new]
@@ -104,13 +106,9 @@ def update(
         export=export,
         roi=None,
     )
-    about: dict[str, Any] = {
-        "parent": card.data["checksum"],
-        "taught": {name: str(path) for name, path in paths.items()},
-        "taught_masks": {name: str(path) for name, path in masks.items()},
-    }
     everyone = replace(dataset, samples=[*dataset.samples, *more.samples], notes=dataset.notes + more.notes)
-    return learn(everyone, scan, split, recipe, options, roi, began=began, start=folder, more=about)
+    place_of = Origin(dataset.root, paths, masks)
+    return learn(everyone, scan, split, recipe, options, roi, began=began, start=folder, origin=place_of)
 
 
 def shortened(config: Config) -> Config:
@@ -172,11 +170,11 @@ def joined(old: Split, new: Sequence[Sample]) -> Split:
     )
 
 
-def _old_data(card: Mapping[str, Any], given: str | Path | None) -> folders.Dataset:
+def _old_data(origin: Origin | None, given: str | Path | None) -> folders.Dataset:
     """The data set that the model was trained on."""
-    root = given or card["data"].get("root")
+    root = given or (origin.root if origin else None)
     if root is None:
-        raise DataError("this model does not say where its training pictures are: give --data")
+        raise DataError("the pictures that the model was trained on are needed: say where they are with --data")
     try:
         return resolve.load(root, None)
     except DataError as error:
@@ -192,6 +190,9 @@ def _with_taught(
         Sample(path, name, int(name in known), TAUGHT if name in known else GOOD, masks.get(name), split="train")
         for name, path in paths.items()
     ]
+    lost = [image["name"] for image in split["images"] if _taught(image["name"]) and image["name"] not in paths]
+    if lost:
+        raise DataError(f"{lost[0]} was taught on another machine or by another user: update the model there")
     missing = [str(sample.path) for sample in samples if not sample.path.exists()]
     if missing:
         raise DataError(f"{missing[0]} was taught before and is not there any more: put it back")

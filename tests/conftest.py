@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import os
+import tempfile
 from pathlib import Path
 
 import numpy as np
@@ -12,6 +13,7 @@ from PIL import Image
 from bgad.config import Config, from_dict
 
 SIZE = 64
+os.environ["BGAD_STATE"] = tempfile.mkdtemp(prefix="bgad-state-")  # not the user's own; child processes inherit it
 
 
 def picture(rng: np.random.Generator, *, defect: bool) -> tuple[np.ndarray, np.ndarray]:

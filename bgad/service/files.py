@@ -40,6 +40,14 @@ class Files:
             raise DataError(f"the file {kind}/{name[:12]} is not there any more")
         return path
 
+    def drop(self, kind: str, name: str) -> None:
+        """Forget some bytes that turned out to be of no use."""
+        self._path(kind, name).unlink(missing_ok=True)
+
+    def place(self, kind: str, name: str) -> Path:
+        """Where it is, or would be."""
+        return self._path(kind, name)
+
     def has(self, kind: str, name: str) -> bool:
         """Whether it is there."""
         return self._path(kind, name).exists()

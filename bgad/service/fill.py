@@ -12,8 +12,8 @@ from bgad.service.workbench import Workbench
 
 
 def own_test_images(bench: Workbench) -> threading.Thread:
-    """Score, beside everything else, the test pictures of models that have scored nothing yet and whose data set is
-    below the folder of the models, as after `bgad demo`."""
+    """Score, beside everything else, the test pictures of models that have scored nothing yet and whose data set is in
+    the folder of data sets, as after `bgad demo`."""
 
     def work() -> None:
         for name in bench.names():
@@ -32,12 +32,10 @@ def own_test_images(bench: Workbench) -> threading.Thread:
 
 
 def test_pictures(bench: Workbench, version: Row) -> list[Path]:
-    """Those of the split of a version, if they are below the folder of the models; the classes in turn."""
+    """Those of the split of a version that are in the folder of data sets."""
     card = modelfile.read(bench.models / version["folder"])
-    root = Path(card.data["data"].get("root") or "/")
-    inside = bench.models.resolve()
-    if not root.resolve().is_relative_to(inside) or root.resolve() == inside:
-        return []
+    root = bench.data / Path(card.data["data"]["name"]).name
+    inside = bench.data.resolve()
     names = [image["name"] for image in card.split["images"] if image["role"] == "test" and not image.get("box")]
     places = [(root / name).resolve() for name in names]
     return [place for place in places if place.is_relative_to(inside) and place.is_file()]

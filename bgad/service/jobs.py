@@ -20,7 +20,7 @@ from pathlib import Path
 from typing import Any
 
 from bgad.errors import ConfigError
-from bgad.service.store import UNFINISHED, Row
+from bgad.service.store import INTERRUPTED, UNFINISHED, Row
 from bgad.service.workbench import FOLDER, Workbench
 
 MINUTES, MEMORY_GB = 120.0, 12.0  # that a job may take
@@ -44,6 +44,7 @@ class Jobs:
         self._waiting: queue.Queue[int | None] = queue.Queue()
         self._cancelled: set[int] = set()
         self._running: tuple[int, subprocess.Popen[str]] | None = None
+        self._stopping = False
         self._lock = threading.Lock()
         self._thread = threading.Thread(target=self._work, name="jobs", daemon=True)
 
@@ -55,6 +56,7 @@ class Jobs:
     def stop(self) -> None:
         """End the running job; what waits stays in the store and is called interrupted at the next start."""
         with self._lock:
+            self._stopping = True
             running = self._running
         self._waiting.put(None)
         if running is not None:
@@ -65,7 +67,7 @@ class Jobs:
     def teach(self, name: str, chosen: Sequence[int] | None, who: str) -> Row:
         """Queue a teaching from reviewed images; all of them where none are chosen."""
         version = self.workbench.store.released(name)
-        reviewed = {row["image"]: row["verdict"] for row in self.workbench.store.reviewed()}
+        reviewed = {row["image"]: row["verdict"] for row in self.workbench.store.reviewed(name)}
         usable = [image for image, verdict in reviewed.items() if verdict in ("good", "bad")]
         wanted = usable if chosen is None else list(dict.fromkeys(chosen))
         missing = [image for image in wanted if image not in usable]
@@ -104,7 +106,7 @@ class Jobs:
     # --- the thread that works
 
     def _work(self) -> None:
-        while (number := self._waiting.get()) is not None:
+        while (number := self._waiting.get()) is not None and not self._stopping:
             if number in self._cancelled:
                 continue
             try:
@@ -124,6 +126,7 @@ class Jobs:
         with log:
             process = subprocess.Popen(  # noqa: S603 - our own module
                 [sys.executable, "-m", "bgad.service.teach", str(folder / "task.json")],
+                stdin=subprocess.PIPE,  # nothing is sent: it ends with this service, however that ends
                 stdout=subprocess.PIPE,
                 stderr=log,
                 text=True,
@@ -131,9 +134,13 @@ class Jobs:
             )
             with self._lock:
                 self._running = number, process
-                if number in self._cancelled:
-                    _end(process)
+                unwanted = number in self._cancelled or self._stopping
+            if unwanted:
+                _end(process)
             ended = self._follow(number, process)
+            for pipe in (process.stdin, process.stdout):
+                if pipe is not None:
+                    pipe.close()
         with self._lock:
             self._running = None
         self._conclude(number, job, folder, process, ended)
@@ -142,7 +149,7 @@ class Jobs:
         """What the process is told: files only, it knows no store."""
         bench = self.workbench
         chosen = set(job["images"])
-        rows = [row for row in bench.store.reviewed() if row["verdict"] in ("good", "bad")]
+        rows = [row for row in bench.store.reviewed(job["name"]) if row["verdict"] in ("good", "bad")]
         version = bench.store.version(job["version"])
 
         def listed(only: bool) -> list[dict[str, Any]]:
@@ -161,6 +168,7 @@ class Jobs:
         return {
             "model": str(bench.models / version["folder"]),
             "out": str(folder / "model.bgad"),
+            "data": str(bench.data),
             "learn": listed(True),
             "compare": listed(False),
         }
@@ -207,6 +215,9 @@ class Jobs:
         if number in self._cancelled:
             store.update_job(number, state="cancelled", message="cancelled")
             shutil.rmtree(folder, ignore_errors=True)
+            return
+        if self._stopping:
+            store.update_job(number, state="interrupted", message=INTERRUPTED)
             return
         result = folder / "result.json"
         if ended or process.returncode or not result.exists():

@@ -1,13 +1,14 @@
-"""Requests of many clients, scored together: a bounded queue before one engine.
+"""Requests of many clients, scored together: a bounded number of them before one model.
 
-Reading and resizing happen in the threads of the requests; one thread takes what waits, up to a batch, and runs the
-graph with all cores. When the queue is full, a request is turned away at once instead of making all of them late.
+A request that finds no place is turned away at once instead of making all of them late. Reading and resizing happen in
+the threads of the requests. One picture that comes alone gets all cores; where several wait, threads of one core each
+take them in batches, as `score_stream` does.
 """
 
 from __future__ import annotations
 
-import queue
 import threading
+from collections import deque
 from concurrent.futures import Future
 from dataclasses import dataclass, field
 from pathlib import Path
@@ -15,102 +16,132 @@ from pathlib import Path
 import numpy as np
 
 from bgad.errors import BgadError
-from bgad.scorer import BaseScorer, Shape
+from bgad.scorer import BaseScorer
 from bgad.types import FloatArray, Scores
 
 BATCH, WAITING = 8, 64
+
+Found = tuple[FloatArray, FloatArray, list[FloatArray]]
 
 
 class BusyError(BgadError):
     """Too many requests wait already."""
 
 
+class ClosedError(BusyError):
+    """The model is being put away."""
+
+
 @dataclass
 class _Request:
     pixels: FloatArray
-    shape: Shape
-    done: Future[Scores] = field(default_factory=Future)
+    done: Future[Found] = field(default_factory=Future)
 
 
 class Batcher:
-    """One model that scores for many clients."""
+    """One model that scores for many clients, `waiting` of them at most."""
 
     def __init__(self, scorer: BaseScorer, *, batch: int = BATCH, waiting: int = WAITING) -> None:
         self.scorer, self.batch, self.capacity = scorer, batch, waiting
-        self._waiting: queue.Queue[_Request | None] = queue.Queue(waiting)
-        self._whole = threading.BoundedSemaphore(1)  # pictures cut into tiles are a batch of their own
-        self._whole_waiting = threading.BoundedSemaphore(waiting)
-        self._closed = False
-        self._thread = threading.Thread(target=self._work, name=f"score {scorer.card.data['name']}", daemon=True)
-        self._thread.start()
+        self._queue: deque[_Request] = deque()
+        self._inside = 0  # requests that have a place
+        self._running, self._alone = 0, False  # batches in the engine; whether one has all cores
+        self._closed = self._ended = False
+        self._changed = threading.Condition()
+        self._reading = threading.Semaphore(2 * scorer.threads)  # whole pictures in memory
+        self._whole = threading.Lock()  # pictures cut into tiles are a batch of their own
+        name = f"score {scorer.card.data['name']}"
+        self._threads = [
+            threading.Thread(target=self._work, args=(alone,), name=name, daemon=True)
+            for alone in (True, *[False] * scorer.threads)
+        ]
+        for thread in self._threads:
+            thread.start()
 
     def score(self, path: Path, *, patient: bool = False) -> Scores:
         """Score a file; BusyError when too many wait, unless `patient`."""
-        if self.scorer.tile.size:
-            return self._score_tiles(path, patient)
-        prepared = self.scorer.prepare(path)
-        if isinstance(prepared, BgadError):
-            raise prepared
-        request = _Request(*prepared)
+        self._enter(patient)
         try:
-            self._waiting.put(request, block=patient)
-        except queue.Full as error:
-            raise BusyError("too many pictures wait to be scored: try again later") from error
-        if self._closed:  # after the queue was emptied for good
-            request.done.cancel()
-        return request.done.result()
+            if self.scorer.tile.size:
+                with self._whole:
+                    return self.scorer.score(path)
+            with self._reading:
+                prepared = self.scorer.prepare(path)
+            if isinstance(prepared, BgadError):
+                raise prepared
+            request = _Request(prepared[0])
+            with self._changed:
+                self._queue.append(request)
+                self._changed.notify_all()
+            (result,) = self.scorer.finish(request.done.result(), [prepared[1]])
+            if isinstance(result, BgadError):
+                raise result
+            return result
+        finally:
+            self._leave()
 
     @property
     def waiting(self) -> int:
-        """Requests in the queue."""
-        return self._waiting.qsize()
+        """Requests that have come and are not answered."""
+        return self._inside
 
     def close(self) -> None:
         """Finish what waits, then stop."""
-        self._closed = True
-        self._waiting.put(None)
-        self._thread.join()
+        with self._changed:
+            self._closed = True
+            self._changed.notify_all()
+            self._changed.wait_for(lambda: self._inside == 0)
+            self._ended = True
+            self._changed.notify_all()
+        for thread in self._threads:
+            thread.join()
 
-    def _score_tiles(self, path: Path, patient: bool) -> Scores:
-        if not self._whole_waiting.acquire(blocking=patient):
-            raise BusyError("too many pictures wait to be scored: try again later")
-        try:
-            with self._whole:
-                return self.scorer.score(path)
-        finally:
-            self._whole_waiting.release()
+    def _enter(self, patient: bool) -> None:
+        with self._changed:
+            if patient:
+                self._changed.wait_for(lambda: self._closed or self._inside < self.capacity)
+            if self._closed:
+                raise ClosedError("the model is being put away: try again later")
+            if self._inside >= self.capacity:
+                raise BusyError("too many pictures wait to be scored: try again later")
+            self._inside += 1
 
-    def _work(self) -> None:
+    def _leave(self) -> None:
+        with self._changed:
+            self._inside -= 1
+            self._changed.notify_all()
+
+    # --- the threads that work
+
+    def _may(self, alone: bool) -> bool:
+        if alone:
+            return self._running == 0 and len(self._queue) == 1
+        return not self._alone and len(self._queue) > (self._running == 0)
+
+    def _work(self, alone: bool) -> None:
+        if not alone:
+            self.scorer.start_thread()
         while True:
-            first = self._waiting.get()
-            if first is None:
-                return
-            together, stop = [first], False
-            while len(together) < self.batch:
-                try:
-                    following = self._waiting.get_nowait()
-                except queue.Empty:
-                    break
-                if following is None:
-                    stop = True
-                    break
-                together.append(following)
-            self._score(together)
-            if stop:
-                return
+            with self._changed:
+                self._changed.wait_for(lambda: self._ended or self._may(alone))
+                if self._ended:
+                    return
+                idle = len(self._threads) - 1 - self._running
+                share = 1 if alone else min(self.batch, -(-len(self._queue) // max(1, idle)))
+                together = [self._queue.popleft() for _ in range(share)]
+                self._running, self._alone = self._running + 1, alone
+            self._run(together)
+            with self._changed:
+                self._running, self._alone = self._running - 1, False
+                self._changed.notify_all()
 
-    def _score(self, together: list[_Request]) -> None:
+    def _run(self, together: list[_Request]) -> None:
         try:
-            found = self.scorer.finish(
-                self.scorer.run(np.stack([request.pixels for request in together])),
-                [request.shape for request in together],
-            )
+            scores, maps, levels = self.scorer.run(np.stack([request.pixels for request in together]))
         except Exception as error:  # noqa: BLE001 - the requests must hear of it, and the thread must live on
             for request in together:
                 request.done.set_exception(error)
             return
-        for request, result in zip(together, found, strict=True):
-            if isinstance(result, BgadError):
-                request.done.set_exception(result)
-            else:
-                request.done.set_result(result)
+        for i, request in enumerate(together):
+            one = slice(i, i + 1)
+            request.done.set_result((scores[one], maps[one], [level[one] for level in levels]))

@@ -14,15 +14,19 @@ from typing import Any
 import alembic.command
 import alembic.config
 import sqlalchemy as sa
+from sqlalchemy.dialects import postgresql, sqlite
 
 from bgad.errors import ConfigError, ModelError
 from bgad.service.tables import events, images, jobs, reviews, scores, tokens, versions
+from bgad.types import Scores
 
 ORDERS = ("uncertain", "anomalous", "newest")
 VERDICTS = ("good", "bad", "unsure")
 REVIEWED = (*VERDICTS, "none", "any")  # none: not looked at yet; any: looked at
 UNFINISHED = ("queued", "running")
+INTERRUPTED = "the service ended before the job did"
 BUSY_SECONDS = 30
+POOL = 16  # connections that are kept
 
 Row = dict[str, Any]
 
@@ -112,6 +116,7 @@ class Store:
     def release(self, number: int, who: str) -> Row:
         """Let a version score from now on, in place of the one that does."""
         with self.engine.begin() as connection:
+            _alone(connection, versions)
             chosen = connection.execute(sa.select(versions).where(versions.c.id == number)).mappings().first()
             if chosen is None:
                 raise MissingError(f"there is no version {number}")
@@ -126,6 +131,7 @@ class Store:
     def discard(self, number: int, who: str) -> Row:
         """A candidate is not wanted."""
         with self.engine.begin() as connection:
+            _alone(connection, versions)
             chosen = connection.execute(sa.select(versions).where(versions.c.id == number)).mappings().first()
             if chosen is None:
                 raise MissingError(f"there is no version {number}")
@@ -134,6 +140,16 @@ class Store:
             connection.execute(versions.update().where(versions.c.id == number).values(state="discarded"))
             self._log(connection, who, "discard", chosen["name"], f"version {number}")
         return self.version(number)
+
+    def lose(self, number: int) -> None:
+        """The folder of a version holds another model now."""
+        with self.engine.begin() as connection:
+            connection.execute(versions.update().where(versions.c.id == number).values(state="discarded"))
+
+    def restore(self, number: int) -> None:
+        """A version that was gone is back, and there is no other to score."""
+        with self.engine.begin() as connection:
+            connection.execute(versions.update().where(versions.c.id == number).values(state="released"))
 
     def set_rate(self, number: int, rate: float, threshold: float, who: str) -> None:
         """Another false-reject rate for a version; its scores are judged anew."""
@@ -152,37 +168,37 @@ class Store:
 
     # --- images and their scores
 
+    def add_scored(self, sha256: str, name: str, width: int, height: int, version: int, said: Scores) -> int:
+        """An image and what a version says of it, at once; the number of the image."""
+        with self.engine.begin() as connection:
+            image = self._add_image(connection, sha256, name, width, height)
+            self._add_score(connection, image, version, said)
+        return image
+
     def add_image(self, sha256: str, name: str, width: int, height: int) -> int:
         """Its number; an image that is there already keeps its own."""
         with self.engine.begin() as connection:
-            same = sa.select(images.c.id).where(images.c.sha256 == sha256)
-            found = connection.execute(same).scalar()
-            if found is None:
-                values = {"sha256": sha256, "name": name, "width": width, "height": height, "received": self.clock()}
-                try:
-                    with connection.begin_nested():
-                        connection.execute(images.insert().values(**values))
-                except sa.exc.IntegrityError:
-                    pass  # another request was faster
-                found = connection.execute(same).scalar_one()
-            return int(found)
+            return self._add_image(connection, sha256, name, width, height)
 
-    def add_score(
-        self, image: int, version: int, *, score: float, p_value: float, threshold: float, is_anomaly: bool
-    ) -> None:
+    def add_score(self, image: int, version: int, said: Scores) -> None:
         """What a version says of an image; a second time changes nothing but the time."""
-        distance = abs(score - threshold)
-        values = {"score": score, "p_value": p_value, "threshold": threshold, "is_anomaly": is_anomaly}
-        values |= {"distance": distance, "created": self.clock()}
-        same = (scores.c.image == image) & (scores.c.version == version)
         with self.engine.begin() as connection:
-            if connection.execute(scores.update().where(same).values(**values)).rowcount:
-                return
-            try:
-                with connection.begin_nested():
-                    connection.execute(scores.insert().values(image=image, version=version, **values))
-            except sa.exc.IntegrityError:
-                pass  # another request was faster
+            self._add_score(connection, image, version, said)
+
+    def _add_image(self, connection: sa.Connection, sha256: str, name: str, width: int, height: int) -> int:
+        values = {"sha256": sha256, "name": name, "width": width, "height": height, "received": self.clock()}
+        connection.execute(self._insert(images).values(**values).on_conflict_do_nothing(index_elements=["sha256"]))
+        return int(connection.execute(sa.select(images.c.id).where(images.c.sha256 == sha256)).scalar_one())
+
+    def _add_score(self, connection: sa.Connection, image: int, version: int, said: Scores) -> None:
+        values = {key: getattr(said, key) for key in ("score", "p_value", "threshold", "is_anomaly")}
+        values |= {"distance": abs(said.score - said.threshold), "created": self.clock()}
+        new = self._insert(scores).values(image=image, version=version, **values)
+        connection.execute(new.on_conflict_do_update(index_elements=["image", "version"], set_=values))
+
+    def _insert(self, table: sa.Table) -> Any:
+        """An insert that may say what to do where the row is there already."""
+        return (sqlite if self.engine.dialect.name == "sqlite" else postgresql).insert(table)
 
     def image(self, number: int) -> Row:
         """One image with its scores and reviews, oldest first."""
@@ -265,7 +281,8 @@ class Store:
         if verdict not in VERDICTS:
             raise ConfigError(f"unknown verdict {verdict!r}: choose from {', '.join(VERDICTS)}")
         with self.engine.begin() as connection:
-            if connection.execute(sa.select(images.c.id).where(images.c.id == image)).scalar() is None:
+            there = sa.select(images.c.id).where(images.c.id == image).with_for_update()  # one at a time for an image
+            if connection.execute(there).scalar() is None:
                 raise MissingError(f"there is no image {image}")
             connection.execute(reviews.update().where(reviews.c.image == image).values(last=False))
             values = {"image": image, "verdict": verdict, "who": who, "note": note, "mask": mask, "ignore": ignore}
@@ -278,9 +295,12 @@ class Store:
         """One review."""
         return self._one(sa.select(reviews).where(reviews.c.id == number), f"review {number}")
 
-    def reviewed(self) -> list[Row]:
-        """Every image that has a verdict, with the last one."""
+    def reviewed(self, name: str | None = None) -> list[Row]:
+        """Every image that has a verdict, with the last one; or those that a version of a model has scored."""
         query = sa.select(reviews, images.c.sha256, images.c.name).join(images, images.c.id == reviews.c.image)
+        if name is not None:
+            own = sa.select(scores.c.image).join(versions, versions.c.id == scores.c.version)
+            query = query.where(reviews.c.image.in_(own.where(versions.c.name == name)))
         return self._all(query.where(reviews.c.last).order_by(reviews.c.image))
 
     # --- jobs
@@ -313,7 +333,7 @@ class Store:
         """What an earlier service was doing when it ended; said so, to be resumed by hand."""
         stopped = self._all(sa.select(jobs).where(jobs.c.state.in_(UNFINISHED)))
         for job in stopped:
-            self.update_job(job["id"], state="interrupted", message="the service ended before the job did")
+            self.update_job(job["id"], state="interrupted", message=INTERRUPTED)
         return stopped
 
     # --- history and tokens
@@ -364,6 +384,14 @@ class Store:
         return found[0]
 
 
+def _alone(connection: sa.Connection, table: sa.Table) -> None:
+    """Keep other writers from a table until the end of the transaction."""
+    if connection.dialect.name == "postgresql":
+        connection.execute(sa.text(f"LOCK TABLE {table.name} IN SHARE ROW EXCLUSIVE MODE"))
+    else:
+        connection.execute(table.update().where(sa.false()).values(id=table.c.id))  # SQLite has one lock for all
+
+
 def _engine(address: str) -> sa.Engine:
     try:
         url = sa.make_url(address)
@@ -371,10 +399,10 @@ def _engine(address: str) -> sa.Engine:
         raise ConfigError(f"{address!r} is no address of a store: give postgresql://user@host/name") from error
     if url.get_backend_name() == "postgresql":
         url = url.set(drivername="postgresql+psycopg")
-        return sa.create_engine(url, pool_pre_ping=True)
+        return sa.create_engine(url, pool_pre_ping=True, pool_size=POOL)
     if url.get_backend_name() != "sqlite":
         raise ConfigError(f"{url.get_backend_name()} is not supported as a store: use postgresql, or leave --store out")
-    engine = sa.create_engine(url, connect_args={"timeout": BUSY_SECONDS})
+    engine = sa.create_engine(url, connect_args={"timeout": BUSY_SECONDS}, pool_size=POOL)
 
     def prepare(connection: Any, _: object) -> None:
         cursor = connection.cursor()

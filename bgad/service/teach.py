@@ -6,12 +6,14 @@ It knows no store and no network: what it is told is in the task, what it found 
 from __future__ import annotations
 
 import json
+import os
 import sys
+import threading
 from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
 
-from bgad import console, loading, modelfile
+from bgad import console, loading, modelfile, origins
 from bgad.data import folders, resolve
 from bgad.errors import BgadError
 from bgad.metrics import auroc
@@ -25,6 +27,8 @@ LEARNING = 0.8  # share of the time that goes into learning; the rest compares
 def main(arguments: Sequence[str] | None = None) -> int:
     """Run one task; an error is one line on stderr."""
     path = Path((arguments or sys.argv[1:])[0])
+    if arguments is None:
+        threading.Thread(target=_end_with_the_service, daemon=True).start()
     try:
         run(json.loads(path.read_text()), path.with_name("result.json"))
     except BgadError as error:
@@ -34,6 +38,13 @@ def main(arguments: Sequence[str] | None = None) -> int:
         print(f"teaching needs {error.name}: pip install 'bgad[train]' where the service runs", file=sys.stderr)  # noqa: T201
         return 2
     return 0
+
+
+def _end_with_the_service() -> None:
+    """It holds the other end of the pipe, and sends nothing."""
+    while os.read(0, 1):
+        pass
+    os._exit(1)
 
 
 def run(task: dict[str, Any], result: Path) -> None:
@@ -48,10 +59,13 @@ def run(task: dict[str, Any], result: Path) -> None:
         Lesson(Path(row["path"]), int(row["verdict"] == "bad"), Path(row["mask"]) if row["mask"] else None, row["name"])
         for row in task["learn"]
     ]
-    update(task["model"], new, task["out"], overwrite=True)
+    data = Path(task["data"])
+    data = data / modelfile.read(Path(task["model"])).data["data"]["name"]
+    update(task["model"], new, task["out"], data=data if data.is_dir() else None, overwrite=True)
     console.listen(None)
     tell(LEARNING, "comparing")
-    compared = compare(Path(task["model"]), Path(task["out"]), task["compare"], {row["image"] for row in task["learn"]})
+    learnt = {row["image"] for row in task["learn"]}
+    compared = compare(Path(task["model"]), Path(task["out"]), task["compare"], learnt, data if data.is_dir() else None)
     result.write_text(json.dumps(compared))
     tell(1.0, "done")
 
@@ -65,10 +79,12 @@ def _share(name: str, done: float) -> float:
     return start + (end - start) * done
 
 
-def compare(old: Path, new: Path, reviewed: Sequence[dict[str, Any]], learnt: set[int]) -> dict[str, Any]:
+def compare(
+    old: Path, new: Path, reviewed: Sequence[dict[str, Any]], learnt: set[int], data: Path | None = None
+) -> dict[str, Any]:
     """Both versions on the images that neither has learnt from, and on everything that was reviewed."""
     before, after = loading.load(old, engine="onnx"), loading.load(new, engine="onnx")
-    validation = _validation(after)
+    validation = _validation(after, data)
     return {
         "validation": _side_by_side(before, after, [(s.name, s.path, s.label, {}) for s in validation]),
         "reviews": _side_by_side(
@@ -87,12 +103,16 @@ def compare(old: Path, new: Path, reviewed: Sequence[dict[str, Any]], learnt: se
     }
 
 
-def _validation(model: BaseScorer) -> list[Sample]:
+def _validation(model: BaseScorer, data: Path | None) -> list[Sample]:
     """The test images of the new model's split: those of the old one that were not taught."""
     card = model.card
+    origin = origins.recall(card.data["checksum"])
+    root = data or (origin.root if origin else None)
     try:
-        dataset = resolve.load(card.data["data"]["root"], None)
+        dataset = resolve.load(root, None) if root else None
     except BgadError:
+        dataset = None
+    if dataset is None:
         return []
     tested = {image["name"]: image["sha256"] for image in card.split["images"] if image["role"] == "test"}
     found = [s for s in dataset.samples if s.name in tested and s.box is None]

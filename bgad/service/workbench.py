@@ -3,8 +3,10 @@
 from __future__ import annotations
 
 import io
+import queue
 import threading
 from collections import OrderedDict
+from contextlib import suppress
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
@@ -14,21 +16,22 @@ from PIL import Image
 
 from bgad import console, images, loading, modelfile
 from bgad.calibration import rate_bound, smallest_rate
-from bgad.errors import BgadError, ConfigError, ImageError, ModelError
+from bgad.errors import BgadError, ConfigError, DataError, ImageError, ModelError
 from bgad.scorer import BaseScorer
 from bgad.service import drift
 from bgad.service.files import Files, shown_name
-from bgad.service.scoring import Batcher
+from bgad.service.scoring import Batcher, BusyError, ClosedError
 from bgad.service.store import MissingError, Row, Store
-from bgad.types import FloatArray, Scores
+from bgad.types import BoolArray, FloatArray, Scores
 
+DATA = "data"  # beside the models: their data sets, as after `bgad demo`
 FOLDER = ".workbench"  # beside the models: the store and all files
 SUFFIX = ".bgad"
 MAX_BYTES = 64 * 2**20  # of a picture that is sent
 MAX_PIXELS = 50_000_000
 LOADED = 4  # versions that are kept in memory
 THUMBNAIL = 192  # pixels, the longer side
-BINS = 40  # of a histogram
+THUMBNAILS = 256  # that wait to be drawn; of what comes beyond, they are drawn when they are looked at
 
 
 @dataclass(frozen=True)
@@ -40,23 +43,51 @@ class Scored:
     scores: Scores
 
 
+@dataclass(frozen=True)
+class Drawing:
+    """A thumbnail to be drawn."""
+
+    sha256: str
+    name: str
+    small: FloatArray  # the map, no larger than the thumbnail
+    card: modelfile.Card
+
+
 class Workbench:
     """One folder of models, its store and its files."""
 
-    def __init__(self, models: Path, store: Store, *, max_bytes: int = MAX_BYTES, max_pixels: int = MAX_PIXELS) -> None:
+    def __init__(
+        self,
+        models: Path,
+        store: Store,
+        *,
+        data: Path | None = None,
+        max_bytes: int = MAX_BYTES,
+        max_pixels: int = MAX_PIXELS,
+    ) -> None:
+        """`data` is the folder where the data sets of the models are, by their names, for teaching."""
         self.models, self.store = models, store
+        self.data = data or models / DATA
         self.max_bytes, self.max_pixels = max_bytes, max_pixels
         self.files = Files(models / FOLDER)
         self._open: OrderedDict[int, Batcher] = OrderedDict()
         self._lock = threading.Lock()
+        self._closed = False
+        self._to_draw: queue.Queue[Drawing | None] = queue.Queue(THUMBNAILS)
+        self._painter = threading.Thread(target=self._paint, name="thumbnails", daemon=True)
+        self._painter.start()
         self.find_models()
 
     def close(self) -> None:
         """Finish what waits."""
         with self._lock:
-            for batcher in self._open.values():
-                batcher.close()
+            self._closed = True
+            batchers = list(self._open.values())
             self._open.clear()
+        for batcher in batchers:
+            batcher.close()
+        self._to_draw.put(None)
+        self._painter.join()
 
     # --- models
 
@@ -70,8 +101,16 @@ class Workbench:
                 continue
             name = folder.name.removesuffix(SUFFIX)
             known = self.store.versions(name)
-            state = "candidate" if any(v["state"] == "released" for v in known) else "released"
-            self.store.add_version(name, card.data["checksum"], folder.name, state=state)
+            for old in known:
+                if old["folder"] == folder.name and old["checksum"] != card.data["checksum"]:
+                    if old["state"] != "discarded":
+                        console.warn(f"{folder.name} is another model than before, which is gone")
+                    self.store.lose(old["id"])
+            released = any(v["state"] == "released" for v in self.store.versions(name))
+            state = "candidate" if released else "released"
+            row = self.store.add_version(name, card.data["checksum"], folder.name, state=state)
+            if row["state"] == "discarded" and not released:  # it was gone and is back
+                self.store.restore(row["id"])
 
     def names(self) -> list[str]:
         """Of the models that have a released version."""
@@ -80,6 +119,8 @@ class Workbench:
     def batcher(self, version: Row) -> Batcher:
         """The version, ready to score."""
         with self._lock:
+            if self._closed:
+                raise BusyError("the service is being stopped")
             if version["id"] not in self._open:
                 scorer = self._load(version)
                 while len(self._open) >= LOADED:
@@ -88,6 +129,15 @@ class Workbench:
                 self._open[version["id"]] = Batcher(scorer)
             self._open.move_to_end(version["id"])
             return self._open[version["id"]]
+
+    def _score(self, version: Row, path: Path, *, patient: bool) -> tuple[Scores, BaseScorer]:
+        """By the version, opened again where it was put away in between."""
+        while True:
+            batcher = self.batcher(version)
+            try:
+                return batcher.score(path, patient=patient), batcher.scorer
+            except ClosedError:
+                continue
 
     def _load(self, version: Row) -> BaseScorer:
         folder = self.models / version["folder"]
@@ -111,12 +161,13 @@ class Workbench:
         that nothing is missing from the page."""
         self.batcher(version)
         self.store.release(version["id"], who)
-        for row in self.store.reviewed():
-            self._score_again(row["image"], version)
-
-    def _score_again(self, number: int, version: Row) -> None:
-        scores, _ = self.again(number, version)
-        self._keep(number, version, scores)
+        for row in self.store.reviewed(version["name"]):
+            try:
+                scores, _ = self.again(row["image"], version)
+            except (DataError, ImageError) as error:
+                console.warn(f"image {row['image']} is not scored again: {error}")
+                continue
+            self.store.add_score(row["image"], version["id"], scores)
 
     def before(self, name: str) -> Row:
         """The version that was released before the one that is."""
@@ -155,24 +206,17 @@ class Workbench:
         """Score a picture that was sent and keep both."""
         self._check(content)
         version = self.store.released(name)
-        batcher = self.batcher(version)
+        self.batcher(version)
         sha256 = self.files.put("pictures", content)
-        scores = batcher.score(self.files.path("pictures", sha256), patient=patient)
+        try:
+            scores, scorer = self._score(version, self.files.path("pictures", sha256), patient=patient)
+        except ImageError as error:
+            self.files.drop("pictures", sha256)  # whoever sends the same hears the same
+            raise ImageError(str(error).replace(str(self.files.place("pictures", sha256)), "picture")) from error
         height, width = scores.map.shape
-        image = self.store.add_image(sha256, shown_name(given_name), width, height)
-        self._keep(image, version, scores)
-        self._draw_thumbnail(sha256, version["id"], scores, batcher.scorer)
+        image = self.store.add_scored(sha256, shown_name(given_name), width, height, version["id"], scores)
+        self._draw_later(sha256, version["id"], scores, scorer)
         return Scored(image, version, scores)
-
-    def _keep(self, image: int, version: Row, scores: Scores) -> None:
-        self.store.add_score(
-            image,
-            version["id"],
-            score=scores.score,
-            p_value=scores.p_value,
-            threshold=scores.threshold,
-            is_anomaly=scores.is_anomaly,
-        )
 
     def _check(self, content: bytes) -> None:
         """That the bytes are a picture, before they are kept: its kind and its size, without decoding it."""
@@ -199,8 +243,7 @@ class Workbench:
 
     def again(self, number: int, version: Row) -> tuple[Scores, BaseScorer]:
         """What a version says of an image that was sent before."""
-        batcher = self.batcher(version)
-        return batcher.score(self.picture(number), patient=True), batcher.scorer
+        return self._score(version, self.picture(number), patient=True)
 
     def overlay(self, number: int, version: Row, *, longest: int = 0) -> bytes:
         """A PNG of the image with its map as heat."""
@@ -222,17 +265,31 @@ class Workbench:
         name = f"{sha256}.{version['id']}"
         if not self.files.has("thumbnails", name):
             scores, scorer = self.again(number, version)
-            self._draw_thumbnail(sha256, version["id"], scores, scorer)
+            self._draw(_drawing(sha256, version["id"], scores, scorer))
         return self.files.path("thumbnails", name).read_bytes()
 
-    def _draw_thumbnail(self, sha256: str, version: int, scores: Scores, scorer: BaseScorer) -> None:
-        name = f"{sha256}.{version}"
-        if self.files.has("thumbnails", name):
+    def _draw_later(self, sha256: str, version: int, scores: Scores, scorer: BaseScorer) -> None:
+        """Beside the requests, so that none waits for it; in vain where too many wait already."""
+        if not self.files.has("thumbnails", f"{sha256}.{version}"):
+            with suppress(queue.Full):
+                self._to_draw.put_nowait(_drawing(sha256, version, scores, scorer))
+
+    def _paint(self) -> None:
+        while (drawing := self._to_draw.get()) is not None:
+            try:
+                self._draw(drawing)
+            except (BgadError, OSError) as error:  # it is drawn when it is looked at, and then the error is heard
+                console.warn(f"no thumbnail of {drawing.name[:12]}: {error}")
+
+    def _draw(self, drawing: Drawing) -> None:
+        if self.files.has("thumbnails", drawing.name):
             return
         buffer = io.BytesIO()
-        drawn = _heat(self.files.path("pictures", sha256), scores, scorer, THUMBNAIL)
+        picture = images.fit(images.read(self.files.path("pictures", drawing.sha256), bits=drawing.card.bits),
+                             drawing.small.shape)  # fmt: skip
+        drawn = images.overlay(picture, drawing.small, drawing.card.map_boundary, drawing.card.map_centre)
         Image.fromarray(drawn).save(buffer, "JPEG", quality=80)
-        self.files.put_as("thumbnails", name, buffer.getvalue())
+        self.files.put_as("thumbnails", drawing.name, buffer.getvalue())
 
     # --- reviews
 
@@ -254,14 +311,22 @@ class Workbench:
                 continue
             if len(content) > self.max_bytes:
                 raise ImageError(f"the {kind} is larger than {self.max_bytes} bytes")
-            images.check_bytes(content, max_pixels=self.max_pixels)
-            marked = images.mask_from_png(content)
+            marked = self._marked(kind, content)
             if marked.shape != (image["height"], image["width"]):
                 size = f"{marked.shape[1]}x{marked.shape[0]}"
                 raise ImageError(f"the {kind} is {size}, the image {image['width']}x{image['height']}: make them equal")
             if marked.any():
                 kept[kind] = self.files.put("masks", content)
         return self.store.add_review(number, verdict, who, note, kept.get("mask"), kept.get("ignore"))
+
+    def _marked(self, kind: str, content: bytes) -> BoolArray:
+        try:
+            images.check_bytes(content, max_pixels=self.max_pixels)
+            return images.mask_from_png(content)
+        except ImageError as error:
+            raise ImageError(str(error).replace("picture", f"the {kind}", 1)) from error
+        except Exception as error:  # a decoder may throw anything
+            raise ImageError(f"the {kind} is not a PNG that can be read") from error
 
     # --- what the page shows
 
@@ -307,6 +372,11 @@ class Workbench:
             "patience": found.patience,
             "promise": found.promise(),
         }
+
+
+def _drawing(sha256: str, version: int, scores: Scores, scorer: BaseScorer) -> Drawing:
+    small = images.resize_map(scores.map, _fitted(scores.map.shape, THUMBNAIL))
+    return Drawing(sha256, f"{sha256}.{version}", small, scorer.card)
 
 
 def _fitted(shape: tuple[int, ...], longest: int) -> tuple[int, int]:
