@@ -111,7 +111,7 @@ def test_features_on_disk_make_the_same_model(data_set: Path, model: Path, tmp_p
 
         def watched(self: Trainer) -> None:
             kept.extend(isinstance(level, np.memmap) for level in self.normals.levels)
-            assert (tmp_path / "plate.bgad.work/normals/level0.npy").stat().st_size > 19 * 256 * 24 * 2
+            assert (tmp_path / "plate.bgad.work/normals/level0.npy").stat().st_size > 19 * 64 * 24 * 2
             run(self)
 
         patch.setattr(Trainer, "run", watched)
@@ -208,8 +208,8 @@ def test_anomalies_without_masks_are_pushed_where_they_are_least_likely(
     assert trained.card.data["data"]["known"] == 5
     (group,) = seen[0].anomalies
     assert group.marked == [False] * 5
-    # 5 % of 256, 64 and 16; the image level, which the last stride is for, chooses its own
-    assert [{len(cells) for cells in level} for level in group.cells] == [{13}, {3}, {1}, {4}]
+    # 5 % of 64, 64 and 16; the image level, which the last stride is for, chooses its own
+    assert [{len(cells) for cells in level} for level in group.cells] == [{3}, {3}, {1}, {4}]
 
 
 def test_masks_decide_what_is_pushed_and_where_the_image_level_looks(
@@ -235,7 +235,7 @@ def test_masks_decide_what_is_pushed_and_where_the_image_level_looks(
     assert 4 <= len(marked) < 7
     real, made = seen[0].anomalies
     assert (real.pseudo, real.marked, made.pseudo) == (False, [True] * len(marked), True)
-    for cells, grid in zip(real.cells, [(16, 16), (8, 8), (4, 4), (2, 2)], strict=True):
+    for cells, grid in zip(real.cells, [(8, 8), (8, 8), (4, 4), (2, 2)], strict=True):
         for found, path in zip(cells, marked, strict=True):
             assert found.tolist() == material.cells([images.read_mask(path)], grid)[0].tolist()
     assert len(fits) == 2 + 2 * 5  # strides 16 and 32: of all, then without each fold

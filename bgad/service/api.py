@@ -5,18 +5,20 @@ from __future__ import annotations
 import asyncio
 import base64
 import binascii
-import json
 from collections.abc import AsyncIterator, Callable
 from typing import Annotated, Any, Literal
+from urllib.parse import quote
 
 from anyio import to_thread
 from fastapi import APIRouter, Depends, Query, Request, Response
 from fastapi.responses import FileResponse, StreamingResponse
 from starlette.datastructures import UploadFile
 
-from bgad.errors import BgadError, ConfigError, ImageError
+from bgad import console
+from bgad.errors import BgadError, ConfigError, ImageError, ModelError
 from bgad.service import schemas
 from bgad.service.auth import Caller
+from bgad.service.files import shown_name
 from bgad.service.jobs import Jobs
 from bgad.service.store import MissingError, Row, Wanted
 from bgad.service.workbench import Scored, Workbench, version_named
@@ -59,10 +61,13 @@ PROBLEMS: dict[int | str, dict[str, Any]] = {
         401: "a token is needed",
         403: "the role of the token is not enough",
         404: "not there",
+        405: "there, but not with this method",
         410: "its file is not there any more",
+        411: "a form must say how long it is",
         413: "too large",
         421: "another host",
         422: "something in it is wrong",
+        500: "a model is damaged",
         503: "too many requests wait: try again after Retry-After seconds",
         507: "the disk is full",
     }.items()
@@ -70,10 +75,15 @@ PROBLEMS: dict[int | str, dict[str, Any]] = {
 
 Number = Annotated[int, Query(ge=1, le=2**31 - 1)]
 OfModel = Annotated[str, Query(max_length=200)]
+Seconds = Annotated[float, Query(ge=0, allow_inf_nan=False)]
 
 
 class ForbiddenError(BgadError):
     """The caller's role is not enough."""
+
+
+class NoLengthError(BgadError):
+    """A form that does not say how long it is."""
 
 
 class TooLargeError(BgadError):
@@ -125,7 +135,13 @@ def me(caller: MayScore) -> schemas.Me:
 @router.get("/models")
 def models(workbench: Bench, _: MayScore) -> list[schemas.Model]:
     """The models that score."""
-    return [_model(workbench, name) for name in workbench.names()]
+    found = []
+    for name in workbench.names():
+        try:
+            found.append(_model(workbench, name))
+        except ModelError as error:  # one that is damaged does not hide the others
+            console.warn(f"{name} is left out: {error}")
+    return found
 
 
 @router.get("/models/{name}")
@@ -148,7 +164,7 @@ def set_threshold(name: str, new: schemas.NewRate, workbench: Bench, caller: May
 
 
 @router.get("/models/{name}/drift")
-def drift(name: str, workbench: Bench, _: MayReview, since: Annotated[float, Query(ge=0)] = 0.0) -> schemas.DriftView:
+def drift(name: str, workbench: Bench, _: MayReview, since: Seconds = 0.0) -> schemas.DriftView:
     """The scores over time, and whether the parts have changed."""
     return schemas.DriftView(**workbench.drift(name, since))
 
@@ -156,14 +172,14 @@ def drift(name: str, workbench: Bench, _: MayReview, since: Annotated[float, Que
 @router.post("/models/{name}/versions/{number}/release")
 def release(name: str, number: int, workbench: Bench, caller: MayAll) -> schemas.Model:
     """Let a version score from now on; also the way back to an earlier one."""
-    workbench.release(version_named(workbench, name, number), caller.name)
+    workbench.release(version_named(workbench, name, _id(number)), caller.name)
     return _model(workbench, name)
 
 
 @router.post("/models/{name}/versions/{number}/discard")
 def discard(name: str, number: int, workbench: Bench, caller: MayAll) -> schemas.Model:
     """Give up a version that is not released."""
-    workbench.store.discard(version_named(workbench, name, number)["id"], caller.name)
+    workbench.store.discard(version_named(workbench, name, _id(number))["id"], caller.name)
     return _model(workbench, name)
 
 
@@ -204,8 +220,10 @@ async def score(
 ) -> schemas.Score:
     """Score one picture: the body itself, or the field `file` of a form."""
     content, given = await _picture(request, workbench)
-    found = await to_thread.run_sync(lambda: workbench.score(name, content, given or filename))
-    return _score(found, given or filename, workbench)
+    shown = shown_name(given or filename)
+    limiter = request.app.state.scoring
+    found = await to_thread.run_sync(lambda: workbench.score(name, content, shown), limiter=limiter)
+    return _score(found, shown)
 
 
 @router.post("/models/{name}/batches", openapi_extra=SEVERAL)
@@ -215,23 +233,25 @@ async def batch(name: str, request: Request, workbench: Bench, _: MayScore) -> s
     files = [file async for file in _files(request, workbench, "files")]
 
     def one(content: bytes, given: str) -> schemas.Score | schemas.Failure:
+        shown = shown_name(given)
         try:
-            return _score(workbench.score(name, content, given, patient=True), given, workbench)
+            return _score(workbench.score(name, content, shown, patient=True), shown)
         except ImageError as error:
-            return schemas.Failure(name=given, error=str(error))
+            return schemas.Failure(name=shown, error=str(error))
 
-    results = await asyncio.gather(*(to_thread.run_sync(one, content, given) for content, given in files))
+    limiter = request.app.state.batches
+    results = await asyncio.gather(*(to_thread.run_sync(one, *file, limiter=limiter) for file in files))
     return schemas.Batch(results=results)
 
 
 async def _picture(request: Request, workbench: Workbench) -> tuple[bytes, str]:
     if not request.headers.get("content-type", "").startswith("multipart/form-data"):
-        content = b""
+        content = bytearray()
         async for chunk in request.stream():
             content += chunk
             if len(content) > workbench.max_bytes:
                 raise TooLargeError(f"a picture may have {workbench.max_bytes} bytes: send a smaller one")
-        return content, ""
+        return bytes(content), ""
     files = [file async for file in _files(request, workbench, "file")]
     if len(files) != 1:
         raise ConfigError("the form must have one field `file` with the picture; for several, use batches")
@@ -239,9 +259,11 @@ async def _picture(request: Request, workbench: Workbench) -> tuple[bytes, str]:
 
 
 async def _files(request: Request, workbench: Workbench, field: str) -> AsyncIterator[tuple[bytes, str]]:
-    length = int(request.headers.get("content-length") or 0)
-    if length > MAX_BATCH * workbench.max_bytes:
-        raise TooLargeError("the form is too large: send fewer pictures at a time")
+    length = request.headers.get("content-length", "")
+    if not length.isdecimal():
+        raise NoLengthError("a form must say how long it is: send it with Content-Length")
+    if int(length) > (MAX_BATCH if field == "files" else 2) * workbench.max_bytes:
+        raise TooLargeError("the form is too large: send fewer or smaller pictures at a time")
     async with request.form(max_files=MAX_BATCH, max_fields=MAX_BATCH) as form:
         found = [value for value in form.getlist(field) if isinstance(value, UploadFile)]
         if not found:
@@ -252,10 +274,10 @@ async def _files(request: Request, workbench: Workbench, field: str) -> AsyncIte
             yield await file.read(), file.filename or ""
 
 
-def _score(found: Scored, given: str, workbench: Workbench) -> schemas.Score:
+def _score(found: Scored, given: str) -> schemas.Score:
     scores, version = found.scores, found.version
     base = f"/v1/images/{found.image}"
-    of = f"?model={version['name']}&version={version['id']}"
+    of = f"?model={quote(version['name'], safe='')}&version={version['id']}"
     return schemas.Score(
         image=found.image,
         name=given,
@@ -283,8 +305,8 @@ def images(
     order: Literal["uncertain", "anomalous", "newest"] = "uncertain",
     decision: Literal["", "normal", "anomalous"] = "",
     review: Literal["", "none", "any", "good", "bad", "unsure"] = "",
-    since: Annotated[float, Query(ge=0)] = 0.0,
-    until: Annotated[float, Query(ge=0)] = 0.0,
+    since: Seconds = 0.0,
+    until: Seconds = 0.0,
     limit: Annotated[int, Query(ge=1, le=200)] = 50,
     offset: Annotated[int, Query(ge=0, le=10_000_000)] = 0,
 ) -> schemas.ImageList:
@@ -292,7 +314,8 @@ def images(
     anomalous = None if not decision else decision == "anomalous"
     wanted = Wanted(model, order, anomalous, review, since, until, limit, offset)
     rows, total = workbench.store.listed(wanted)
-    listed = [schemas.Listed(**row, thumbnail=f"/v1/images/{row['id']}/thumbnail.jpg?model={model}") for row in rows]
+    of = f"thumbnail.jpg?model={quote(model, safe='')}"
+    listed = [schemas.Listed(**row, thumbnail=f"/v1/images/{row['id']}/{of}") for row in rows]
     return schemas.ImageList(images=listed, total=total)
 
 
@@ -363,7 +386,8 @@ def _review(row: Row) -> schemas.Review:
     links = {
         kind: f"/v1/reviews/{row['id']}/{kind}.png" if row[kind] is not None else None for kind in ("mask", "ignore")
     }
-    return schemas.Review(**{key: row[key] for key in ("id", "image", "verdict", "note", "who", "created")}, **links)
+    kept: Row = {key: row[key] for key in ("id", "image", "verdict", "note", "who", "created")}
+    return schemas.Review(**kept | links)
 
 
 def _decoded(kind: str, text: str | None) -> bytes | None:
@@ -442,8 +466,3 @@ def _id(number: int) -> int:
     if not 0 < number < 2**31:
         raise MissingError(f"there is nothing with the number {number}")
     return number
-
-
-def as_event(row: Row) -> str:
-    """A line of server-sent events."""
-    return f"data: {json.dumps(row)}\n\n"

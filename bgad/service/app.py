@@ -8,17 +8,20 @@ from collections.abc import AsyncIterator, Awaitable, Callable
 from contextlib import asynccontextmanager
 from pathlib import Path
 
-from fastapi import FastAPI, Request, Response
+import sqlalchemy as sa
+from anyio import CapacityLimiter, to_thread
+from fastapi import FastAPI, HTTPException, Request, Response
 from fastapi.exceptions import RequestValidationError
 from fastapi.responses import FileResponse, JSONResponse
 from fastapi.staticfiles import StaticFiles
 from prometheus_client import CollectorRegistry, Counter, Gauge, Histogram, generate_latest
+from starlette.types import ASGIApp, Message, Receive, Scope, Send
 
 from bgad import __version__
 from bgad.errors import BgadError, ConfigError, DataError, ImageError, OutputError
 from bgad.service import api, auth
 from bgad.service.jobs import Jobs
-from bgad.service.scoring import BusyError
+from bgad.service.scoring import BATCH, WAITING, BusyError
 from bgad.service.store import MissingError
 from bgad.service.workbench import Workbench
 
@@ -33,6 +36,9 @@ HEADERS = {
 }
 OPEN = ("/", "/healthz", "/readyz", "/static")  # without a token: the page itself, which then asks for one
 SAFE = ("GET", "HEAD", "OPTIONS")
+METHODS = (*SAFE, "POST", "PUT", "DELETE", "PATCH")
+ROOM = 2**20  # bytes of a request beside its pictures
+GONE = (sa.exc.OperationalError, sa.exc.InterfaceError, sa.exc.TimeoutError)  # of a store
 LOCAL_NAMES = ("localhost", "127.0.0.1", "::1")
 
 Next = Callable[[Request], Awaitable[Response]]
@@ -62,11 +68,13 @@ def create(
     needs one."""
 
     @asynccontextmanager
-    async def living(_: FastAPI) -> AsyncIterator[None]:
+    async def living(app: FastAPI) -> AsyncIterator[None]:
+        # More threads than places, so that who finds none hears it at once; batches wait for each other instead.
+        app.state.scoring, app.state.batches = CapacityLimiter(2 * WAITING), CapacityLimiter(BATCH)
         jobs.start()
         yield
-        jobs.stop()
-        workbench.close()
+        await to_thread.run_sync(jobs.stop)
+        await to_thread.run_sync(workbench.close)
 
     app = FastAPI(
         title="bgad",
@@ -80,25 +88,33 @@ def create(
     meters = Meters(workbench)
     app.state.workbench, app.state.jobs, app.state.meters = workbench, jobs, meters
 
+    app.add_middleware(Bounded, workbench.max_bytes)
+
     @app.middleware("http")
     async def guard(request: Request, go_on: Next) -> Response:
         began = time.perf_counter()
-        response = refused(request, hosts) or identified(request, workbench, tokens) or await go_on(request)
+        try:
+            response = refused(request, hosts) or await identified(request, workbench, tokens) or await go_on(request)
+        except GONE as error:  # of the tokens; the API's own are answered further inside
+            response = _no_store(request, error)
         for key, value in HEADERS.items():
             response.headers.setdefault(key, value)
         found = request.scope.get("route")
         route = getattr(found, "path", "other")
-        meters.requests.labels(request.method, route, str(response.status_code)).inc()
+        method = request.method if request.method in METHODS else "other"
+        meters.requests.labels(method, route, str(response.status_code)).inc()
         meters.seconds.labels(route).observe(time.perf_counter() - began)
         return response
 
     for kind, status in STATUS.items():
         app.add_exception_handler(kind, _answer(status))
     app.add_exception_handler(RequestValidationError, _not_valid)
+    for gone in GONE:
+        app.add_exception_handler(gone, _no_store)
     app.include_router(api.router)
 
     @app.get("/healthz", include_in_schema=False)
-    def healthz() -> dict[str, str]:
+    async def healthz() -> dict[str, str]:
         return {"status": "alive"}
 
     @app.get("/readyz", include_in_schema=False)
@@ -124,6 +140,8 @@ def refused(request: Request, hosts: tuple[str, ...]) -> Response | None:
     host = re.sub(r":\d+$", "", request.headers.get("host", "")).strip("[]").lower()
     if hosts and host not in hosts:
         return _problem(421, f"{host[:100]!r} is not a name of this service: use {hosts[0]}")
+    if "\0" in request.url.path or "%00" in request.url.query:
+        return _problem(400, "there is a NUL character in the address")
     if request.method in SAFE:
         return None
     origin = request.headers.get("origin")
@@ -134,13 +152,14 @@ def refused(request: Request, hosts: tuple[str, ...]) -> Response | None:
     return None
 
 
-def identified(request: Request, workbench: Workbench, tokens: bool) -> Response | None:
+async def identified(request: Request, workbench: Workbench, tokens: bool) -> Response | None:
     """Put the caller into the request; an answer where there is none."""
     path = request.url.path
-    found = auth.caller(workbench.store, request.headers.get("authorization"), needed=tokens)
-    if found is None and not any(path == free or path.startswith(f"{free}/") for free in OPEN if free != "/"):
-        if path == "/":
-            return None
+    if path in OPEN or path.startswith("/static/"):
+        return None
+    header = request.headers.get("authorization")
+    found = await to_thread.run_sync(lambda: auth.caller(workbench.store, header, needed=tokens))
+    if found is None:
         answer = _problem(401, "a token is needed: send Authorization: Bearer TOKEN (bgad token makes one)")
         answer.headers["WWW-Authenticate"] = "Bearer"
         return answer
@@ -162,6 +181,10 @@ def _answer(status: int) -> Callable[[Request, Exception], JSONResponse]:
     return handler
 
 
+def _no_store(request: Request, _: Exception) -> JSONResponse:
+    return _answer(503)(request, BusyError("the store does not answer: try again later"))
+
+
 def _not_valid(_: Request, error: Exception) -> JSONResponse:
     """One line instead of a list of structures."""
     assert isinstance(error, RequestValidationError)  # noqa: S101 - registered for this one alone
@@ -170,11 +193,37 @@ def _not_valid(_: Request, error: Exception) -> JSONResponse:
     return _problem(422, f"{where}: {first['msg']}")
 
 
+class Bounded:
+    """Takes no more bytes of a request than its pictures may have, whether or not it says how many come."""
+
+    def __init__(self, app: ASGIApp, max_bytes: int) -> None:
+        self.app, self.max_bytes = app, max_bytes
+
+    async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
+        """Pass on, counting."""
+        if scope["type"] != "http":
+            await self.app(scope, receive, send)
+            return
+        pictures = api.MAX_BATCH if scope["path"].endswith("/batches") else 3  # a review may have two, in base64
+        limit, seen = pictures * self.max_bytes + ROOM, 0
+
+        async def counted() -> Message:
+            nonlocal seen
+            message = await receive()
+            seen += len(message.get("body", b""))
+            if seen > limit:
+                raise HTTPException(413, f"a request may have {limit} bytes here: send less at a time")
+            return message
+
+        await self.app(scope, counted, send)
+
+
 STATUS: dict[type[Exception], int] = {
     BusyError: 503,
     MissingError: 404,
     api.ForbiddenError: 403,
     api.TooLargeError: 413,
+    api.NoLengthError: 411,
     ImageError: 422,
     ConfigError: 422,
     DataError: 410,

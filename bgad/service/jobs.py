@@ -183,7 +183,14 @@ class Jobs:
                 lines.put(line)
             lines.put(None)
 
-        threading.Thread(target=listen, daemon=True).start()
+        listener = threading.Thread(target=listen, daemon=True)
+        listener.start()
+        try:
+            return self._watch(number, process, lines)
+        finally:
+            listener.join(GRACE)
+
+    def _watch(self, number: int, process: subprocess.Popen[str], lines: queue.Queue[str | None]) -> str:
         began = time.monotonic()
         while True:
             try:

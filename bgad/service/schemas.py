@@ -2,10 +2,19 @@
 
 from __future__ import annotations
 
-from typing import Literal
+from typing import Annotated, Literal
 
-from pydantic import BaseModel, ConfigDict, Field
+from pydantic import AfterValidator, BaseModel, ConfigDict, Field
 
+
+def _storable(text: str) -> str:
+    """Not all that JSON can say is text: half of a pair of characters, or a NUL, which no database takes."""
+    if "\0" in text or any("\ud800" <= letter <= "\udfff" for letter in text):
+        raise ValueError("there is a character in it that is none")
+    return text
+
+
+Text = Annotated[str, AfterValidator(_storable)]
 Verdict = Literal["good", "bad", "unsure"]
 
 
@@ -111,7 +120,7 @@ class NewReview(BaseModel):
     model_config = ConfigDict(extra="forbid")
 
     verdict: Verdict
-    note: str = Field("", max_length=2000)
+    note: Text = Field("", max_length=2000)
     mask: str | None = Field(None, max_length=90_000_000)
     ignore: str | None = Field(None, max_length=90_000_000)
 
@@ -211,7 +220,7 @@ class NewJob(BaseModel):
 
     model_config = ConfigDict(extra="forbid")
 
-    model: str = Field(max_length=200)
+    model: Text = Field(max_length=200)
     images: list[int] | None = Field(None, max_length=100_000)
 
 

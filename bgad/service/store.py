@@ -63,9 +63,11 @@ class Store:
                 config.attributes["connection"] = connection
                 alembic.command.upgrade(config, "head")
         except sa.exc.OperationalError as error:
+            self.close()
             reason = str(error.orig).strip().splitlines()[0]
             raise ConfigError(f"cannot open the store {self.engine.url.render_as_string()}: {reason}") from error
         except alembic.util.CommandError as error:
+            self.close()
             raise ConfigError(
                 f"the store {self.engine.url.render_as_string()} was made by a newer bgad ({error}): update bgad"
             ) from error
@@ -212,7 +214,7 @@ class Store:
         """The images that were scored by the released version of a model, and how many there are in all."""
         version = self.released(wanted.name)["id"]
         last = sa.select(reviews).where(reviews.c.last).subquery()
-        columns = [
+        columns: list[Any] = [
             images,
             *(scores.c[key] for key in ("score", "p_value", "threshold", "is_anomaly", "created")),
             last.c.verdict,
@@ -286,8 +288,7 @@ class Store:
                 raise MissingError(f"there is no image {image}")
             connection.execute(reviews.update().where(reviews.c.image == image).values(last=False))
             values = {"image": image, "verdict": verdict, "who": who, "note": note, "mask": mask, "ignore": ignore}
-            done = connection.execute(reviews.insert().values(**values, created=self.clock(), last=True))
-            number = done.inserted_primary_key[0]
+            number = _new(connection, reviews, values | {"created": self.clock(), "last": True})
             self._log(connection, who, "review", "", f"image {image}: {verdict}")
             return dict(connection.execute(sa.select(reviews).where(reviews.c.id == number)).mappings().one())
 
@@ -310,7 +311,7 @@ class Store:
         with self.engine.begin() as connection:
             values = {"kind": kind, "name": version["name"], "version": version["id"], "images": list(chosen)}
             values |= {"state": "queued", "progress": 0.0, "message": "", "who": who, "created": self.clock()}
-            number = connection.execute(jobs.insert().values(**values)).inserted_primary_key[0]
+            number = _new(connection, jobs, values)
             self._log(connection, who, f"{kind} job", version["name"], f"job {number}, {len(chosen)} images")
         return self.job(number)
 
@@ -382,6 +383,13 @@ class Store:
         if not found:
             raise MissingError(f"there is no {what}")
         return found[0]
+
+
+def _new(connection: sa.Connection, table: sa.Table, values: Row) -> int:
+    """Insert a row; its number."""
+    key = connection.execute(table.insert().values(**values)).inserted_primary_key
+    assert key is not None  # noqa: S101 - every table here has one
+    return int(key[0])
 
 
 def _alone(connection: sa.Connection, table: sa.Table) -> None:

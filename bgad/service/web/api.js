@@ -136,6 +136,15 @@ async function blobUrl(url, signal) {
   return URL.createObjectURL(await answer.blob());
 }
 
+/** Save a file of the API under a name. */
+export async function download(url, name) {
+  const link = document.createElement("a");
+  link.href = await blobUrl(url);
+  link.download = name;
+  link.click();
+  setTimeout(() => URL.revokeObjectURL(link.href), 10000);
+}
+
 /** A picture as a bitmap, and the headers that came with it. */
 export async function bitmap(url, signal) {
   const answer = await request(url, { signal });

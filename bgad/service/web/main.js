@@ -97,7 +97,10 @@ async function start() {
     forgetToken();
     location.reload();
   });
-  by("files").disabled = false;
+  document.querySelector(".skip").addEventListener("click", (event) => {
+    event.preventDefault(); // the address is the view's
+    by("main").focus();
+  });
   state.me = await get("me");
   await loadModels();
   showTop();

@@ -1,0 +1,46 @@
+// History: who did what and when.
+
+import { get } from "./api.js";
+import { el, fail, plural, select, time } from "./dom.js";
+import { state } from "./state.js";
+
+const shown = { model: "", limit: "200" };
+
+export async function showHistory(main, signal) {
+  const body = el("tbody");
+  const count = el("span", { class: "dim", "aria-live": "polite" });
+  const words = el("input", { type: "search", placeholder: "review, release, a name …", oninput: () => draw() });
+  let events = [];
+
+  function draw() {
+    const wanted = words.value.trim().toLowerCase();
+    const fits = events.filter((event) => Object.values(event).join(" ").toLowerCase().includes(wanted));
+    body.replaceChildren(...fits.map(line));
+    count.textContent = plural(fits.length, "entry", "entries");
+  }
+
+  async function load() {
+    events = await get("history", shown, { signal });
+    draw();
+  }
+
+  const set = (key) => (value) => {
+    shown[key] = value;
+    load().catch(fail);
+  };
+  main.append(el("div", { class: "page" },
+    el("h1", {}, "History"),
+    el("div", { class: "toolbar" },
+      select("About", [["", "everything"], ...state.models.map((model) => [model.name, `the model ${model.name}`])], shown.model, set("model")),
+      select("Newest", [["200", "200"], ["1000", "1000"]], shown.limit, set("limit")),
+      el("label", { class: "field" }, "Find ", words), count),
+    el("div", { class: "scroll" },
+      el("table", {}, el("thead", {}, el("tr", {}, ["When", "Who", "What", "Model", "Details"].map((text) => el("th", { scope: "col" }, text)))), body))));
+  await load();
+}
+
+function line(event) {
+  const image = /^image (\d+):/.exec(event.detail);
+  const detail = image ? el("a", { href: `#/image/${image[1]}` }, event.detail) : event.detail;
+  return el("tr", {}, [time(event.created), event.who, event.what, event.name, detail].map((part) => el("td", {}, part)));
+}

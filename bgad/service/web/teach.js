@@ -1,0 +1,223 @@
+// Teach: choose reviewed images, follow the job, compare the new version with the old one, release it or not.
+
+import { follow, get, send, show, thumbnail } from "./api.js";
+import { comparison } from "./compare.js";
+import { badge, button, el, fail, guarded, percent, plural, say, time, versionText } from "./dom.js";
+import { loadModels, mayAll, modelRoute, newList, state } from "./state.js";
+
+const PAGE = 200;
+const ENDED = ["done", "failed", "cancelled", "interrupted"];
+const ADMIN = "This needs the role admin";
+
+export async function showTeach(main, signal, given) {
+  const page = new Teach(signal, Number(given) || null);
+  main.append(page.box);
+  await page.start();
+}
+
+class Teach {
+  constructor(signal, job) {
+    this.signal = signal;
+    this.wanted = job;
+    this.followed = new Set();
+    this.jobs = [];
+    this.lessons = el("section", { class: "card", "aria-label": "What to teach" });
+    this.jobList = el("section", { class: "card", "aria-label": "Jobs" });
+    this.compared = el("section", { "aria-label": "Comparison" });
+    this.versions = el("section", { class: "card", "aria-label": "Versions" });
+    this.box = el("div", { class: "page" }, el("h1", {}, "Teach"), this.lessons, this.jobList, this.compared, this.versions);
+  }
+
+  async start() {
+    await loadModels();
+    this.showVersions();
+    await Promise.all([this.loadLessons(), this.loadJobs()]);
+  }
+
+  // --- what to teach
+
+  async loadLessons() {
+    const [good, bad] = await Promise.all(["good", "bad"].map((verdict) => reviewed(verdict, this.signal)));
+    this.rows = [...bad, ...good];
+    this.chosen = new Set(this.rows.map((row) => row.id));
+    if (!this.rows.length) {
+      this.lessons.replaceChildren(el("h2", {}, "What to teach"),
+        el("p", {}, "No picture has been reviewed as good or bad yet. Do that in the queue first."));
+      return;
+    }
+    this.go = button("Teach", guarded(() => this.begin()), { class: "primary", id: "teach" });
+    const all = (value) => () => {
+      for (const box of this.lessons.querySelectorAll("input")) {
+        if (box.checked !== value) box.click();
+      }
+    };
+    this.lessons.replaceChildren(
+      el("h2", {}, "What to teach"),
+      el("p", {}, `${plural(bad.length, "picture")} reviewed as bad, ${good.length} as good. Untick what should not be learnt.`),
+      el("div", { class: "lessons" }, this.rows.map((row) => this.lesson(row))),
+      el("div", { class: "row" }, this.go, button("Tick all", all(true)), button("Tick none", all(false))));
+    this.count();
+  }
+
+  lesson(row) {
+    const picture = el("img", { alt: "", loading: "lazy" });
+    show(picture, thumbnail(row.id, state.model.name, state.model.version.id));
+    const box = el("input", {
+      type: "checkbox", checked: true, "aria-label": `${row.name}, ${row.verdict}`,
+      onchange: () => {
+        if (box.checked) this.chosen.add(row.id);
+        else this.chosen.delete(row.id);
+        this.count();
+      },
+    });
+    return el("label", { class: "lesson", title: row.name }, picture, el("span", {}, box, badge(row.verdict, row.verdict)));
+  }
+
+  count() {
+    this.go.textContent = `Teach ${plural(this.chosen.size, "picture")}`;
+    this.go.disabled = !this.chosen.size || !mayAll();
+    this.go.title = mayAll() ? "" : ADMIN;
+  }
+
+  async begin() {
+    this.go.disabled = true;
+    try {
+      const job = await send("POST", "jobs", { model: state.model.name, images: [...this.chosen] });
+      this.wanted = job.id;
+      say(`Job ${job.id} begins.`);
+      await this.loadJobs();
+    } finally {
+      this.count();
+    }
+  }
+
+  // --- jobs
+
+  async loadJobs() {
+    this.jobs = (await get("jobs", {}, { signal: this.signal })).filter((job) => job.name === state.model.name);
+    this.showJobs();
+    this.showComparison();
+    for (const job of this.jobs) if (!ENDED.includes(job.state)) this.follow(job.id);
+  }
+
+  async follow(number) {
+    if (this.followed.has(number)) return;
+    this.followed.add(number);
+    try {
+      await follow(number, (job) => this.told(job), this.signal);
+    } catch (error) {
+      if (!this.signal.aborted) fail(error);
+    } finally {
+      this.followed.delete(number);
+    }
+  }
+
+  told(job) {
+    const place = this.jobs.findIndex((one) => one.id === job.id);
+    if (place < 0) this.jobs.unshift(job);
+    else this.jobs[place] = job;
+    this.showJobs();
+    if (!ENDED.includes(job.state)) return;
+    say(`Job ${job.id}: ${job.state}.${job.state === "failed" ? ` ${job.message}` : ""}`, job.state === "failed");
+    if (job.state === "done") this.finished().catch(fail);
+  }
+
+  async finished() {
+    await loadModels();
+    this.showVersions();
+    this.showComparison();
+  }
+
+  showJobs() {
+    if (!this.jobs.length) return this.jobList.replaceChildren(el("h2", {}, "Jobs"), el("p", { class: "dim" }, "None yet."));
+    return this.jobList.replaceChildren(el("h2", {}, "Jobs"), el("ul", { class: "plain jobs" }, this.jobs.map((job) => this.jobLine(job))));
+  }
+
+  jobLine(job) {
+    const act = (route) => guarded(async () => {
+      await send("POST", `jobs/${job.id}/${route}`);
+      await this.loadJobs();
+    });
+    const running = !ENDED.includes(job.state);
+    const right = { disabled: !mayAll(), title: mayAll() ? undefined : ADMIN };
+    return el("li", { "data-job": job.id },
+      el("span", {}, `Job ${job.id} `, badge(job.state, job.state)),
+      running
+        ? el("span", { class: "grow" }, el("progress", { max: "1", value: job.progress, "aria-label": `Job ${job.id}` }), ` ${percent(job.progress)} ${job.message}`)
+        : el("span", { class: "grow dim" }, `${plural(job.images.length, "picture")}, ${job.who}, ${time(job.created)}${job.state === "failed" ? `: ${job.message}` : ""}`),
+      running && button("Cancel", act("cancel"), right),
+      ["failed", "cancelled", "interrupted"].includes(job.state) && button("Resume", act("resume"), right),
+      job.state === "done" && button("Compare", () => {
+        this.wanted = job.id;
+        this.showComparison();
+        this.compared.scrollIntoView({ behavior: "smooth" });
+      }));
+  }
+
+  // --- compare and release
+
+  showComparison() {
+    const done = this.jobs.filter((job) => job.state === "done" && job.result);
+    const job = done.find((one) => one.id === this.wanted) ?? done[0];
+    const version = job && state.model.versions.find((one) => one.id === job.made);
+    if (!version) return this.compared.replaceChildren();
+    return this.compared.replaceChildren(el("div", { class: "card" },
+      el("h2", {}, `Job ${job.id}: version ${job.version} and version ${job.made}`),
+      comparison(job),
+      el("div", { class: "row" }, this.actions(version))));
+  }
+
+  showVersions() {
+    const { versions } = state.model;
+    this.versions.replaceChildren(
+      el("h2", {}, "Versions"),
+      el("ul", { class: "plain jobs" }, [...versions].reverse().map((version) =>
+        el("li", { "data-version": version.id },
+          el("span", {}, `${versionText(version)} `, badge(version.state, version.state)),
+          el("span", { class: "grow dim" }, `${time(version.created)}${version.parent ? `, from version ${version.parent}` : ""}`),
+          this.actions(version)))),
+      el("div", { class: "row" },
+        button("Roll back", guarded(() => this.act(modelRoute("/rollback"))), {
+          id: "rollback", disabled: !mayAll() || !versions.some((version) => version.state === "retired"),
+          title: mayAll() ? "Back to the version that was released before" : ADMIN,
+        })));
+  }
+
+  actions(version) {
+    const right = { disabled: !mayAll(), title: mayAll() ? undefined : ADMIN };
+    const route = (what) => guarded(() => this.act(modelRoute(`/versions/${version.id}/${what}`)));
+    if (version.state === "released") return [badge("scores now", "done")];
+    if (version.state === "discarded") return [];
+    return [
+      button("Release", route("release"), { class: "primary", ...right }),
+      version.state === "candidate" && button("Discard", route("discard"), right),
+    ].filter(Boolean);
+  }
+
+  async act(route) {
+    for (const one of this.box.querySelectorAll("button")) one.disabled = true;
+    say("One moment …");
+    try {
+      await send("POST", route);
+    } finally {
+      await loadModels();
+      newList();
+      this.showVersions();
+      this.showJobs();
+      this.showComparison();
+      await this.loadLessons();
+    }
+    say(`${versionText(state.model.version)} of ${state.model.name} scores now.`);
+  }
+}
+
+/** Every image of the model with a verdict. */
+async function reviewed(verdict, signal) {
+  const rows = [];
+  for (;;) {
+    const query = { model: state.model.name, review: verdict, order: "newest", limit: PAGE, offset: rows.length };
+    const found = await get("images", query, { signal });
+    rows.push(...found.images);
+    if (!found.images.length || rows.length >= found.total) return rows;
+  }
+}

@@ -1,0 +1,237 @@
+"""What the tests of the workbench share: a real PostgreSQL, a folder of models, an application, a live service."""
+
+from __future__ import annotations
+
+import io
+import os
+import shutil
+import signal
+import socket
+import subprocess
+import sys
+import tempfile
+import time
+import urllib.error
+import urllib.request
+import uuid
+from collections.abc import Callable, Iterator
+from dataclasses import dataclass, field
+from pathlib import Path
+
+import numpy as np
+import psycopg
+import pytest
+from conftest import picture
+from fastapi.testclient import TestClient
+from PIL import Image
+
+from bgad.service import app
+from bgad.service.jobs import Jobs, Limits
+from bgad.service.store import Store
+from bgad.service.workbench import FOLDER, Workbench
+
+
+def png(seed: int = 0, *, defect: bool = False) -> bytes:
+    """A picture that the model knows."""
+    return as_file(picture(np.random.default_rng(1000 + seed), defect=defect)[0])
+
+
+def as_file(array: np.ndarray, kind: str = "PNG", mode: str | None = None) -> bytes:
+    """The bytes of a picture file."""
+    buffer = io.BytesIO()
+    image = Image.fromarray(array)
+    (image.convert(mode) if mode else image).save(buffer, kind)
+    return buffer.getvalue()
+
+
+# --- PostgreSQL
+
+
+def _binary(name: str) -> str | None:
+    places = sorted(Path("/usr/lib/postgresql").glob(f"*/bin/{name}"), key=lambda p: int(p.parts[-3]), reverse=True)
+    return str(places[0]) if places else shutil.which(name)
+
+
+@pytest.fixture(scope="session")
+def postgres() -> Iterator[Path]:
+    """A server of our own for this session; the folder of its socket."""
+    initdb, pg_ctl = _binary("initdb"), _binary("pg_ctl")
+    if initdb is None or pg_ctl is None:
+        pytest.skip("PostgreSQL is not installed: initdb and pg_ctl are needed")
+    folder = Path(tempfile.mkdtemp(prefix="bgad-pg-", dir="/tmp"))
+    prefix: list[str] = []
+    if os.geteuid() == 0:  # PostgreSQL does not run as root
+        if shutil.which("runuser") is None:
+            pytest.skip("PostgreSQL does not run as root, and there is no runuser to be another one")
+        shutil.chown(folder, "postgres", "postgres")
+        prefix = ["runuser", "-u", "postgres", "--"]
+
+    def run(*command: str) -> None:
+        done = subprocess.run([*prefix, *command], cwd="/", capture_output=True, text=True, timeout=60)
+        assert done.returncode == 0, done.stdout + done.stderr
+
+    data, log = str(folder / "data"), str(folder / "log")
+    run(initdb, "-D", data, "-A", "trust", "-U", "bgad", "--no-sync", "-E", "UTF8")
+    options = f"-k {folder} -c listen_addresses='' -c fsync=off -c max_connections=60"
+    run(pg_ctl, "-D", data, "-l", log, "-w", "-o", options, "start")
+    yield folder
+    run(pg_ctl, "-D", data, "-m", "immediate", "-w", "stop")
+    shutil.rmtree(folder)
+
+
+def new_database(postgres: Path) -> str:
+    """The address of an empty one."""
+    name = f"t{uuid.uuid4().hex}"
+    with psycopg.connect(f"host={postgres} user=bgad dbname=postgres", autocommit=True) as connection:
+        connection.execute(f"CREATE DATABASE {name}")
+    return f"postgresql://bgad@/{name}?host={postgres}"
+
+
+@pytest.fixture(params=["sqlite", "postgresql"])
+def address(request: pytest.FixtureRequest, tmp_path: Path) -> str:
+    """Of an empty database, of each kind."""
+    if request.param == "sqlite":
+        return f"sqlite:///{tmp_path / 'store.sqlite'}"
+    return new_database(request.getfixturevalue("postgres"))
+
+
+# --- the application
+
+
+@pytest.fixture
+def models(model: Path, tmp_path: Path) -> Path:
+    """A folder with one model, `plate`; its files are links: replace them, do not write into them."""
+    folder = tmp_path / "models"
+    shutil.copytree(model, folder / "plate.bgad", copy_function=os.link)
+    (folder / FOLDER).mkdir()
+    return folder
+
+
+def sqlite_address(models: Path) -> str:
+    return f"sqlite:///{models / FOLDER / 'store.sqlite'}"
+
+
+@dataclass
+class Service:
+    """An application in this process, with what is behind it."""
+
+    client: TestClient
+    bench: Workbench
+    jobs: Jobs
+
+    @property
+    def store(self) -> Store:
+        return self.bench.store
+
+    def score(self, content: bytes, name: str = "part.png") -> int:
+        """The number that the picture got."""
+        answer = self.client.post("/v1/models/plate/score", params={"filename": name}, content=content)
+        assert answer.status_code == 200, answer.text
+        return int(answer.json()["image"])
+
+
+@dataclass
+class Maker:
+    """Makes services and ends them."""
+
+    models: Path
+    made: list[Service] = field(default_factory=list)
+
+    def __call__(
+        self,
+        address: str | None = None,
+        *,
+        tokens: bool = False,
+        limits: Limits | None = None,
+        max_bytes: int = 2**22,
+        max_pixels: int = 10**6,
+        data: Path | None = None,
+    ) -> Service:
+        store = Store(address or sqlite_address(self.models))
+        bench = Workbench(self.models, store, data=data, max_bytes=max_bytes, max_pixels=max_pixels)
+        jobs = Jobs(bench, limits)
+        client = TestClient(app.create(bench, jobs, tokens=tokens), "http://localhost", raise_server_exceptions=False)
+        client.__enter__()
+        self.made.append(Service(client, bench, jobs))
+        return self.made[-1]
+
+
+@pytest.fixture
+def make(models: Path) -> Iterator[Maker]:
+    maker = Maker(models)
+    yield maker
+    for service in maker.made:
+        service.client.__exit__(None, None, None)
+        service.store.close()
+
+
+@pytest.fixture
+def service(make: Maker) -> Service:
+    return make()
+
+
+# --- a service of its own process
+
+
+@dataclass
+class Live:
+    """`bgad serve` as people start it."""
+
+    models: Path
+    options: tuple[str, ...] = ()
+    process: subprocess.Popen[str] | None = None
+    port: int = 0
+
+    @property
+    def address(self) -> str:
+        return f"http://127.0.0.1:{self.port}"
+
+    def start(self) -> Live:
+        self.port = free_port()
+        command = [sys.executable, "-m", "bgad", "serve", "--models", str(self.models), "--port", str(self.port)]
+        self.process = subprocess.Popen(
+            [*command, *self.options], stderr=(self.models / "log.txt").open("a"), text=True, start_new_session=True
+        )
+        wait_for(self._answers, 60)
+        return self
+
+    def _answers(self) -> bool:
+        assert self.process is not None
+        assert self.process.poll() is None, (self.models / "log.txt").read_text()
+        try:
+            with urllib.request.urlopen(f"{self.address}/healthz", timeout=5):
+                return True
+        except (urllib.error.URLError, ConnectionError):
+            return False
+
+    def end(self, how: signal.Signals = signal.SIGTERM) -> None:
+        if self.process is not None and self.process.poll() is None:
+            self.process.send_signal(how)
+            self.process.wait(30)
+
+
+@pytest.fixture
+def live(models: Path) -> Iterator[Callable[..., Live]]:
+    started: list[Live] = []
+
+    def start(*options: str) -> Live:
+        started.append(Live(models, options))
+        return started[-1].start()
+
+    yield start
+    for service in started:
+        service.end(signal.SIGKILL)
+
+
+def free_port() -> int:
+    with socket.socket() as probe:
+        probe.bind(("127.0.0.1", 0))
+        return int(probe.getsockname()[1])
+
+
+def wait_for(done: Callable[[], bool], seconds: float = 30) -> None:
+    """Until it is so."""
+    deadline = time.monotonic() + seconds
+    while not done():
+        assert time.monotonic() < deadline, "it took too long"
+        time.sleep(0.05)
