@@ -124,7 +124,7 @@ def _train(data: Path, root: str | Path | None, config: Config, options: Options
     dataset, scan = scan_images(resolve.load(data, root), options.max_bad)
     for note in dataset.notes:
         console.warn(note)
-    roi = None if options.roi is None else _region(Roi.load(options.roi), options.roi, dataset, scan)
+    roi = None if options.roi is None else _region(options.roi, dataset, scan)
     return learn(dataset, scan, _split(dataset, config, options), config, options, roi, began=began)
 
 
@@ -191,8 +191,9 @@ def learn(
     return Detector(model, written, torch_device)
 
 
-def _region(roi: Roi, path: Path, dataset: folders.Dataset, scan: Scan) -> Roi:
+def _region(path: Path, dataset: folders.Dataset, scan: Scan) -> Roi:
     """Where to look, which must have the size of the pictures."""
+    roi = Roi.load(path)
     for sample in dataset.samples:
         height, width = scan.shapes[sample.name]
         if sample.box is not None:

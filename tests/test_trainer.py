@@ -808,18 +808,23 @@ def test_a_run_killed_while_a_level_rests_goes_on_alike(tmp_path: Path, monkeypa
     unseen = store(20, seed=4)
     monkeypatch.setattr("bgad.trainer.LOOK_BACK", 5)
 
+    def tired(trainer: Trainer, _: dict[str, float]) -> None:
+        if trainer.step == 25:
+            trainer.resting[1] = True
+
     def fresh(name: str) -> Trainer:
         (tmp_path / name).mkdir(exist_ok=True)
-        return overfitting(tmp_path / name, best=True, unseen=unseen, steps=400, patience=20)
+        made = overfitting(tmp_path / name, best=True, unseen=unseen, steps=60, patience=1000)
+        made.watch = tired
+        return made
 
     whole = fresh("whole")
-    rested: list[int] = []
-    whole.watch = lambda trainer, _: rested.append(trainer.step) if any(trainer.resting) else None
+    before = state(whole)
     whole.run()
-    assert rested
-    interrupted(fresh("piece"), rested[0] + 2)
+    assert not same(state(whole), before)
+    interrupted(fresh("piece"), 40)
     last = fresh("piece")
     assert last.restore()
-    assert any(last.resting)
+    assert last.resting == [False, True]
     last.run()
     assert same(state(last), state(whole))
