@@ -492,7 +492,7 @@ class Trainer:
         for i, best in enumerate(note["best"]):
             prefix = f"best.{i}."
             weights = {key.removeprefix(prefix): value for key, value in tensors.items() if key.startswith(prefix)}
-            self.best[i] = Best() if best is None else Best(*best, weights)
+            self.best[i] = Best() if best is None else Best(float(best[0]), int(best[1]), weights)
         for group, cells in zip(self._unmarked() if note["started"] else [], note["cells"], strict=True):
             group.cells = [[np.array(c, np.int64) for c in level] for level in cells]
         self.step, self.seconds, self._started = note["step"], note["seconds"], note["started"]

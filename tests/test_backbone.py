@@ -24,7 +24,8 @@ PIXELS = torch.rand(2, 64, 64, 3, generator=torch.Generator().manual_seed(1))
 
 
 def config(name: str = "lite0", **values: Any) -> BackboneConfig:
-    return BackboneConfig(name=name, size=64, **({"summary": (), "finest": 0} | values))
+    given: dict[str, Any] = {"summary": (), "finest": 0} | values
+    return BackboneConfig(name=name, size=64, **given)
 
 
 @pytest.fixture(scope="module")

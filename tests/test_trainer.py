@@ -788,7 +788,7 @@ def test_a_level_rests_when_new_normals_become_no_likelier(tmp_path: Path) -> No
             found: dict[str, float] = before(i, *rest)
             return found
 
-        made[patience]._level_step = counted  # type: ignore[method-assign]
+        made[patience]._level_step = counted  # type: ignore[method-assign, assignment]
         made[patience].run()
         assert made[patience].step == 400
         assert made[patience].resting == [False, False]
