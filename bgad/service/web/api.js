@@ -90,7 +90,7 @@ function askToken(wasWrong) {
     const field = document.getElementById("token");
     if (wasWrong) document.getElementById("token-reason").textContent = "The service does not know this token.";
     field.value = "";
-    dialog.addEventListener("cancel", (event) => event.preventDefault());
+    dialog.oncancel = (event) => event.preventDefault();
     dialog.addEventListener(
       "close",
       () => {

@@ -1,6 +1,6 @@
 // Small parts of charts in SVG.
 
-import { el, number, svg } from "./dom.js";
+import { el, svg } from "./dom.js";
 
 /** A scale from values to places. */
 export function linear([from, to], [start, end]) {
@@ -34,7 +34,9 @@ export function chart(title, { height = 170, label }, draw) {
   return el("figure", {}, el("figcaption", {}, title), drawn);
 }
 
-export function yAxis(drawn, box, scale, values, text = number) {
+const plain = (value) => value.toLocaleString("en");
+
+export function yAxis(drawn, box, scale, values, text = plain) {
   for (const value of values) {
     const y = scale(value);
     drawn.append(svg("line", { class: "rule", x1: box.left, x2: box.right, y1: y, y2: y }),
@@ -42,10 +44,12 @@ export function yAxis(drawn, box, scale, values, text = number) {
   }
 }
 
-export function xAxis(drawn, box, scale, values, text = number) {
+export function xAxis(drawn, box, scale, values, text = plain) {
   drawn.append(svg("line", { class: "axis", x1: box.left, x2: box.right, y1: box.bottom, y2: box.bottom }));
   for (const value of values) {
-    drawn.append(svg("text", { x: scale(value), y: box.bottom + 16, "text-anchor": "middle" }, text(value)));
+    const x = scale(value);
+    const anchor = x > box.right - 24 ? "end" : x < box.left + 24 ? "start" : "middle";
+    drawn.append(svg("text", { x, y: box.bottom + 16, "text-anchor": anchor }, text(value)));
   }
 }
 
@@ -62,7 +66,7 @@ export function timeTicks(from, to, most = 8) {
 
 function tickText(at, step) {
   const date = new Date(at * 1000);
-  if (step < 24) return date.toLocaleTimeString([], { hour: "2-digit", minute: "2-digit" });
+  if (step < 24) return date.toLocaleTimeString([], { hour: "2-digit", minute: "2-digit", hour12: false });
   return date.toLocaleDateString([], { day: "numeric", month: "short" });
 }
 

@@ -11,12 +11,18 @@ export function comparison(job) {
   return el("div", {},
     el("div", { class: "sides" },
       side("Test pictures that neither has learnt from", validation),
-      side("Reviewed pictures", reviews)),
+      side("Reviewed pictures", reviews, learntText(reviews))),
     changes("What improved", "better", job),
     changes("What got worse", "worse", job));
 }
 
-function side(title, found) {
+/** Figures on what was learnt say little about what is to come: say how many those are. */
+function learntText(reviews) {
+  const learnt = reviews.rows.filter((row) => row.learnt).length;
+  return `${learnt} of them were taught: how well new parts are judged shows on the test pictures.`;
+}
+
+function side(title, found, text = "") {
   if (!found.images) return el("div", {}, el("h3", {}, title), el("p", { class: "dim" }, "There are none here."));
   const rows = [
     ["AUROC", "auroc", true],
@@ -26,7 +32,8 @@ function side(title, found) {
   return el("div", {}, el("h3", {}, `${title}: ${found.images}`),
     el("table", { class: "figures" },
       el("thead", {}, el("tr", {}, ["", "Before", "After"].map((text) => el("th", { scope: "col" }, text)))),
-      el("tbody", {}, rows.map(([text, key, more]) => figures(text, found.before[key], found.after[key], more)))));
+      el("tbody", {}, rows.map(([words, key, more]) => figures(words, found.before[key], found.after[key], more)))),
+    text && el("p", { class: "dim" }, text));
 }
 
 function figures(text, before, after, more) {

@@ -22,8 +22,7 @@ export async function showDrift(main, signal) {
         by = value;
         draw();
       })),
-    charts,
-    drivers(data)));
+    charts));
   draw();
 }
 
@@ -41,7 +40,7 @@ function allCharts(data) {
   const to = Math.max(data.series.at(-1).created, from + 3600);
   const bins = binned(data.series, by);
   const range = [Math.min(from, bins[0].from), Math.max(to, bins.at(-1).to)];
-  return [scores(bins, range), flagged(bins, range), level(data, range)];
+  return [level(data, range), drivers(data), scores(bins, range), flagged(bins, range)].filter(Boolean);
 }
 
 /** Group by local hour or day. */
@@ -64,12 +63,11 @@ function binned(series, kind) {
 
 function place(bin, x) {
   const left = x(bin.from);
-  const width = Math.max(2, x(bin.to) - left - 2);
-  return { left: left + 1, width: Math.min(width, 60), middle: left + 1 + Math.min(width, 60) / 2 };
+  return { left: left + 1, width: Math.max(2, x(bin.to) - left - 2) };
 }
 
 function scores(bins, range) {
-  return chart("Scores: the middle one, and from the lowest to the highest tenth", {}, (drawn, box) => {
+  return chart("Scores: the middle one (line), from the lowest to the highest tenth (bar), and the threshold (dashed)", {}, (drawn, box) => {
     const threshold = state.model.threshold;
     const low = Math.min(threshold, ...bins.map((bin) => bin.low));
     const high = Math.max(threshold, ...bins.map((bin) => bin.high));
@@ -83,8 +81,7 @@ function scores(bins, range) {
         svg("rect", { class: "bar range", x: left, width, y: y(bin.high), height: Math.max(2, y(bin.low) - y(bin.high)) }, tip(text)),
         svg("line", { class: "middle", x1: left, x2: left + width, y1: y(bin.middle), y2: y(bin.middle) }));
     }
-    drawn.append(svg("line", { class: "chosen", x1: box.left, x2: box.right, y1: y(threshold), y2: y(threshold) }, tip("threshold")),
-      svg("text", { x: box.right, y: y(threshold) - 4, "text-anchor": "end" }, "threshold"));
+    drawn.append(svg("line", { class: "used", x1: box.left, x2: box.right, y1: y(threshold), y2: y(threshold) }, tip("threshold")));
     times(drawn, box, x, range);
   });
 }
@@ -105,10 +102,10 @@ function flagged(bins, range) {
 }
 
 function level(data, range) {
-  return chart("The test: an alarm when the line reaches the top (each step up is ten times)", {}, (drawn, box) => {
+  return chart("The test: when it reaches the dashed line, it is an alarm, and the test begins again", {}, (drawn, box) => {
     const x = linear(range, [box.left, box.right]);
     const log = (value) => Math.log10(Math.max(0.1, value));
-    const highest = Math.max(data.patience, ...data.levels.map((one) => one.level));
+    const highest = data.levels.reduce((top, one) => Math.max(top, one.level), data.patience);
     const y = linear([-1, log(highest) + 0.2], [box.bottom, box.top]);
     const powers = [0, 1, 2, 3, 4, 5, 6].filter((power) => power <= log(highest));
     yAxis(drawn, box, y, powers, (power) => (10 ** power).toLocaleString("en"));
@@ -147,5 +144,5 @@ function drivers(data) {
     show(picture, thumbnail(image, state.model.name, state.model.version.id));
     return el("a", { href: `#/image/${image}` }, picture);
   };
-  return el("div", {}, el("h2", {}, "The pictures that moved the test most"), el("div", { class: "strip" }, data.drivers.map(link)));
+  return el("section", { class: "card" }, el("h2", {}, "The pictures that moved the test most"), el("div", { class: "strip" }, data.drivers.map(link)));
 }

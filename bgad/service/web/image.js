@@ -77,13 +77,16 @@ class Page {
     this.redo = button("Redo", () => this.painting.redo(), { title: "Ctrl Y", disabled: true });
     const layers = select("Layer", [["defect", "defect"], ["ignore", "ignore"]], "defect", (value) => {
       this.painting.current = value;
+      this.canvas.focus(); // so that the keys work again
     });
+    layers.title = "ignore: what should not count; it is kept with the review, but teaching does not use it yet";
     layers.classList.add("layer");
     return el("div", { class: "toolbar", role: "toolbar", "aria-label": "Painting" },
       el("span", { class: "group" }, this.toolButtons),
       el("label", { class: "field" }, "Brush ", this.size, this.sizeText),
-      layers, this.undo, this.redo,
-      button("Clear", () => this.painting.clear(), { title: "Empty this layer" }));
+      layers,
+      el("span", { class: "group" }, this.undo, this.redo,
+        button("Clear", () => this.painting.clear(), { title: "Empty this layer" })));
   }
 
   looks() {

@@ -104,6 +104,7 @@ async function start() {
   state.me = await get("me");
   await loadModels();
   showTop();
+  by("add").disabled = !state.model;
   addEventListener("hashchange", route);
   await route();
 }

@@ -7,7 +7,7 @@ import { newList, state, theList } from "./state.js";
 
 const CELL = 172; // least width in pixels
 const GAP = 10;
-const CAPTION = 58; // below the square picture
+const CAPTION = 50; // below the square picture
 const SPARE = 3; // rows drawn above and below what is seen
 const VERDICT_KEYS = { g: "good", b: "bad", u: "unsure" };
 const HINT = [
@@ -60,16 +60,17 @@ class Grid {
   }
 
   async start() {
-    this.list = theList();
+    const list = theList();
+    this.list = list;
     try {
-      await this.list.fetch(0);
+      await list.fetch(0);
     } catch (error) {
       if (!this.signal.aborted) fail(error);
       return;
     }
-    if (this.signal.aborted) return;
-    state.at = Math.min(state.at, Math.max(0, this.list.total - 1));
-    document.getElementById("count").textContent = plural(this.list.total, "picture");
+    if (this.signal.aborted || list !== this.list) return; // another view, or other filters meanwhile
+    state.at = Math.min(state.at, Math.max(0, list.total - 1));
+    document.getElementById("count").textContent = plural(list.total, "picture");
     this.layout();
     this.reveal();
     this.box.focus({ preventScroll: true });
@@ -154,8 +155,8 @@ class Grid {
     cell.replaceChildren(
       picture,
       el("div", { class: "name", title: row.name }, row.name),
-      el("div", { class: "line" }, el("span", { class: "score" }, number(row.score)), badge(what, what),
-        row.verdict && badge(row.verdict, row.verdict)));
+      el("div", { class: "line" }, el("span", { class: "score" }, number(row.score)), badge(what, what)));
+    if (row.verdict) cell.append(el("div", { class: "said" }, badge(row.verdict, row.verdict)));
     cell.setAttribute("aria-label", `${row.name}, score ${number(row.score)}, ${what}, ${row.verdict ?? "not reviewed"}`);
     cell.setAttribute("aria-setsize", list.total);
     cell.setAttribute("aria-posinset", place + 1);

@@ -22,8 +22,8 @@ export async function showThreshold(main, signal) {
 
 function fill(page, data) {
   const n = data.calibration.length;
-  const most = Math.max(1, Math.floor(MOST * (n + 1)));
   let rank = rankOf(data.rate, n);
+  const most = Math.max(rank, Math.floor(MOST * (n + 1)));
   const words = el("div", { class: "words", "aria-live": "polite" });
   const charts = el("div");
   const rateText = el("output", { class: "big" });
@@ -99,23 +99,23 @@ function consequences(data, chosen, rank) {
 }
 
 function distributions(data, chosen) {
-  const all = [...data.calibration, ...data.good, ...data.bad];
-  const low = Math.min(...all);
-  const high = Math.max(...all);
+  const sorted = ROWS.map(([key]) => data[key]).filter((values) => values.length);
+  const low = Math.min(...sorted.map((values) => values[0]));
+  const high = Math.max(...sorted.map((values) => values.at(-1)));
   const from = low - (high - low) * 0.03;
   const to = high + (high - low) * 0.03;
   return el("div", {}, ROWS.map(([key, title], i) => row(data[key], key, title, { from, to, chosen, used: data.threshold, last: i === 2 })));
 }
 
 function row(values, key, title, { from, to, chosen, used, last }) {
-  return chart(`${title}: ${values.length}`, { height: last ? 116 : 100 }, (drawn, box) => {
+  return chart(`${title}: ${values.length}`, { height: last ? 90 : 72 }, (drawn, box) => {
     const bottom = last ? box.bottom : box.bottom + 16;
     const inner = { ...box, bottom };
     const counts = histogram(values, from, to, BINS);
     const tallest = Math.max(4, ...counts);
     const x = linear([from, to], [inner.left, inner.right]);
     const y = linear([0, tallest], [inner.bottom, inner.top]);
-    yAxis(drawn, inner, y, [0, Math.ceil(tallest / 2), tallest]);
+    yAxis(drawn, inner, y, [0, tallest]);
     const wide = (to - from) / BINS;
     counts.forEach((count, i) => {
       if (!count) return;

@@ -2,7 +2,7 @@
 
 import { path, request } from "./api.js";
 import { fail, plural, say } from "./dom.js";
-import { modelRoute } from "./state.js";
+import { modelRoute, state } from "./state.js";
 
 const CHUNK = 8;
 const PICTURE = /\.(png|jpe?g|bmp|tiff?|webp|gif|ppm|pgm)$/i;
@@ -67,6 +67,7 @@ async function filesOf(entry) {
 async function upload(files, done) {
   const pictures = files.filter((file) => file.type.startsWith("image/") || PICTURE.test(file.name));
   if (!pictures.length) return say("There is no picture among these files.", true);
+  if (!state.model) return say("There is no model here to score them.", true);
   if (busy) return say("Pictures are being sent already: wait, or stop them.", true);
   busy = true;
   stopped = false;
