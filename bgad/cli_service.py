@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 import argparse
+import socket
+from contextlib import suppress
 from pathlib import Path
 from typing import Any
 
@@ -12,6 +14,7 @@ from bgad.errors import ConfigError, DataError
 
 DEMO = Path("bgad-demo")
 PORT = 8765
+GRACE = 5  # seconds for requests to end when the service is stopped
 
 
 def add_serve(commands: Any) -> None:
@@ -113,13 +116,35 @@ def _serve(arguments: argparse.Namespace) -> int:
             raise DataError(f"{models}: no model that could be read; put NAME.bgad folders there")
         jobs = Jobs(bench, Limits(arguments.job_minutes, arguments.job_memory))
         service = app.create(bench, jobs, hosts=app.LOCAL_NAMES if local else (), tokens=tokens)
+        listening = _listen(arguments.host, arguments.port)
+        port = listening.getsockname()[1]
         fill.own_test_images(bench)
         shown = "localhost" if local else arguments.host
         console.say(f"{len(bench.names())} models from {models}: {', '.join(bench.names())}")
-        console.say(f"open http://{shown}:{arguments.port} (stop with Ctrl-C)")
-        uvicorn.run(service, host=arguments.host, port=arguments.port, log_level="warning", server_header=False)
+        console.say(f"open http://{shown}:{port} (stop with Ctrl-C)")
+        config = uvicorn.Config(service, log_level="warning", server_header=False, timeout_graceful_shutdown=GRACE)
+        with listening, suppress(KeyboardInterrupt):
+            uvicorn.Server(config).run(sockets=[listening])
+        store.close()
         console.say(f"stopped; everything is in {models / FOLDER}")
     return 0
+
+
+def _listen(host: str, port: int) -> socket.socket:
+    """A socket there; ConfigError where that is not possible."""
+    try:
+        family, kind, protocol, _, address = socket.getaddrinfo(host, port, type=socket.SOCK_STREAM)[0]
+        listening = socket.socket(family, kind, protocol)
+    except OSError as error:
+        raise ConfigError(f"{host} is no address to listen on: {error.strerror or error}") from error
+    try:
+        listening.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
+        listening.bind(address)
+    except OSError as error:
+        listening.close()
+        reason = error.strerror or error
+        raise ConfigError(f"cannot listen on port {port} of {host} ({reason}): give another --port") from error
+    return listening
 
 
 def add_token(commands: Any) -> None:

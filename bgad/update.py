@@ -130,14 +130,16 @@ def joined(old: Split, new: Sequence[Sample]) -> Split:
     roles = {old.hashes[s.name]: role for role in ("train", "calibration", "known") for s in getattr(old, role)}
     hashes, why, notes = dict(old.hashes), dict(old.why), list(old.notes)
     train, calibration, known = list(old.train), list(old.calibration), list(old.known)
-    fresh: set[str] = set()
+    fresh: dict[str, Sample] = {}
     normals = 0
     for sample in new:
         digest = folders.hash_file(sample.path)
+        if digest in fresh and fresh[digest].label != sample.label:
+            raise DataError(f"{sample.path} is the same picture as {fresh[digest].path}: is it good or bad?")
         if digest in roles or digest in fresh:
             notes.append(f"{sample.name} is known already ({roles.get(digest, 'twice among the new')}) and is left out")
             continue
-        fresh.add(digest)
+        fresh[digest] = sample
         hashes[sample.name] = digest
         if sample.label:
             known.append(sample)

@@ -54,6 +54,15 @@ SEVERAL = {
         },
     }
 }
+
+
+def _gives(kind: str) -> dict[int | str, dict[str, Any]]:
+    """An answer that is no JSON."""
+    return {200: {"description": "as it is", "content": {kind: {"schema": {"type": "string", "format": "binary"}}}}}
+
+
+PNG, JPEG, BYTES = _gives("image/png"), _gives("image/jpeg"), _gives("application/octet-stream")
+EVENTS: dict[int | str, dict[str, Any]] = {200: {"description": "as it goes", "content": {"text/event-stream": {}}}}
 PROBLEMS: dict[int | str, dict[str, Any]] = {
     code: {"model": schemas.Problem, "description": text}
     for code, text in {
@@ -331,34 +340,34 @@ def image(number: int, workbench: Bench, _: MayReview, model: OfModel = "") -> s
     )
 
 
-@router.get("/images/{number}/picture", response_class=FileResponse)
+@router.get("/images/{number}/picture", response_class=FileResponse, responses=BYTES)
 def picture(number: int, workbench: Bench, _: MayReview) -> FileResponse:
     """The picture as it was sent."""
     path = workbench.picture(_id(number))
     return FileResponse(path, media_type="application/octet-stream", headers={"Content-Disposition": "attachment"})
 
 
-@router.get("/images/{number}/view.png", response_class=Response)
+@router.get("/images/{number}/view.png", response_class=Response, responses=PNG)
 def view(number: int, workbench: Bench, _: MayReview) -> Response:
     """The picture as any browser shows it."""
     return Response(workbench.view(_id(number)), media_type="image/png")
 
 
-@router.get("/images/{number}/thumbnail.jpg", response_class=Response)
+@router.get("/images/{number}/thumbnail.jpg", response_class=Response, responses=JPEG)
 def thumbnail(number: int, workbench: Bench, _: MayReview, model: OfModel, version: Number | None = None) -> Response:
     """A small picture with its heat."""
     content = workbench.thumbnail(_id(number), version_named(workbench, model, version))
     return Response(content, media_type="image/jpeg", headers={"Cache-Control": "private, max-age=3600"})
 
 
-@router.get("/images/{number}/overlay.png", response_class=Response)
+@router.get("/images/{number}/overlay.png", response_class=Response, responses=PNG)
 def overlay(number: int, workbench: Bench, _: MayScore, model: OfModel, version: Number | None = None) -> Response:
     """The picture with its heat."""
     content = workbench.overlay(_id(number), version_named(workbench, model, version))
     return Response(content, media_type="image/png")
 
 
-@router.get("/images/{number}/map.png", response_class=Response)
+@router.get("/images/{number}/map.png", response_class=Response, responses=PNG)
 def anomaly_map(number: int, workbench: Bench, _: MayScore, model: OfModel, version: Number | None = None) -> Response:
     """The map in grey; the headers X-Low, X-High and X-Boundary say what black, white and the boundary are."""
     content, low, high, boundary = workbench.map_picture(_id(number), version_named(workbench, model, version))
@@ -376,7 +385,7 @@ def review(number: int, new: schemas.NewReview, workbench: Bench, caller: MayRev
     return _review(workbench.review(_id(number), new.verdict, caller.name, note=new.note, **painted))
 
 
-@router.get("/reviews/{number}/{kind}.png", response_class=Response)
+@router.get("/reviews/{number}/{kind}.png", response_class=Response, responses=PNG)
 def painted(number: int, kind: Literal["mask", "ignore"], workbench: Bench, _: MayReview) -> Response:
     """What was painted with a review."""
     return Response(workbench.painted(_id(number), kind), media_type="image/png")
@@ -433,7 +442,7 @@ def resume(number: int, runner: Runner, caller: MayAll) -> schemas.Job:
     return schemas.Job(**runner.resume(_id(number), caller.name))
 
 
-@router.get("/jobs/{number}/events", response_class=StreamingResponse)
+@router.get("/jobs/{number}/events", response_class=StreamingResponse, responses=EVENTS)
 async def job_events(number: int, request: Request, workbench: Bench, _: MayReview) -> StreamingResponse:
     """The job as it goes, as server-sent events, until it has ended."""
     await to_thread.run_sync(workbench.store.job, _id(number))

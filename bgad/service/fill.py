@@ -7,6 +7,7 @@ from pathlib import Path
 
 from bgad import console, modelfile
 from bgad.errors import BgadError
+from bgad.service.scoring import BusyError
 from bgad.service.store import Row, Wanted
 from bgad.service.workbench import Workbench
 
@@ -23,6 +24,8 @@ def own_test_images(bench: Workbench) -> threading.Thread:
             for path in test_pictures(bench, version):
                 try:
                     bench.score(name, path.read_bytes(), path.parent.name + "-" + path.name, patient=True)
+                except BusyError:  # the service is being stopped
+                    return
                 except (BgadError, OSError) as error:
                     console.warn(f"{path}: {error}")
 

@@ -177,7 +177,7 @@ class NewRate(BaseModel):
 
     model_config = ConfigDict(extra="forbid")
 
-    rate: float = Field(gt=0, lt=1)
+    rate: float = Field(ge=1e-6, lt=1)
 
 
 class Point(BaseModel):

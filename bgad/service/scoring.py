@@ -19,7 +19,7 @@ from bgad.errors import BgadError
 from bgad.scorer import BaseScorer
 from bgad.types import FloatArray, Scores
 
-BATCH, WAITING = 8, 64
+BATCH, WAITING = 4, 64  # with batches of 8, one in a hundred waits longer and the rest no less
 
 Found = tuple[FloatArray, FloatArray, list[FloatArray]]
 

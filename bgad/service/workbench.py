@@ -5,6 +5,7 @@ from __future__ import annotations
 import io
 import queue
 import threading
+import time
 from collections import OrderedDict
 from contextlib import suppress
 from dataclasses import dataclass
@@ -31,6 +32,7 @@ MAX_BYTES = 64 * 2**20  # of a picture that is sent
 MAX_PIXELS = 50_000_000
 LOADED = 4  # versions that are kept in memory
 THUMBNAIL = 192  # pixels, the longer side
+PAUSE = 0.05  # seconds between two looks whether there is time to draw
 THUMBNAILS = 256  # that wait to be drawn; of what comes beyond, they are drawn when they are looked at
 
 
@@ -86,7 +88,8 @@ class Workbench:
             self._open.clear()
         for batcher in batchers:
             batcher.close()
-        self._to_draw.put(None)
+        with suppress(queue.Full):  # then there is something to wake it up
+            self._to_draw.put_nowait(None)
         self._painter.join()
 
     # --- models
@@ -269,13 +272,17 @@ class Workbench:
         return self.files.path("thumbnails", name).read_bytes()
 
     def _draw_later(self, sha256: str, version: int, scores: Scores, scorer: BaseScorer) -> None:
-        """Beside the requests, so that none waits for it; in vain where too many wait already."""
+        """When nobody waits for a score; in vain where too many are to be drawn already."""
         if not self.files.has("thumbnails", f"{sha256}.{version}"):
             with suppress(queue.Full):
                 self._to_draw.put_nowait(_drawing(sha256, version, scores, scorer))
 
     def _paint(self) -> None:
         while (drawing := self._to_draw.get()) is not None:
+            while self.waiting() and not self._closed:
+                time.sleep(PAUSE)
+            if self._closed:
+                return
             try:
                 self._draw(drawing)
             except (BgadError, OSError) as error:  # it is drawn when it is looked at, and then the error is heard

@@ -189,9 +189,10 @@ class Live:
     def start(self) -> Live:
         self.port = free_port()
         command = [sys.executable, "-m", "bgad", "serve", "--models", str(self.models), "--port", str(self.port)]
-        self.process = subprocess.Popen(
-            [*command, *self.options], stderr=(self.models / "log.txt").open("a"), text=True, start_new_session=True
-        )
+        with (self.models / "log.txt").open("a") as log:
+            self.process = subprocess.Popen(
+                [*command, *self.options], stdout=log, stderr=log, text=True, start_new_session=True
+            )
         wait_for(self._answers, 60)
         return self
 

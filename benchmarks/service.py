@@ -1,0 +1,188 @@
+"""The service under load: 16 clients that keep their connections, against `bgad predict` on the same files.
+
+Both run on this machine, one after the other in turns, and the clients take their share of its cores as well. What is
+compared: images a second (the service's should be at least 0.8 of predict's), and the time that 99 of 100 requests stay
+below, as a multiple of the time of one request when nobody else asks (it should be under 10).
+"""
+
+from __future__ import annotations
+
+import argparse
+import http.client
+import json
+import multiprocessing
+import re
+import shutil
+import statistics
+import subprocess
+import sys
+import tempfile
+import threading
+import time
+import urllib.request
+from concurrent.futures import ThreadPoolExecutor
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+from PIL import Image
+
+from benchmarks import machine, record
+from benchmarks.scoring import SHORT
+from bgad import train
+from bgad.config import from_dict
+from bgad.data.demo import write_demo
+
+CLIENTS, SECONDS, ROUNDS = 16, 12.0, 3
+ALONE = 40  # requests of one client
+RATIO, MULTIPLE = 0.8, 10.0  # the bars
+
+
+def prepare(folder: Path) -> tuple[Path, list[Path]]:
+    """A model that is hardly trained, and pictures that are all different."""
+    data = write_demo(folder / "data")[0]
+    models = folder / "models"
+    train(data, models / "washer.bgad", config=from_dict(SHORT), device="cpu")
+    rng = np.random.default_rng(0)
+    pictures = folder / "pictures"
+    pictures.mkdir()
+    for source in sorted(data.rglob("*.png")):
+        if "ground_truth" in source.parts:
+            continue
+        image = np.asarray(Image.open(source).convert("RGB")).astype(np.int16)
+        for turn in range(3):
+            noisy = np.clip(image + rng.integers(-3, 4, image.shape, np.int16), 0, 255).astype(np.uint8)
+            Image.fromarray(noisy).save(pictures / f"{len(list(pictures.iterdir())):04d}-{turn}.png")
+    return models, sorted(pictures.iterdir())
+
+
+class Service:
+    """`bgad serve` in a process of its own."""
+
+    def __init__(self, models: Path) -> None:
+        command = [sys.executable, "-m", "bgad", "serve", "--models", str(models), "--port", "0"]
+        self.process = subprocess.Popen(command, stderr=subprocess.PIPE, text=True)
+        assert self.process.stderr is not None
+        said = ""
+        for line in self.process.stderr:
+            said += line
+            if found := re.search(r"open http://localhost:(\d+)", line):
+                self.port = int(found[1])
+                break
+        else:
+            raise RuntimeError(said)
+        threading.Thread(target=self.process.stderr.read, daemon=True).start()
+        while True:
+            try:
+                with urllib.request.urlopen(f"http://127.0.0.1:{self.port}/readyz"):
+                    return
+            except OSError:
+                time.sleep(0.1)
+
+    def end(self) -> None:
+        """Stop it."""
+        self.process.terminate()
+        self.process.wait(30)
+
+
+class Connection:
+    """One client on a connection that stays."""
+
+    def __init__(self, port: int) -> None:
+        self.wire = http.client.HTTPConnection("127.0.0.1", port, timeout=60)
+
+    def score(self, content: bytes, name: str) -> float:
+        """Seconds that it took."""
+        began = time.perf_counter()
+        self.wire.request("POST", f"/v1/models/washer/score?filename={name}", content)
+        answer = self.wire.getresponse()
+        body = answer.read()
+        if answer.status != 200:
+            raise RuntimeError(f"{answer.status}: {body[:200]!r}")
+        return time.perf_counter() - began
+
+
+def load(port: int, paths: list[str], seconds: float, queue: Any) -> None:
+    """16 clients for some seconds, in a process of their own; how many were scored, how long it took, all latencies."""
+    contents = [(Path(path).name, Path(path).read_bytes()) for path in paths]
+    stop = time.perf_counter() + seconds
+    taken = iter(range(10**9))
+    lock = threading.Lock()
+    latencies: list[float] = []
+
+    def client(_: int) -> None:
+        connection = Connection(port)
+        while time.perf_counter() < stop:
+            with lock:
+                number = next(taken)
+            name, content = contents[number % len(contents)]
+            latencies.append(connection.score(content + number.to_bytes(4, "big"), name))  # bytes after the end: new
+
+    began = time.perf_counter()
+    with ThreadPoolExecutor(CLIENTS) as pool:
+        list(pool.map(client, range(CLIENTS)))
+    queue.put((len(latencies), time.perf_counter() - began, latencies))
+
+
+def loaded(port: int, pictures: list[Path], seconds: float) -> tuple[float, list[float]]:
+    """Images a second, and the latencies."""
+    context = multiprocessing.get_context("spawn")
+    queue = context.Queue()
+    process = context.Process(target=load, args=(port, [str(p) for p in pictures], seconds, queue))
+    process.start()
+    count, took, latencies = queue.get(timeout=seconds + 120)
+    process.join()
+    return count / took, latencies
+
+
+def alone(port: int, pictures: list[Path]) -> float:
+    """Median seconds of a request when nobody else asks."""
+    connection = Connection(port)
+    mark = time.time_ns().to_bytes(8, "big")
+    times = [connection.score(pictures[i % len(pictures)].read_bytes() + mark, "one") for i in range(ALONE)]
+    return statistics.median(times[5:])
+
+
+def predicted(model: Path, pictures: list[Path]) -> float:
+    """Images a second of `bgad predict`, its start left out: from the first row to the last."""
+    command = [sys.executable, "-m", "bgad", "predict", str(model), *map(str, pictures)]
+    with subprocess.Popen(command, stdout=subprocess.PIPE, stderr=subprocess.DEVNULL, text=True) as process:
+        assert process.stdout is not None
+        times = [time.perf_counter() for line in process.stdout if json.loads(line)["error"] is None]
+    return (len(times) - 1) / (times[-1] - times[0])
+
+
+def main() -> None:
+    """Measure, print, append."""
+    parser = argparse.ArgumentParser(description=__doc__.splitlines()[0] if __doc__ else "")
+    parser.add_argument("--seconds", type=float, default=SECONDS, help="of load in each round")
+    parser.add_argument("--rounds", type=int, default=ROUNDS)
+    arguments = parser.parse_args()
+    print(machine())
+    with tempfile.TemporaryDirectory() as name:
+        folder = Path(name)
+        models, pictures = prepare(folder)
+        service = Service(models)
+        try:
+            loaded(service.port, pictures, 3)  # warm
+            rates, plain, singles, latencies = [], [], [], []
+            for _ in range(arguments.rounds):
+                plain.append(predicted(models / "washer.bgad", pictures))
+                singles.append(alone(service.port, pictures))
+                rate, some = loaded(service.port, pictures, arguments.seconds)
+                rates.append(rate)
+                latencies += some
+        finally:
+            service.end()
+            shutil.rmtree(models / ".workbench", ignore_errors=True)
+    p50, p99 = np.quantile(latencies, [0.5, 0.99])
+    single, ours, other = (statistics.median(values) for values in (singles, rates, plain))
+    print(f"service {ours:.1f} images/s with {CLIENTS} clients, predict {other:.1f}: {ours / other:.2f} (bar: {RATIO})")
+    print(f"latency p50 {1e3 * p50:.0f} ms, p99 {1e3 * p99:.0f} ms; alone {1e3 * single:.0f} ms: p99 is "
+          f"{p99 / single:.1f} times that (bar: {MULTIPLE:g})")  # fmt: skip
+    record(f"service, {CLIENTS} clients, against predict", 1 / ours, 1 / other, "s/image")
+    record(f"service, p99 of {CLIENTS} clients against one request alone", float(p99), single, "s")
+
+
+if __name__ == "__main__":
+    main()

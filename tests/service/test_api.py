@@ -1,0 +1,824 @@
+from __future__ import annotations
+
+import base64
+import io
+import json
+import shutil
+import struct
+import subprocess
+import sys
+import threading
+import time
+import zlib
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+import sqlalchemy as sa
+from conftest import SIZE
+from PIL import Image
+
+from bgad.runtime import Runtime
+from bgad.service import auth
+from bgad.service.scoring import WAITING
+from bgad.service.workbench import FOLDER
+from service.conftest import Maker, Service, as_file, new_database, png, wait_for
+
+SCORE = "/v1/models/plate/score"
+
+
+def problem(answer: Any, status: int) -> str:
+    """The one line of an error."""
+    assert answer.status_code == status, answer.text
+    assert list(answer.json()) == ["detail"]
+    detail = str(answer.json()["detail"])
+    assert "\n" not in detail
+    assert "Traceback" not in detail
+    return detail
+
+
+def painted(width: int = SIZE, height: int = SIZE, *, marked: bool = True) -> str:
+    mask = np.zeros((height, width), np.uint8)
+    mask[2:9, 3:7] = 255 * marked
+    return base64.b64encode(as_file(mask)).decode()
+
+
+# --- models
+
+
+def test_the_models_and_who_asks(service: Service) -> None:
+    assert service.client.get("/v1/me").json() == {"name": "local", "role": "admin"}
+    (model,) = service.client.get("/v1/models").json()
+    assert model == service.client.get("/v1/models/plate").json()
+    assert (model["name"], model["size"], model["scored"]) == ("plate", SIZE, 0)
+    assert model["version"]["state"] == "released"
+    assert model["versions"] == [model["version"]]
+    assert model["guarantee"].startswith("A good part is rejected with probability at most")
+    assert "no released model 'wheel'" in problem(service.client.get("/v1/models/wheel"), 404)
+
+
+def test_a_damaged_model_does_not_hide_the_others(models: Path, make: Maker) -> None:
+    shutil.copytree(models / "plate.bgad", models / "wheel.bgad")
+    make()
+    shutil.rmtree(models / "wheel.bgad")
+    service = make()
+    assert [model["name"] for model in service.client.get("/v1/models").json()] == ["plate"]
+    assert "wheel.bgad does not exist" in problem(service.client.get("/v1/models/wheel"), 500)
+    service.score(png())
+
+
+def test_a_model_that_was_trained_anew_takes_the_place_of_the_old_one(models: Path, make: Maker) -> None:
+    first = make()
+    image = first.score(png())
+    old = first.client.get("/v1/models/plate").json()["version"]
+    card = models / "plate.bgad" / "card.json"
+    data = json.loads(card.read_text())
+    data["created"] = "another time"
+    from bgad.modelfile import checksum
+
+    data["checksum"] = checksum(data)
+    card.unlink()  # a link
+    card.write_text(json.dumps(data))
+    again = make()
+    model = again.client.get("/v1/models/plate").json()
+    assert model["version"]["checksum"] == data["checksum"]
+    assert [v["state"] for v in model["versions"]] == ["discarded", "released"]
+    assert again.client.post(SCORE, content=png()).json()["version"] != old["id"]
+    assert len(again.client.get(f"/v1/images/{image}").json()["scores"]) == 2
+
+
+def test_the_threshold_with_what_was_reviewed(service: Service) -> None:
+    good, bad = service.score(png(1)), service.score(png(2, defect=True))
+    for image, verdict in ((good, "good"), (bad, "bad")):
+        assert service.client.post(f"/v1/images/{image}/reviews", json={"verdict": verdict}).status_code == 201
+    said = {image: service.store.image(image)["scores"][0]["score"] for image in (good, bad)}
+    found = service.client.get("/v1/models/plate/threshold").json()
+    assert (found["good"], found["bad"]) == ([said[good]], [said[bad]])
+    assert len(found["calibration"]) == 5
+    assert found["smallest_rate"] == pytest.approx(1 / 6)
+    changed = service.client.put("/v1/models/plate/threshold", json={"rate": 0.5}).json()
+    assert changed["rate"] == 0.5
+    assert changed["threshold"] == found["calibration"][2]
+    assert service.client.post(SCORE, content=png(1)).json()["threshold"] == changed["threshold"]
+    assert "rate" in problem(service.client.put("/v1/models/plate/threshold", json={"rate": 0.001}), 422)
+    assert "rate" in problem(service.client.put("/v1/models/plate/threshold", json={"rate": 1.5}), 422)
+    assert service.client.get("/v1/models/plate/threshold").json()["rate"] == 0.5
+    assert service.client.get("/v1/history", params={"model": "plate"}).json()[0]["what"] == "threshold"
+
+
+def test_another_rate_is_there_after_a_restart(make: Maker) -> None:
+    first = make().client.put("/v1/models/plate/threshold", json={"rate": 0.5}).json()
+    assert make().client.get("/v1/models/plate").json()["threshold"] == first["threshold"]
+
+
+def test_drift_shows_the_series_without_what_was_called_bad(service: Service) -> None:
+    numbers = [service.score(png(i)) for i in range(4)]
+    service.client.post(f"/v1/images/{numbers[1]}/reviews", json={"verdict": "bad"})
+    found = service.client.get("/v1/models/plate/drift").json()
+    assert [point["image"] for point in found["series"]] == numbers
+    assert len(found["levels"]) == 3
+    assert found["alarms"] == []
+    assert "10,000 images" in found["promise"]
+    later = found["series"][2]["created"]
+    assert len(service.client.get("/v1/models/plate/drift", params={"since": later}).json()["series"]) == 2
+    for wrong in ("-1", "nan", "inf", "1e999", "soon"):
+        problem(service.client.get("/v1/models/plate/drift", params={"since": wrong}), 422)
+
+
+def test_versions_that_are_not_there(service: Service) -> None:
+    for number in (0, -1, 99, 2**31, 2**63, 10**30):
+        for act in ("release", "discard"):
+            problem(service.client.post(f"/v1/models/plate/versions/{number}/{act}"), 404)
+    assert "no way back" in problem(service.client.post("/v1/models/plate/rollback"), 404)
+    only = service.client.get("/v1/models/plate").json()["version"]["id"]
+    assert "is released" in problem(service.client.post(f"/v1/models/plate/versions/{only}/discard"), 422)
+    assert service.client.post(f"/v1/models/plate/versions/{only}/release").status_code == 200
+
+
+# --- scoring
+
+
+def test_the_score_is_that_of_the_model(service: Service, model: Path, tmp_path: Path) -> None:
+    (tmp_path / "part.png").write_bytes(png(5, defect=True))
+    expected = Runtime.load(model).score(tmp_path / "part.png")
+    found = service.client.post(SCORE, params={"filename": "part.png"}, content=png(5, defect=True)).json()
+    assert found["score"] == pytest.approx(expected.score, rel=1e-5)
+    assert (found["p_value"], found["is_anomaly"]) == (expected.p_value, expected.is_anomaly)
+    assert found["decision"] == ("anomalous" if expected.is_anomaly else "normal")
+    assert (found["name"], found["model"]) == ("part.png", "plate")
+    for key, kind in (("map", "image/png"), ("overlay", "image/png")):
+        answer = service.client.get(found[key])
+        assert answer.headers["content-type"] == kind
+        assert Image.open(io.BytesIO(answer.content)).size == (SIZE, SIZE)
+    headers = service.client.get(found["map"]).headers
+    assert float(headers["x-low"]) < float(headers["x-high"])
+    again = service.client.post(SCORE, content=png(5, defect=True)).json()
+    assert (again["image"], again["score"]) == (found["image"], pytest.approx(found["score"], rel=1e-5))
+
+
+def test_a_picture_in_a_form(service: Service) -> None:
+    body = service.client.post(SCORE, content=png(1)).json()
+    form = service.client.post(SCORE, files={"file": ("a/b/part.png", png(1), "text/html")}).json()
+    assert (form["image"], form["name"]) == (body["image"], "part.png")
+    assert body["name"] == "picture"
+
+
+@pytest.mark.parametrize(
+    ("array", "kind", "mode"),
+    [
+        (np.full((40, 30), 30000, np.uint16), "PNG", None),
+        (np.full((40, 30, 3), 90, np.uint8), "JPEG", "CMYK"),
+        (np.full((40, 30, 4), 90, np.uint8), "PNG", None),
+        (np.full((40, 30), 90, np.uint8), "TIFF", None),
+        (np.full((40, 30, 3), 90, np.uint8), "WEBP", None),
+        (np.full((1, 1), 90, np.uint8), "BMP", None),
+    ],
+)
+def test_pictures_of_all_kinds_are_scored_and_shown(
+    service: Service, array: np.ndarray, kind: str, mode: str | None
+) -> None:
+    number = service.score(as_file(array, kind, mode))
+    shown = service.client.get(f"/v1/images/{number}").json()
+    assert (shown["height"], shown["width"]) == array.shape[:2]
+    view = service.client.get(f"/v1/images/{number}/view.png")
+    assert Image.open(io.BytesIO(view.content)).size == array.shape[1::-1]
+    thumbnail = service.client.get(f"/v1/images/{number}/thumbnail.jpg", params={"model": "plate"})
+    assert thumbnail.headers["content-type"] == "image/jpeg"
+
+
+def animated() -> bytes:
+    frames = [Image.new("RGB", (20, 20), (i, 0, 0)) for i in (0, 90, 200)]
+    buffer = io.BytesIO()
+    frames[0].save(buffer, "WEBP", save_all=True, append_images=frames[1:])
+    return buffer.getvalue()
+
+
+def bomb(width: int = 60000, height: int = 60000) -> bytes:
+    """A PNG that says that it is large, and holds next to nothing."""
+
+    def chunk(kind: bytes, data: bytes) -> bytes:
+        return struct.pack(">I", len(data)) + kind + data + struct.pack(">I", zlib.crc32(kind + data))
+
+    header = struct.pack(">IIBBBBB", width, height, 8, 2, 0, 0, 0)
+    return (
+        b"\x89PNG\r\n\x1a\n" + chunk(b"IHDR", header) + chunk(b"IDAT", zlib.compress(b"\0" * 9)) + chunk(b"IEND", b"")
+    )
+
+
+NOT_TAKEN = {
+    "empty": (b"", "is empty"),
+    "no picture": (b"<svg onload=alert(1)>", "not an image"),
+    "half of one": (png()[: len(png()) // 2], "cannot be read"),
+    "damaged": (png()[:60] + b"\0" * 40 + png()[100:], "picture"),
+    "animated": (animated(), "has 3 frames"),
+    "too many pixels": (as_file(np.zeros((1001, 1000), np.uint8)), "exceed the limit of 1000000"),
+    "a bomb": (bomb(), "60000 x 60000 pixels exceed"),
+    "a GIF": (as_file(np.zeros((5, 5), np.uint8), "GIF"), "not an image"),
+}
+
+
+@pytest.mark.parametrize("case", NOT_TAKEN)
+def test_what_is_no_picture_that_we_take_is_refused_quickly_and_not_kept(service: Service, case: str) -> None:
+    content, message = NOT_TAKEN[case]
+    began = time.monotonic()
+    for answer in (
+        service.client.post(SCORE, content=content, headers={"Content-Type": "image/png"}),
+        service.client.post(SCORE, files={"file": ("part.png", content)}),
+    ):
+        said = problem(answer, 422)
+        assert message in said
+        assert str(service.bench.models) not in said  # where our files are is nobody's business
+    assert time.monotonic() - began < 5
+    assert not [path for path in (service.bench.models / FOLDER / "pictures").rglob("*") if path.is_file()]
+    assert service.client.get("/v1/images", params={"model": "plate"}).json()["total"] == 0
+
+
+def test_what_is_too_large_is_refused(make: Maker) -> None:
+    service = make(max_bytes=10_000)
+    large = b"\x89PNG" + bytes(10_001)
+    assert "10000 bytes" in problem(service.client.post(SCORE, content=large), 413)
+    assert "10000 bytes" in problem(service.client.post(SCORE, content=iter([large[:6000], large[6000:]])), 413)
+    assert "10000 bytes" in problem(service.client.post(SCORE, files={"file": large}), 413)
+    assert "too large" in problem(service.client.post(SCORE, files={"file": large * 2}), 413)
+    assert "10000 bytes" in problem(service.client.post("/v1/models/plate/batches", files={"files": large}), 413)
+    assert "too large" in problem(service.client.post("/v1/models/plate/batches", files={"files": bytes(700_000)}), 413)
+
+
+def test_a_body_of_any_length_is_cut_off(make: Maker) -> None:
+    service = make(max_bytes=10_000)
+    sent = 0
+
+    def endless() -> Any:
+        nonlocal sent
+        for _ in range(100):
+            sent += 2**16
+            yield b" " * 2**16
+
+    image = service.score(png())
+    assert "send less" in problem(service.client.post(f"/v1/images/{image}/reviews", content=endless()), 413)
+    length = {"Content-Type": "multipart/form-data; boundary=x"}
+    said = problem(service.client.post("/v1/models/plate/batches", content=endless(), headers=length), 411)
+    assert said == "a form must say how long it is: send it with Content-Length"
+
+
+def test_forms_that_do_not_fit(service: Service) -> None:
+    batches = "/v1/models/plate/batches"
+    assert "one field `file`" in problem(service.client.post(SCORE, files=[("file", png(1)), ("file", png(2))]), 422)
+    assert "no file in the field `file`" in problem(service.client.post(SCORE, files={"other": png()}), 422)
+    assert "no file in the field `files`" in problem(service.client.post(batches, files={"file": png()}), 422)
+    assert "no file" in problem(service.client.post(batches, data={"files": "text"}), 422)
+    problem(service.client.post(batches, files=[("files", b"x")] * 65), 400)
+    broken = {"Content-Type": "multipart/form-data; boundary=x"}
+    problem(service.client.post(batches, content=b"no form", headers=broken), 400)
+    problem(service.client.post(SCORE, content=b"", headers={"Content-Type": "multipart/form-data"}), 400)
+    problem(service.client.post("/v1/models/wheel/batches", files={"files": png()}), 404)
+    problem(service.client.post("/v1/models/wheel/score", content=png()), 404)
+
+
+def test_a_batch_is_scored_in_its_order_and_one_that_is_broken_does_not_stop_it(service: Service) -> None:
+    files = [("files", (f"{i}.png", png(i))) for i in range(20)]
+    files[7] = ("files", ("broken.png", b"no picture"))
+    results = service.client.post("/v1/models/plate/batches", files=files).json()["results"]
+    assert [r["name"] for r in results] == [name for _, (name, _) in files]
+    assert "not an image" in results[7]["error"]
+    assert sum("score" in r for r in results) == 19
+    assert results[3]["image"] == service.score(png(3))
+    assert service.client.get("/v1/images", params={"model": "plate", "limit": 5}).json()["total"] == 19
+
+
+@pytest.mark.parametrize(
+    ("given", "shown"),
+    [
+        ("../../../etc/passwd", "passwd"),
+        ("C:\\parts\\7.png", "7.png"),
+        ("a\x1b[31m\r\nb\x7f.png", "a[31mb.png"),
+        ("<script>alert(1)<\\script>.png", "script>.png"),
+        ("<img src=x onerror=alert(1)>", "<img src=x onerror=alert(1)>"),
+        ("' OR 1=1; DROP TABLE images; --", "' OR 1=1; DROP TABLE images; --"),
+        ("\u202egnp.exe", "gnp.exe"),
+        ("..", ".."),
+        ("/", "picture"),
+        ("x" * 900, "x" * 200),
+        ("Zahnrad-ü-齿轮.png", "Zahnrad-ü-齿轮.png"),
+    ],
+)
+def test_names_stay_text_and_lead_nowhere(service: Service, given: str, shown: str) -> None:
+    before = {path for path in service.bench.models.rglob("*") if FOLDER not in path.parts}
+    answer = service.client.post(SCORE, params={"filename": given}, content=png()).json()
+    assert answer["name"] == shown
+    listed = service.client.get("/v1/images", params={"model": "plate"})
+    assert listed.json()["images"][0]["name"] == shown
+    assert listed.headers["content-type"] == "application/json"
+    form = service.client.post(SCORE, files={"file": (given.replace("\r\n", ""), png(1))}).json()
+    assert "/" not in form["name"]
+    assert {path for path in service.bench.models.rglob("*") if FOLDER not in path.parts} == before
+
+
+def test_when_too_many_wait_the_answer_is_503_and_says_when_to_come_again(
+    service: Service, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    gate = threading.Event()
+    real = Runtime.run
+
+    def held(self: Runtime, pixels: np.ndarray) -> Any:
+        assert gate.wait(60)
+        return real(self, pixels)
+
+    monkeypatch.setattr(Runtime, "run", held)
+    answers: list[Any] = []
+
+    def send(seed: int) -> None:
+        answers.append(service.client.post(SCORE, content=png(seed)))
+
+    threads = [threading.Thread(target=send, args=(i,)) for i in range(WAITING)]
+    for thread in threads:
+        thread.start()
+    wait_for(lambda: service.bench.waiting() == WAITING)
+    assert f"bgad_waiting {WAITING}.0" in service.client.get("/metrics").text
+    refused = service.client.post(SCORE, content=png(999))
+    assert "too many pictures wait" in problem(refused, 503)
+    assert refused.headers["retry-after"] == "1"
+    assert service.client.get("/healthz").status_code == 200  # all else goes on
+    assert service.client.get("/v1/models").status_code == 200
+    gate.set()
+    for thread in threads:
+        thread.join()
+    assert [answer.status_code for answer in answers] == [200] * WAITING
+
+
+# --- images
+
+
+def test_a_list_of_images(service: Service) -> None:
+    numbers = [service.score(png(i, defect=i % 2 == 0), f"{i}.png") for i in range(6)]
+    service.client.post(f"/v1/images/{numbers[0]}/reviews", json={"verdict": "bad", "note": "a blot"})
+
+    def listed(**params: Any) -> dict[str, Any]:
+        answer = service.client.get("/v1/images", params={"model": "plate", **params})
+        assert answer.status_code == 200, answer.text
+        return dict(answer.json())
+
+    assert [i["id"] for i in listed(order="newest")["images"]] == numbers[::-1]
+    scores = [i["score"] for i in listed(order="anomalous")["images"]]
+    assert scores == sorted(scores, reverse=True)
+    (only,) = listed(review="bad")["images"]
+    assert (only["id"], only["verdict"], only["note"]) == (numbers[0], "bad", "a blot")
+    assert listed(review="none")["total"] == 5
+    page = listed(order="newest", limit=2, offset=2)
+    assert ([i["id"] for i in page["images"]], page["total"]) == (numbers[3:1:-1], 6)
+    flagged = listed(decision="anomalous")["images"]
+    assert all(i["is_anomaly"] for i in flagged)
+    assert len(flagged) + listed(decision="normal")["total"] == 6
+    assert service.client.get(only["thumbnail"]).headers["content-type"] == "image/jpeg"
+    for wrong in ({"order": "random"}, {"limit": 0}, {"limit": 201}, {"offset": -1}, {"offset": 10**20},
+                  {"review": "ugly"}, {"decision": "?"}, {"since": "nan"}, {"model": "x" * 201}):  # fmt: skip
+        problem(service.client.get("/v1/images", params={"model": "plate", **wrong}), 422)
+    problem(service.client.get("/v1/images"), 422)
+    problem(service.client.get("/v1/images", params={"model": "wheel"}), 404)
+
+
+def test_an_image_with_its_history_and_neighbours(service: Service) -> None:
+    numbers = [service.score(png(i)) for i in range(5)]
+    service.client.post(f"/v1/images/{numbers[2]}/reviews", json={"verdict": "unsure"})
+    found = service.client.get(f"/v1/images/{numbers[2]}", params={"model": "plate"}).json()
+    assert found["scores"][0]["model"] == "plate"
+    assert found["reviews"][0]["verdict"] == "unsure"
+    assert {n["id"] for n in found["neighbours"]} <= {*numbers} - {numbers[2]}
+    assert found["neighbours"]
+    assert service.client.get(f"/v1/images/{numbers[2]}").json()["neighbours"] == []
+
+
+def test_the_picture_comes_back_as_it_was_sent_and_is_not_shown_as_a_page(service: Service) -> None:
+    number = service.score(png(), "evil.html")
+    answer = service.client.get(f"/v1/images/{number}/picture")
+    assert answer.content == png()
+    assert answer.headers["content-type"] == "application/octet-stream"
+    assert answer.headers["content-disposition"] == "attachment"
+    assert answer.headers["x-content-type-options"] == "nosniff"
+
+
+@pytest.mark.parametrize("what", ["", "/picture", "/view.png", "/thumbnail.jpg", "/overlay.png", "/map.png"])
+def test_images_that_are_not_there(service: Service, what: str) -> None:
+    for number in (0, -1, 99, 2**31, 2**63, 10**30):
+        problem(service.client.get(f"/v1/images/{number}{what}", params={"model": "plate"}), 404)
+    problem(service.client.get(f"/v1/images/one{what}", params={"model": "plate"}), 422)
+    number = service.score(png())
+    if what.endswith(("jpg", "y.png", "p.png")):
+        problem(service.client.get(f"/v1/images/{number}{what}", params={"model": "wheel"}), 404)
+        problem(service.client.get(f"/v1/images/{number}{what}", params={"model": "plate", "version": 99}), 404)
+        problem(service.client.get(f"/v1/images/{number}{what}", params={"model": "plate", "version": 2**40}), 422)
+
+
+def test_a_picture_whose_file_is_gone(service: Service) -> None:
+    number = service.score(png())
+    service.bench.picture(number).unlink()
+    for what in ("picture", "view.png", "overlay.png"):
+        said = problem(service.client.get(f"/v1/images/{number}/{what}", params={"model": "plate"}), 410)
+        assert "is not there any more" in said
+
+
+def test_a_thumbnail_is_drawn_beside_the_requests_and_again_where_it_is_missing(service: Service) -> None:
+    number = service.score(png())
+    folder = service.bench.models / FOLDER / "thumbnails"
+    wait_for(lambda: any(path.is_file() and path.name[0] != "." for path in folder.rglob("*")))
+    first = service.client.get(f"/v1/images/{number}/thumbnail.jpg", params={"model": "plate"}).content
+    shutil.rmtree(folder)
+    second = service.client.get(f"/v1/images/{number}/thumbnail.jpg", params={"model": "plate"}).content
+    sizes = [Image.open(io.BytesIO(content)).size for content in (first, second)]
+    assert sizes == [(SIZE, SIZE)] * 2
+    difference = [np.asarray(Image.open(io.BytesIO(content)), float) for content in (first, second)]
+    assert np.abs(difference[0] - difference[1]).max() < 20
+
+
+@pytest.mark.parametrize(
+    "path",
+    [
+        "/v1/models/..%2f..%2fetc/threshold",
+        "/v1/models/%2e%2e/threshold",
+        "/v1/models/.workbench/threshold",
+        "/v1/models/plate.bgad%2fcard.json/threshold",
+        "/static/../app.py",
+        "/static/..%2f..%2fapp.py",
+        "/static/%2e%2e/%2e%2e/app.py",
+        "/static//etc/passwd",
+        "/static/....//app.py",
+        "/v1/images/1%2f..%2f..%2fstore.sqlite",
+        "/.workbench/store.sqlite",
+        "/models/plate.bgad/card.json",
+    ],
+)
+def test_no_name_leads_to_another_file(service: Service, path: str) -> None:
+    answer = service.client.get(path)
+    assert answer.status_code in (404, 422)
+    assert b"checksum" not in answer.content
+    assert b"import" not in answer.content
+    assert b"root:" not in answer.content
+
+
+def test_a_nul_in_the_address_is_refused(service: Service) -> None:
+    for path in ("/v1/models/a%00b", "/v1/images?model=a%00b", "/v1/history?model=%00", "/static/a%00"):
+        assert "NUL" in problem(service.client.get(path), 400)
+
+
+# --- reviews
+
+
+def test_a_review_with_what_was_painted(service: Service) -> None:
+    number = service.score(png())
+    sent = {"verdict": "bad", "note": "<script>alert('x')</script>\nsecond line", "mask": painted(), "ignore": None}
+    answer = service.client.post(f"/v1/images/{number}/reviews", json=sent)
+    assert answer.status_code == 201
+    kept = answer.json()
+    assert (kept["verdict"], kept["note"], kept["who"]) == ("bad", sent["note"], "local")
+    assert service.client.get(kept["mask"]).content == base64.b64decode(painted())
+    assert kept["ignore"] is None
+    problem(service.client.get(f"/v1/reviews/{kept['id']}/ignore.png"), 404)
+    problem(service.client.get("/v1/reviews/99/mask.png"), 404)
+    problem(service.client.get(f"/v1/reviews/{kept['id']}/other.png"), 422)
+    both = {"verdict": "bad", "mask": "data:image/png;base64," + painted(), "ignore": painted()}
+    assert service.client.post(f"/v1/images/{number}/reviews", json=both).json()["ignore"] is not None
+    nothing = {"verdict": "good", "mask": painted(marked=False)}
+    assert service.client.post(f"/v1/images/{number}/reviews", json=nothing).json()["mask"] is None
+    assert [r["verdict"] for r in service.client.get(f"/v1/images/{number}").json()["reviews"]] == [
+        "bad",
+        "bad",
+        "good",
+    ]
+
+
+REVIEWS: list[tuple[object, str]] = [
+    ({}, "verdict"),
+    ({"verdict": "ugly"}, "verdict"),
+    ({"verdict": "bad", "note": "x" * 2001}, "note"),
+    ({"verdict": "bad", "note": "a\0b"}, "note"),
+    ({"verdict": "bad", "note": "\ud800"}, "note"),
+    ({"verdict": "bad", "more": 1}, "more"),
+    ({"verdict": "bad", "mask": "%%%"}, "the mask is not base64"),
+    ({"verdict": "bad", "ignore": "ä"}, "the ignore is not base64"),
+    ({"verdict": "bad", "mask": ""}, "the mask"),
+    ({"verdict": "bad", "mask": base64.b64encode(b"no PNG").decode()}, "the mask: not an image"),
+    ({"verdict": "bad", "mask": base64.b64encode(as_file(np.zeros((9, 9), np.uint8), "JPEG")).decode()}, "not a PNG"),
+    ({"verdict": "bad", "mask": base64.b64encode(base64.b64decode(painted())[:60]).decode()}, "the mask"),
+    ({"verdict": "bad", "mask": painted(SIZE + 1)}, "the mask is 65x64, the image 64x64: make them equal"),
+    ({"verdict": "bad", "mask": base64.b64encode(bomb()).decode()}, "60000 x 60000 pixels exceed"),
+    ([], "body"),
+    ("bad", "body"),
+    (None, "body"),
+]
+
+
+@pytest.mark.parametrize(("sent", "message"), REVIEWS)
+def test_a_review_that_cannot_be_kept(service: Service, sent: object, message: str) -> None:
+    number = service.score(png())
+    body = json.dumps(sent).encode()
+    answer = service.client.post(
+        f"/v1/images/{number}/reviews", content=body, headers={"Content-Type": "application/json"}
+    )
+    assert message in problem(answer, 422)
+    assert service.client.get(f"/v1/images/{number}").json()["reviews"] == []
+
+
+def test_a_review_of_nothing(service: Service) -> None:
+    for number in (99, 0, 2**40):
+        problem(service.client.post(f"/v1/images/{number}/reviews", json={"verdict": "bad"}), 404)
+    number = service.score(png())
+    for content in (b"", b"{", b"\xff\xfe"):
+        problem(
+            service.client.post(
+                f"/v1/images/{number}/reviews", content=content, headers={"Content-Type": "application/json"}
+            ),
+            422,
+        )
+
+
+# --- jobs
+
+
+def test_jobs_that_make_no_sense(service: Service) -> None:
+    assert service.client.get("/v1/jobs").json() == []
+    assert "nothing to teach" in problem(service.client.post("/v1/jobs", json={"model": "plate"}), 422)
+    number = service.score(png())
+    wanted = {"model": "plate", "images": [number]}
+    assert "review it first" in problem(service.client.post("/v1/jobs", json=wanted), 422)
+    service.client.post(f"/v1/images/{number}/reviews", json={"verdict": "unsure"})
+    assert "review it first" in problem(service.client.post("/v1/jobs", json=wanted), 422)
+    problem(service.client.post("/v1/jobs", json={"model": "wheel"}), 404)
+    problem(service.client.post("/v1/jobs", json={"model": "plate\0"}), 422)
+    problem(service.client.post("/v1/jobs", json={"model": "plate", "images": [10**30]}), 422)
+    problem(service.client.post("/v1/jobs", json={"model": "plate", "images": ["x"]}), 422)
+    for number in (99, 0, 2**40):
+        for method, what in (("GET", ""), ("GET", "/events"), ("POST", "/cancel"), ("POST", "/resume")):
+            problem(service.client.request(method, f"/v1/jobs/{number}{what}"), 404)
+
+
+def test_the_events_of_a_job_end_with_the_job(service: Service) -> None:
+    version = service.store.released("plate")
+    job = service.store.add_job("teach", version, [], "ann")["id"]
+
+    def go_on() -> None:
+        for values in ({"state": "running", "message": "learning"}, {"progress": 0.5}, {"state": "done"}):
+            time.sleep(0.7)
+            service.store.update_job(job, **values)
+
+    thread = threading.Thread(target=go_on)
+    thread.start()
+    with service.client.stream("GET", f"/v1/jobs/{job}/events") as answer:
+        assert answer.headers["content-type"].startswith("text/event-stream")
+        lines = [line for line in answer.iter_lines() if line]
+    thread.join()
+    seen = [json.loads(line.removeprefix("data: ")) for line in lines]
+    assert all(line.startswith("data: ") for line in lines)
+    assert [s["state"] for s in seen] == ["queued", "running", "running", "done"]
+    assert seen[2]["progress"] == 0.5
+
+
+# --- who may do what
+
+
+def token(service: Service, role: str) -> dict[str, str]:
+    return {"Authorization": f"Bearer {auth.new_token(service.store, role, role)}"}
+
+
+ENDPOINTS = [
+    ("GET", "/v1/me", "score"),
+    ("GET", "/v1/models", "score"),
+    ("GET", "/v1/models/plate", "score"),
+    ("POST", "/v1/models/plate/score", "score"),
+    ("POST", "/v1/models/plate/batches", "score"),
+    ("GET", "/v1/images/1/overlay.png?model=plate", "score"),
+    ("GET", "/v1/images/1/map.png?model=plate", "score"),
+    ("GET", "/v1/models/plate/threshold", "review"),
+    ("GET", "/v1/models/plate/drift", "review"),
+    ("GET", "/v1/images?model=plate", "review"),
+    ("GET", "/v1/images/1", "review"),
+    ("GET", "/v1/images/1/picture", "review"),
+    ("GET", "/v1/images/1/view.png", "review"),
+    ("GET", "/v1/images/1/thumbnail.jpg?model=plate", "review"),
+    ("POST", "/v1/images/1/reviews", "review"),
+    ("GET", "/v1/reviews/1/mask.png", "review"),
+    ("GET", "/v1/jobs", "review"),
+    ("GET", "/v1/jobs/1", "review"),
+    ("GET", "/v1/jobs/1/events", "review"),
+    ("GET", "/v1/history", "review"),
+    ("PUT", "/v1/models/plate/threshold", "admin"),
+    ("POST", "/v1/models/plate/versions/1/release", "admin"),
+    ("POST", "/v1/models/plate/versions/1/discard", "admin"),
+    ("POST", "/v1/models/plate/rollback", "admin"),
+    ("POST", "/v1/jobs", "admin"),
+    ("POST", "/v1/jobs/1/cancel", "admin"),
+    ("POST", "/v1/jobs/1/resume", "admin"),
+]
+BODIES: dict[str, Any] = {
+    "/v1/jobs": {"model": "plate"},
+    "/v1/images/1/reviews": {"verdict": "bad"},
+    "/v1/models/plate/threshold": {"rate": 0.5},
+}
+
+
+def test_every_endpoint_is_in_the_list_of_roles(service: Service) -> None:
+    schema = service.client.get("/v1/openapi.json").json()
+    there = {(method.upper(), path) for path, item in schema["paths"].items() for method in item}
+    assert len(there) == len(ENDPOINTS)
+
+
+def test_each_role_may_what_it_may_and_nothing_else(make: Maker) -> None:
+    service = make(tokens=True)
+    headers = {role: token(service, role) for role in auth.ROLES}
+    for method, path, needed in ENDPOINTS:
+        body = BODIES.get(path)
+        none = service.client.request(method, path, json=body)
+        assert "a token is needed" in problem(none, 401)
+        assert none.headers["www-authenticate"] == "Bearer"
+        for role in auth.ROLES:
+            answer = service.client.request(method, path, json=body, headers=headers[role])
+            if auth.ROLES.index(role) < auth.ROLES.index(needed):
+                assert f"{role} may {role}: this needs the role {needed}" in problem(answer, 403)
+            else:
+                assert answer.status_code not in (401, 403), (method, path, role)
+                assert answer.status_code < 500
+
+
+def test_what_is_open_without_a_token(make: Maker) -> None:
+    service = make(tokens=True)
+    for path in ("/", "/healthz", "/readyz"):
+        assert service.client.get(path).status_code == 200, path
+    for path in ("/metrics", "/v1/openapi.json", "/v1/nothing", "/static-not", "/healthz/x"):
+        problem(service.client.get(path), 401)
+    wrong = {"Authorization": "Bearer bgad_wrong"}
+    problem(service.client.get("/v1/me", headers=wrong), 401)
+    assert service.client.get("/", headers=wrong).status_code == 200
+    right = token(service, "score")
+    assert service.client.get("/metrics", headers=right).status_code == 200
+    service.store.drop_token("score")
+    problem(service.client.get("/metrics", headers=right), 401)
+
+
+def test_reviews_bear_the_name_of_the_token(make: Maker) -> None:
+    service = make(tokens=True)
+    headers = token(service, "review")
+    number = service.client.post(SCORE, content=png(), headers=headers).json()["image"]
+    review = service.client.post(f"/v1/images/{number}/reviews", json={"verdict": "bad"}, headers=headers).json()
+    assert review["who"] == "review"
+    assert service.client.get("/v1/history", headers=headers).json()[0]["who"] == "review"
+
+
+@pytest.mark.parametrize(
+    "headers",
+    [
+        {"Origin": "http://evil.example"},
+        {"Origin": "null"},
+        {"Origin": "http://localhost.evil.example"},
+        {"Origin": "http://localhost:1"},
+        {"Sec-Fetch-Site": "cross-site"},
+        {"Sec-Fetch-Site": "same-site"},
+    ],
+)
+def test_pages_of_other_sites_cannot_change_anything(service: Service, headers: dict[str, str]) -> None:
+    for method, path, _ in ENDPOINTS:
+        answer = service.client.request(method, path, headers=headers, json=BODIES.get(path))
+        if method == "GET":
+            assert answer.status_code != 403
+            assert "access-control-allow-origin" not in answer.headers
+            assert answer.headers["cross-origin-resource-policy"] == "same-origin"
+        else:
+            assert "other sites" in problem(answer, 403)
+
+
+def test_our_own_page_may(service: Service) -> None:
+    for headers in ({"Origin": "http://localhost"}, {"Sec-Fetch-Site": "same-origin"}, {"Sec-Fetch-Site": "none"}):
+        assert service.client.post(SCORE, content=png(), headers=headers).status_code == 200
+
+
+def test_another_host_is_refused(service: Service) -> None:
+    for host in ("evil.example", "evil.example:80", "localhost.evil.example", "", "127.0.0.1.nip.io"):
+        for path in ("/", "/v1/models", "/healthz"):
+            assert "is not a name of this service" in problem(service.client.get(path, headers={"Host": host}), 421)
+    for host in ("localhost", "LOCALHOST:8765", "127.0.0.1:1", "[::1]:8765", "[::1]"):
+        assert service.client.get("/healthz", headers={"Host": host}).status_code == 200, host
+
+
+def test_security_headers_are_on_every_answer(service: Service) -> None:
+    number = service.score(png())
+    paths = ["/", "/v1/models", "/v1/nothing", f"/v1/images/{number}/view.png", "/metrics", "/v1/images/99"]
+    answers = [service.client.get(path) for path in paths]
+    answers += [service.client.get("/", headers={"Host": "evil.example"}), service.client.delete("/v1/models")]
+    for answer in answers:
+        policy = answer.headers["content-security-policy"]
+        assert "default-src 'self'" in policy
+        assert "unsafe" not in policy
+        assert "frame-ancestors 'none'" in policy
+        assert answer.headers["x-content-type-options"] == "nosniff"
+        assert answer.headers["referrer-policy"] == "no-referrer"
+
+
+def test_methods_that_are_not_there(service: Service) -> None:
+    answer = service.client.delete("/v1/models")
+    problem(answer, 405)
+    assert answer.headers["allow"] == "GET"
+    problem(service.client.get("/v1/nothing"), 404)
+
+
+# --- health
+
+
+def test_metrics_count_by_route_and_not_by_what_clients_make_up(service: Service) -> None:
+    service.score(png())
+    service.client.get("/v1/images/99")
+    for i in range(3):
+        service.client.get(f"/made-up-{i}")
+        service.client.request(f"MADE{i}", "/v1/models")
+    text = service.client.get("/metrics").text
+    assert 'bgad_requests_total{method="POST",route="/v1/models/{name}/score",status="200"} 1.0' in text
+    assert 'bgad_requests_total{method="GET",route="/v1/images/{number}",status="404"} 1.0' in text
+    assert "bgad_request_seconds_bucket" in text
+    assert "bgad_waiting 0.0" in text
+    assert "made-up" not in text
+    assert "MADE" not in text
+
+
+def test_a_service_whose_store_is_gone_is_alive_but_not_ready(make: Maker, postgres: Path) -> None:
+    service = make(new_database(postgres))
+    headers = token(service, "admin")
+    assert service.client.get("/readyz").json() == {"status": "ready"}
+    url = service.store.engine.url
+    other = sa.create_engine(url.set(database="postgres"), isolation_level="AUTOCOMMIT")
+    with other.connect() as connection:
+        connection.execute(sa.text(f"DROP DATABASE {url.database} WITH (FORCE)"))
+    other.dispose()
+    answer = service.client.get("/readyz")
+    assert (answer.status_code, answer.json()) == (503, {"status": "the store does not answer"})
+    assert service.client.get("/healthz").status_code == 200
+    for more in ({}, headers):
+        gone = service.client.get("/v1/models", headers=more)
+        assert "the store does not answer" in problem(gone, 503)
+        assert gone.headers["retry-after"]
+    assert service.client.get("/readyz", headers=headers).status_code == 503
+
+
+@pytest.mark.parametrize("kind", ["sqlite", "postgresql"])
+def test_the_whole_way_on_both_stores(make: Maker, request: pytest.FixtureRequest, kind: str) -> None:
+    service = make(new_database(request.getfixturevalue("postgres")) if kind == "postgresql" else None)
+    results = service.client.post(
+        "/v1/models/plate/batches", files=[("files", (f"{i}.png", png(i))) for i in range(8)]
+    ).json()["results"]
+    for result in results:
+        path = f"/v1/images/{result['image']}/reviews"
+        assert service.client.post(path, json={"verdict": "good", "note": "ü 齿轮 😀"}).status_code == 201
+    listed = service.client.get("/v1/images", params={"model": "plate", "review": "good"}).json()
+    assert listed["total"] == 8
+    assert listed["images"][0]["note"] == "ü 齿轮 😀"
+    assert len(service.client.get("/v1/models/plate/threshold").json()["good"]) == 8
+    assert len(service.client.get("/v1/models/plate/drift").json()["series"]) == 8
+
+
+# --- bgad serve
+
+
+def serve(*options: str) -> tuple[int, list[str]]:
+    command = [sys.executable, "-m", "bgad", "serve", *options]
+    done = subprocess.run(command, capture_output=True, text=True, timeout=60)
+    return done.returncode, done.stderr.strip().splitlines()
+
+
+def test_a_service_for_others_needs_a_token(models: Path) -> None:
+    code, lines = serve("--models", str(models), "--host", "0.0.0.0", "--port", "0")
+    assert (code, len(lines)) == (2, 1)
+    assert "0.0.0.0 can be reached from other machines, and no token guards it" in lines[0]
+    assert "bgad token add NAME --role admin" in lines[0]
+
+
+def test_serving_what_is_not_there(tmp_path: Path) -> None:
+    code, lines = serve("--models", str(tmp_path / "none"))
+    assert (code, len(lines)) == (2, 1)
+    assert "no such folder of models" in lines[0]
+    code, lines = serve("--models", str(tmp_path))
+    assert (code, len(lines)) == (2, 1)
+    assert "no model that could be read" in lines[0]
+
+
+def test_two_services_for_one_folder_or_one_port(models: Path, live: Any, tmp_path: Path, model: Path) -> None:
+    first = live()
+    code, lines = serve("--models", str(models), "--port", "0")
+    assert (code, len(lines)) == (2, 1)
+    assert "is in use by another service" in lines[0]
+    shutil.copytree(model, tmp_path / "other" / "plate.bgad")
+    code, lines = serve("--models", str(tmp_path / "other"), "--port", str(first.port))
+    assert code == 2
+    assert f"port {first.port}" in lines[-1]
+    assert "bgad: error: " in lines[-1]
+
+
+def test_tokens_by_command(models: Path) -> None:
+    def run(*arguments: str) -> subprocess.CompletedProcess[str]:
+        command = [sys.executable, "-m", "bgad", "token", *arguments, "--models", str(models)]
+        return subprocess.run(command, capture_output=True, text=True, timeout=60)
+
+    made = run("add", "camera", "--role", "score").stdout.strip()
+    assert made.startswith(auth.PREFIX)
+    assert run("list").stdout == "score   camera\n"
+    assert run("drop", "camera").returncode == 0
+    again = run("drop", "camera")
+    assert (again.returncode, again.stderr.count("\n")) == (2, 1)
+    assert "'camera' has no token" in again.stderr
+    assert run("list").stdout == ""

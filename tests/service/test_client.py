@@ -1,0 +1,205 @@
+from __future__ import annotations
+
+import os
+import shutil
+import signal
+import subprocess
+import sys
+import threading
+import time
+from collections.abc import Iterator
+from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
+from pathlib import Path
+
+import numpy as np
+import pytest
+from conftest import SIZE, picture
+
+from bgad.client import Client, Failure, Score, ServiceError
+from bgad.errors import BgadError, ConfigError, ImageError
+from bgad.runtime import Runtime
+from bgad.service import auth
+from bgad.service.store import Store
+from bgad.service.workbench import FOLDER
+from service.conftest import Live, free_port, png, sqlite_address
+
+
+@pytest.fixture(scope="module")
+def running(model: Path, data_set: Path, tmp_path_factory: pytest.TempPathFactory) -> Iterator[tuple[Live, str]]:
+    """A live service that asks for tokens, and one of them."""
+    models = tmp_path_factory.mktemp("client")
+    shutil.copytree(model, models / "plate.bgad", copy_function=os.link)
+    (models / FOLDER).mkdir()
+    store = Store(sqlite_address(models))
+    token = auth.new_token(store, "ann", "admin")
+    store.close()
+    service = Live(models, ("--data", str(data_set.parent))).start()
+    yield service, token
+    service.end(signal.SIGKILL)
+
+
+@pytest.fixture(scope="module")
+def client(running: tuple[Live, str]) -> Client:
+    return Client(running[0].address + "/", running[1])
+
+
+def test_it_imports_nothing_heavy() -> None:
+    program = (
+        "import sys, bgad\n"
+        "before = set(sys.modules)\n"
+        "import bgad.client\n"
+        "heavy = {'torch', 'PIL', 'fastapi', 'pydantic', 'sqlalchemy', 'onnxruntime', 'rich'} & set(sys.modules)\n"
+        "more = {name for name in set(sys.modules) - before if name.split('.')[0] not in sys.stdlib_module_names}\n"
+        "print(sorted(heavy), sorted(more))"
+    )
+    assert (
+        subprocess.run([sys.executable, "-c", program], capture_output=True, text=True).stdout == "[] ['bgad.client']\n"
+    )
+
+
+def test_a_picture_as_file_bytes_or_array_gets_the_same_score(client: Client, model: Path, tmp_path: Path) -> None:
+    (path := tmp_path / "part ü&.png").write_bytes(png(1, defect=True))
+    array = picture(np.random.default_rng(1001), defect=True)[0]
+    found = [client.score("plate", given) for given in (path, str(path), png(1, defect=True), array)]
+    expected = Runtime.load(model).score(path)
+    assert [s.score for s in found] == pytest.approx([expected.score] * 4, rel=1e-5)
+    assert [s.name for s in found] == ["part ü&.png", "part ü&.png", "picture", "picture"]
+    assert found[0].is_anomaly == expected.is_anomaly
+    assert client.score("plate", array, "camera 3.png").name == "camera 3.png"
+    assert client.get(found[0].overlay)[:4] == b"\x89PNG"
+
+
+def test_a_batch_in_its_order(client: Client, tmp_path: Path) -> None:
+    (path := tmp_path / 'a "quoted" name.png').write_bytes(png(2))
+    results = client.batch("plate", [path, b"no picture", png(3)])
+    assert isinstance(results[0], Score)
+    assert isinstance(results[2], Score)
+    assert results[0].name.startswith("a ")
+    assert isinstance(results[1], Failure)
+    assert "not an image" in results[1].error
+
+
+def test_models_images_and_reviews(client: Client) -> None:
+    (only,) = client.models()
+    assert only == client.model("plate")
+    assert (only.name, only.size) == ("plate", SIZE)
+    number = client.score("plate", png(4)).image
+    mask = np.zeros((SIZE, SIZE), bool)
+    mask[5:9, 5:9] = True
+    review = client.review(number, "bad", note="a blot", mask=mask)
+    assert (review.verdict, review.note, review.who) == ("bad", "a blot", "ann")
+    assert review.mask is not None
+    assert client.get(review.mask)[:4] == b"\x89PNG"
+    assert number in [image.id for image in client.images("plate", review="bad")]
+    assert len(list(client.images("plate", order="newest", limit=1))) == 1
+
+
+def test_a_list_goes_on_over_its_pages(client: Client, monkeypatch: pytest.MonkeyPatch) -> None:
+    rng = np.random.default_rng(0)
+    for _ in range(4):
+        pictures = [rng.integers(0, 255, (4, 4), np.uint8) for _ in range(52)]
+        client.batch("plate", pictures)
+    everyone = [image.id for image in client.images("plate", order="newest")]
+    assert len(everyone) > 200
+    assert len(set(everyone)) == len(everyone)
+
+
+def test_teach_wait_release_and_back(client: Client) -> None:
+    number = client.score("plate", png(7, defect=True)).image
+    client.review(number, "bad")
+    job = client.wait(client.teach("plate", [number]), timeout=120)
+    assert (job.state, job.images) == ("done", [number])
+    assert job.result is not None
+    assert job.made is not None
+    old = client.model("plate").version["id"]
+    assert client.release("plate", job.made).version["id"] == job.made
+    assert client.rollback("plate").version["id"] == old
+    assert client.discard("plate", job.made).versions[-1]["state"] == "discarded"
+    cancelled = client.teach("plate", [number])
+    client.cancel(cancelled)
+    with pytest.raises(ServiceError, match=f"job {cancelled.id} is cancelled: cancelled"):
+        client.wait(cancelled, timeout=60)
+
+
+def test_errors_are_the_one_line_of_the_service(client: Client, running: tuple[Live, str], tmp_path: Path) -> None:
+    with pytest.raises(ServiceError, match="there is no released model 'a b&c'") as missing:
+        client.score("a b&c", png())
+    assert missing.value.status == 404
+    with pytest.raises(BgadError, match="picture: not an image"):
+        client.score("plate", b"nothing")
+    with pytest.raises(ServiceError, match="a token is needed"):
+        Client(running[0].address).models()
+    with pytest.raises(ImageError, match=r"none\.png: cannot be read: No such file"):
+        client.score("plate", tmp_path / "none.png")
+    with pytest.raises(ImageError, match="this is no array of uint8"):
+        client.score("plate", np.zeros((2, 2, 7), np.float64))
+    with pytest.raises(ConfigError, match="'localhost' is no address of a service: give http://HOST:PORT"):
+        Client("localhost")
+    with pytest.raises(ServiceError, match=r"http://127\.0\.0\.1:\d+ cannot be reached: .*refused"):
+        Client(f"http://127.0.0.1:{free_port()}").models()
+
+
+# --- a service that is busy: no real one can be told when to be
+
+
+class Busy(BaseHTTPRequestHandler):
+    """Turns away as many requests as it is told to, then answers with what it got."""
+
+    refusals: list[tuple[int, str]] = []  # noqa: RUF012 - set by each test
+    seen: list[float] = []  # noqa: RUF012
+
+    def do_GET(self) -> None:
+        self.seen.append(time.monotonic())
+        code, text = self.refusals.pop(0) if self.refusals else (200, "[]")
+        self.send_response(code)
+        if code == 503:
+            self.send_header("Retry-After", "0.2")
+        self.end_headers()
+        self.wfile.write(text.encode())
+
+    def log_message(self, *_: object) -> None:
+        """Nothing."""
+
+
+@pytest.fixture
+def busy() -> Iterator[str]:
+    server = ThreadingHTTPServer(("127.0.0.1", 0), Busy)
+    thread = threading.Thread(target=server.serve_forever)
+    thread.start()
+    Busy.refusals, Busy.seen = [], []
+    yield f"http://127.0.0.1:{server.server_port}"
+    server.shutdown()
+    thread.join()
+    server.server_close()
+
+
+def test_a_request_that_was_turned_away_is_sent_again_after_the_time_that_was_named(busy: str) -> None:
+    Busy.refusals = [(503, '{"detail": "later"}')] * 3
+    assert Client(busy).models() == []
+    assert len(Busy.seen) == 4
+    assert min(np.diff(Busy.seen)) >= 0.19
+
+
+def test_not_for_ever(busy: str) -> None:
+    Busy.refusals = [(503, '{"detail": "later"}')] * 10
+    with pytest.raises(ServiceError, match=r"^later$") as refused:
+        Client(busy, tries=3).models()
+    assert refused.value.status == 503
+    assert len(Busy.seen) == 3
+
+
+@pytest.mark.parametrize(
+    ("answer", "message"),
+    [
+        ((500, "<html>a proxy</html>"), "the service answers 500 Internal Server Error"),
+        ((500, '{"detail": "two\\nlines"}'), "^two lines$"),
+        ((200, "<html>"), "does not answer like a workbench"),
+        ((200, '[{"name": "x"}]'), "has no 'version': is it an older one"),
+    ],
+)
+def test_an_answer_of_something_else(busy: str, answer: tuple[int, str], message: str) -> None:
+    Busy.refusals = [answer]
+    with pytest.raises(ServiceError, match=message) as refused:
+        Client(busy).models()
+    assert "\n" not in str(refused.value)
+    assert len(Busy.seen) == 1

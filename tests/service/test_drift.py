@@ -1,0 +1,95 @@
+from __future__ import annotations
+
+import numpy as np
+import pytest
+from scipy import stats
+
+from bgad.service import drift
+from bgad.service.drift import online_p_values, watch
+
+
+def normals(seed: int, n: int, shift: float = 0.0) -> list[float]:
+    return list(np.random.default_rng(seed).normal(shift, 1, n))
+
+
+def test_p_values_are_uniform_while_nothing_changes() -> None:
+    for calibration in (1, 20, 200):
+        scores = normals(1, calibration + 3000)
+        found = online_p_values(scores[:calibration], scores[calibration:], seed=2)
+        assert stats.kstest(found, "uniform").pvalue > 0.01
+        neighbours = stats.spearmanr(found[:-1], found[1:])
+        assert neighbours.pvalue > 0.01  # and independent
+
+
+def test_p_values_are_uniform_where_scores_tie() -> None:
+    scores = [float(round(s)) for s in normals(3, 3050)]  # some seven values
+    found = online_p_values(scores[:50], scores[50:], seed=4)
+    assert stats.kstest(found, "uniform").pvalue > 0.01
+    alike = online_p_values([1.0] * 20, [1.0] * 2000, seed=5)
+    assert stats.kstest(alike, "uniform").pvalue > 0.01
+
+
+def test_a_p_value_is_the_rank_from_the_strangest() -> None:
+    assert 0 <= online_p_values([1.0, 2.0, 3.0], [9.0])[0] <= 0.25
+    assert 0.75 <= online_p_values([1.0, 2.0, 3.0], [0.0])[0] <= 1
+    first, second = online_p_values([1.0, 2.0, 3.0], [9.0, 9.5])
+    assert second <= 0.2  # among five: the first one counts as well
+    assert (first, second) == tuple(online_p_values([1.0, 2.0, 3.0], [9.0, 9.5]))  # by lot, but the same lot
+    assert first != online_p_values([1.0, 2.0, 3.0], [9.0], seed=1)[0]
+
+
+def test_false_alarms_are_not_more_frequent_than_promised() -> None:
+    patience, images, runs = 50, 400, 150
+    alarms = 0
+    for seed in range(runs):
+        scores = normals(100 + seed, 30 + images)
+        alarms += len(watch(scores[:30], scores[30:], patience=patience, seed=seed).alarms)
+    assert alarms <= runs * images / patience  # one in `patience` images, at most
+    assert alarms > 0  # else the simulation says nothing
+
+
+@pytest.mark.parametrize("shift", [1.5, -1.5])
+def test_a_shift_is_found_soon_and_to_either_side(shift: float) -> None:
+    scores = normals(7, 600)
+    found = watch(scores[:300], [*scores[300:], *normals(8, 200, shift)])
+    assert found.alarms
+    assert 300 <= found.alarms[0] < 400
+    assert found.alarmed
+    assert found.levels[found.alarms[0]] >= found.patience
+    assert max(found.levels[:300]) < found.patience
+
+
+def test_old_quiet_times_do_not_hide_a_change() -> None:
+    delays = []
+    for quiet in (50, 3000):
+        scores = normals(9, 200 + quiet)
+        found = watch(scores[:200], [*scores[200:], *normals(10, 300, 2.0)])
+        delays.append(found.alarms[0] - quiet)
+    assert all(0 <= delay < 100 for delay in delays)
+
+
+def test_the_drivers_are_images_of_the_change() -> None:
+    scores = normals(11, 400)
+    found = watch(scores[:200], [*scores[200:], *normals(12, 25, 2.5)])
+    assert 0 < len(found.drivers) <= drift.DRIVERS
+    assert np.mean([number >= 200 for number in found.drivers]) > 0.8
+
+
+def test_the_test_begins_anew_after_an_alarm() -> None:
+    found = watch(normals(13, 100), normals(14, 120, 3.0), patience=100)
+    assert len(found.alarms) > 1
+    for number in found.alarms[:-1]:
+        assert found.levels[number + 1] < 10
+
+
+def test_nothing_was_scored() -> None:
+    found = watch([1.0, 2.0], [])
+    assert (found.levels, found.alarms, found.drivers, found.alarmed) == ([], [], [], False)
+    assert watch([], [1.0, 1.0, 2.0]).alarms == []  # nor was anything held out
+    assert online_p_values([], []) == []
+
+
+def test_the_promise_in_words() -> None:
+    assert watch([1.0], [1.0]).promise() == (
+        "While the parts stay as they were, there is at most one false alarm in 10,000 images on average."
+    )

@@ -1,0 +1,247 @@
+from __future__ import annotations
+
+import json
+import shutil
+import signal
+import subprocess
+import threading
+import urllib.error
+import urllib.request
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+from conftest import picture
+
+from bgad.errors import ConfigError
+from bgad.service.jobs import Limits
+from bgad.service.store import Store
+from bgad.service.workbench import FOLDER
+from service.conftest import Live, Maker, Service, as_file, png, sqlite_address, wait_for
+
+ENDED = ("done", "failed", "cancelled", "interrupted")
+
+
+def teach(service: Service, *, bad: int = 2, good: int = 1) -> dict[str, Any]:
+    """Review some pictures, then a job; the answer."""
+    for i in range(bad + good):
+        number = service.score(png(50 + i, defect=i < bad))
+        service.store.add_review(number, "bad" if i < bad else "good", "ann")
+    answer = service.client.post("/v1/jobs", json={"model": "plate"})
+    assert answer.status_code == 201, answer.text
+    return dict(answer.json())
+
+
+def ended(service: Service, number: int, seconds: float = 120) -> dict[str, Any]:
+    wait_for(lambda: service.store.job(number)["state"] in ENDED, seconds)
+    return dict(service.client.get(f"/v1/jobs/{number}").json())
+
+
+def test_teach_compare_release_and_the_way_back(make: Maker, data_set: Path) -> None:
+    service = make(data=data_set.parent)
+    image, mask = picture(np.random.default_rng(5), defect=True)
+    number = service.score(as_file(image), "blot.png")
+    service.bench.review(number, "bad", "ann", mask=as_file(mask.astype(np.uint8) * 255))
+    unsure = service.score(png(70))
+    service.store.add_review(unsure, "unsure", "ann")
+    job = teach(service)
+    assert (job["state"], job["who"], len(job["images"])) == ("queued", "local", 4)
+    assert unsure not in job["images"]
+
+    done = ended(service, job["id"])
+    assert (done["state"], done["message"], done["progress"]) == ("done", "done", 1.0)
+    result = done["result"]
+    assert result["reviews"]["images"] == 4
+    assert result["reviews"]["bad"] == 3
+    assert result["validation"]["images"] == 14  # 18 in the test folders, 4 of them known
+    for part in ("validation", "reviews"):
+        for side in ("before", "after"):
+            assert set(result[part][side]) == {"auroc", "missed", "false_rejects"}
+            assert 0 <= result[part][side]["auroc"] <= 1
+        assert all({"before", "after", "change", "label", "name"} <= set(row) for row in result[part]["rows"])
+    assert {row["image"] for row in result["reviews"]["rows"] if row["learnt"]} == set(job["images"])
+    assert not (service.bench.models / FOLDER / "jobs" / str(job["id"])).exists()
+
+    old, new = service.client.get("/v1/models/plate").json()["versions"]
+    assert (new["id"], new["state"], new["parent"]) == (done["made"], "candidate", old["id"])
+    before = service.client.post("/v1/models/plate/score", content=png(80)).json()
+    assert before["version"] == old["id"]  # a candidate scores nothing
+    preview = service.client.get(f"/v1/images/{number}/overlay.png", params={"model": "plate", "version": new["id"]})
+    assert preview.status_code == 200
+
+    assert service.client.post(f"/v1/models/plate/versions/{new['id']}/release").json()["version"]["id"] == new["id"]
+    after = service.client.post("/v1/models/plate/score", content=png(80)).json()
+    assert (after["version"], after["image"]) == (new["id"], before["image"])
+    assert after["score"] != before["score"]
+    shown = service.client.get("/v1/images", params={"model": "plate"}).json()
+    assert {i["id"] for i in shown["images"]} == {*job["images"], unsure, before["image"]}  # what was reviewed is there
+
+    assert service.client.post("/v1/models/plate/rollback").json()["version"]["id"] == old["id"]
+    back = service.client.post("/v1/models/plate/score", content=png(80)).json()
+    assert back["score"] == pytest.approx(before["score"], rel=1e-5)
+    discarded = service.client.post(f"/v1/models/plate/versions/{new['id']}/discard").json()
+    assert [v["state"] for v in discarded["versions"]] == ["released", "discarded"]
+    assert service.client.post(f"/v1/models/plate/versions/{new['id']}/release").status_code == 422
+    assert service.client.post("/v1/models/plate/rollback").status_code == 404
+    what = [event["what"] for event in service.client.get("/v1/history", params={"model": "plate"}).json()]
+    assert what == ["discard", "release", "release", "model candidate", "teach job", "model released"]
+    for act in ("cancel", "resume"):
+        assert service.client.post(f"/v1/jobs/{job['id']}/{act}").status_code == 422
+
+
+def test_a_running_job_is_cancelled_and_one_that_waits_too(make: Maker, data_set: Path) -> None:
+    service = make(data=data_set.parent)
+    running = teach(service)
+    waiting = service.client.post("/v1/jobs", json={"model": "plate", "images": running["images"][:1]}).json()
+    wait_for(lambda: service.store.job(running["id"])["state"] == "running")
+    wait_for(lambda: service.jobs._running is not None)
+    assert service.jobs._running is not None
+    process = service.jobs._running[1]
+    assert service.client.post(f"/v1/jobs/{waiting['id']}/cancel").json()["state"] == "cancelled"
+    assert service.client.post(f"/v1/jobs/{running['id']}/cancel").status_code == 200
+    assert ended(service, running["id"], 30)["state"] == "cancelled"
+    assert process.poll() is not None
+    assert service.client.get("/v1/models/plate").json()["versions"][1:] == []
+    assert not (service.bench.models / FOLDER / "jobs" / str(running["id"])).exists()
+    assert service.store.job(waiting["id"])["state"] == "cancelled"
+
+
+def test_a_job_that_takes_too_long_is_ended(make: Maker, data_set: Path) -> None:
+    service = make(limits=Limits(minutes=0.01), data=data_set.parent)
+    job = ended(service, teach(service)["id"], 30)
+    assert (job["state"], job["message"]) == ("failed", "it took more than 0.01 minutes")
+
+
+def test_a_job_that_takes_too_much_memory_is_ended(make: Maker, data_set: Path) -> None:
+    service = make(limits=Limits(memory_gb=0.05), data=data_set.parent)
+    job = ended(service, teach(service)["id"], 30)
+    assert (job["state"], job["message"]) == ("failed", "it took more than 0.05 GB of memory")
+
+
+def test_a_job_that_fails_does_not_hurt_the_service(make: Maker, models: Path, tmp_path: Path) -> None:
+    service = make(data=tmp_path / "nothing")
+    expected = service.client.post("/v1/models/plate/score", content=png()).json()["score"]
+    (weights := models / "plate.bgad" / "flow.safetensors").unlink()
+    weights.write_bytes(b"damaged")
+    job = ended(service, teach(service)["id"], 60)
+    assert job["state"] == "failed"
+    assert "flow.safetensors has been changed" in job["message"]
+    assert "\n" not in job["message"]
+    assert service.client.post("/v1/models/plate/score", content=png()).json()["score"] == expected
+
+
+def test_a_picture_that_is_gone_fails_the_job_alone(make: Maker, data_set: Path) -> None:
+    service = make(data=data_set.parent)
+    number = service.score(png())
+    service.store.add_review(number, "good", "ann")
+    service.bench.picture(number).unlink()
+    job = ended(service, service.client.post("/v1/jobs", json={"model": "plate"}).json()["id"], 30)
+    assert job["state"] == "failed"
+    assert "is not there any more" in job["message"]
+
+
+def test_a_model_learns_from_its_own_reviews_only(make: Maker, models: Path) -> None:
+    shutil.copytree(models / "plate.bgad", models / "wheel.bgad")
+    service = make()
+    number = service.score(png())
+    service.store.add_review(number, "good", "ann")
+    with pytest.raises(ConfigError, match="there is nothing to teach"):
+        service.jobs.teach("wheel", None, "ann")
+    with pytest.raises(ConfigError, match=f"image {number} has no verdict good or bad"):
+        service.jobs.teach("wheel", [number], "ann")
+
+
+def test_stopping_the_service_interrupts_its_jobs(make: Maker, data_set: Path) -> None:
+    service = make(data=data_set.parent)
+    running = teach(service)
+    waiting = service.client.post("/v1/jobs", json={"model": "plate"}).json()
+    wait_for(lambda: service.jobs._running is not None)
+    service.jobs.stop()
+    assert service.store.job(running["id"])["state"] == "interrupted"
+    second = make()
+    assert second.store.job(waiting["id"])["state"] == "interrupted"
+    assert second.store.job(waiting["id"])["message"] == "the service ended before the job did"
+
+
+# --- a service that is killed
+
+
+def call(live: Live, path: str, *, data: bytes | None = None, method: str | None = None) -> Any:
+    kind = {"Content-Type": "application/json"} if data and data[:1] == b"{" else {}
+    request = urllib.request.Request(f"{live.address}{path}", data, kind, method=method)
+    with urllib.request.urlopen(request, timeout=60) as answer:
+        return json.load(answer)
+
+
+def test_a_job_is_interrupted_by_a_kill_and_resumed_after_it(live: Any, models: Path, data_set: Path) -> None:
+    service: Live = live("--data", str(data_set.parent))
+    image = call(service, "/v1/models/plate/score", data=png(5, defect=True))["image"]
+    call(service, f"/v1/images/{image}/reviews", data=b'{"verdict": "bad"}')
+    job = call(service, "/v1/jobs", data=b'{"model": "plate"}')["id"]
+    wait_for(lambda: call(service, f"/v1/jobs/{job}")["progress"] > 0, 60)
+    task = str(models / FOLDER / "jobs" / str(job) / "task.json")
+    assert len(working_on(task)) == 1
+    service.end(signal.SIGKILL)
+    wait_for(lambda: not working_on(task), 20)  # the work ends with the service
+
+    service.start()
+    killed = call(service, f"/v1/jobs/{job}")
+    assert (killed["state"], killed["message"]) == ("interrupted", "the service ended before the job did")
+    again = call(service, f"/v1/jobs/{job}/resume", method="POST")
+    wait_for(lambda: call(service, f"/v1/jobs/{again['id']}")["state"] in ENDED, 120)
+    done = call(service, f"/v1/jobs/{again['id']}")
+    assert done["state"] == "done", done["message"]
+    assert done["images"] == [image]
+    versions = call(service, "/v1/models/plate")["versions"]
+    assert [v["state"] for v in versions] == ["released", "candidate"]
+
+
+def working_on(task: str) -> list[str]:
+    """The processes that were given a task."""
+    command = ["ps", "-ww", "-e", "-o", "args"]
+    listed = subprocess.run(command, capture_output=True, text=True, check=True).stdout
+    return [line for line in listed.splitlines() if line.endswith(task)]
+
+
+def test_every_review_that_was_acknowledged_survives_a_kill(live: Any, models: Path) -> None:
+    service: Live = live()
+    images = [call(service, "/v1/models/plate/score", data=png(i))["image"] for i in range(4)]
+    acknowledged: list[int] = []
+    stopped = threading.Event()
+
+    def review(start: int) -> None:
+        for i in range(start, 200, 4):
+            body = json.dumps({"verdict": "bad", "note": f"number {i}"}).encode()
+            try:
+                call(service, f"/v1/images/{images[i % 4]}/reviews", data=body)
+            except (urllib.error.URLError, ConnectionError, OSError):
+                return
+            acknowledged.append(i)
+            if len(acknowledged) >= 80:
+                stopped.set()
+
+    threads = [threading.Thread(target=review, args=(i,)) for i in range(4)]
+    for thread in threads:
+        thread.start()
+    assert stopped.wait(60)
+    service.end(signal.SIGKILL)
+    for thread in threads:
+        thread.join()
+    assert 80 <= len(acknowledged) < 200  # it was in the middle
+
+    service.start()
+    kept = {r["note"] for n in images for r in call(service, f"/v1/images/{n}")["reviews"]}
+    assert {f"number {i}" for i in acknowledged} <= kept
+    service.end()
+    store = Store(sqlite_address(models))
+    assert len(store.reviewed()) == 4  # one last word for each
+    store.close()
+
+
+def test_a_service_that_is_asked_to_end_ends(live: Any, models: Path) -> None:
+    service: Live = live()
+    assert service.process is not None
+    service.end(signal.SIGINT)
+    assert service.process.returncode == 0
+    assert "stopped; everything is in" in (models / "log.txt").read_text()

@@ -1,0 +1,175 @@
+from __future__ import annotations
+
+import threading
+from collections.abc import Iterator
+from concurrent.futures import ThreadPoolExecutor
+from pathlib import Path
+
+import numpy as np
+import pytest
+from PIL import Image
+
+from bgad.errors import ImageError, ModelError
+from bgad.runtime import Runtime
+from bgad.service.scoring import Batcher, BusyError, ClosedError
+from bgad.types import FloatArray
+from service.conftest import wait_for
+
+
+class Held(Runtime):
+    """The real engine behind a gate; counts the pictures of each batch, and may be told to fail."""
+
+    def hold(self) -> None:
+        self.gate, self.begun = threading.Event(), threading.Event()
+        self.batches: list[int] = []
+        self.broken: Exception | None = None
+
+    def run(self, pixels: FloatArray) -> tuple[FloatArray, FloatArray, list[FloatArray]]:
+        self.batches.append(len(pixels))
+        self.begun.set()
+        assert self.gate.wait(30)
+        if self.broken is not None:
+            raise self.broken
+        return super().run(pixels)
+
+
+@pytest.fixture(scope="module")
+def files(data_set: Path) -> list[Path]:
+    return sorted((data_set / "test").rglob("*.png"))
+
+
+@pytest.fixture(scope="module")
+def alone(model: Path, files: list[Path]) -> list[float]:
+    """What the scorer says of them by itself."""
+    scorer = Runtime.load(model)
+    return [scorer.score(path).score for path in files]
+
+
+@pytest.fixture
+def scorer(model: Path) -> Iterator[Held]:
+    scorer = Held.load(model, threads=2)
+    assert isinstance(scorer, Held)
+    scorer.hold()
+    yield scorer
+    scorer.gate.set()
+
+
+def test_the_scores_are_those_of_the_scorer_alone(model: Path, files: list[Path], alone: list[float]) -> None:
+    batcher = Batcher(Runtime.load(model))
+    found = [batcher.score(path) for path in files]
+    assert [s.score for s in found] == pytest.approx(alone, rel=1e-5, abs=1e-5)
+    expected = Runtime.load(model).score(files[0])
+    np.testing.assert_allclose(found[0].map, expected.map, atol=1e-4)
+    assert (found[0].p_value, found[0].threshold) == (expected.p_value, expected.threshold)
+    batcher.close()
+
+
+def test_many_threads_at_once_get_their_own_scores(model: Path, files: list[Path], alone: list[float]) -> None:
+    batcher = Batcher(Runtime.load(model))
+    with ThreadPoolExecutor(16) as pool:
+        found = list(pool.map(lambda path: batcher.score(path).score, files * 5))
+    assert found == pytest.approx(alone * 5, rel=1e-5, abs=1e-5)
+    assert batcher.waiting == 0
+    batcher.close()
+
+
+def test_what_waits_is_scored_together(scorer: Held, files: list[Path]) -> None:
+    batcher = Batcher(scorer, batch=4)
+    with ThreadPoolExecutor(13) as pool:
+        first = pool.submit(batcher.score, files[0])
+        assert scorer.begun.wait(30)
+        rest = [pool.submit(batcher.score, path) for path in files[1:13]]
+        wait_for(lambda: len(batcher._queue) == 12)
+        scorer.gate.set()
+        for future in (first, *rest):
+            future.result()
+    assert scorer.batches[0] == 1  # it came alone
+    assert sum(scorer.batches) == 13
+    assert scorer.batches[1] == 4
+    assert max(scorer.batches) == 4
+    batcher.close()
+
+
+def test_without_a_place_a_request_is_turned_away_at_once(scorer: Held, files: list[Path]) -> None:
+    batcher = Batcher(scorer, waiting=3)
+    with ThreadPoolExecutor(4) as pool:
+        inside = [pool.submit(batcher.score, path) for path in files[:3]]
+        wait_for(lambda: batcher.waiting == 3)
+        with pytest.raises(BusyError, match="too many pictures wait to be scored: try again later"):
+            batcher.score(files[3])
+        patient = pool.submit(batcher.score, files[3], patient=True)
+        assert not patient.done()
+        scorer.gate.set()
+        assert all(future.result().map.any() for future in (*inside, patient))
+    batcher.score(files[3])  # there is room again
+    batcher.close()
+
+
+def test_an_error_of_the_engine_reaches_the_requests_and_the_next_ones_are_scored(
+    scorer: Held, files: list[Path], alone: list[float]
+) -> None:
+    batcher = Batcher(scorer)
+    scorer.broken = ModelError("out of order")
+    scorer.gate.set()
+    with ThreadPoolExecutor(6) as pool:
+        failed = [future.exception() for future in [pool.submit(batcher.score, path) for path in files[:6]]]
+    assert [str(error) for error in failed] == ["out of order"] * 6
+    scorer.broken = None
+    assert batcher.score(files[0]).score == pytest.approx(alone[0], rel=1e-5, abs=1e-5)
+    with ThreadPoolExecutor(6) as pool:  # the other threads too
+        assert list(pool.map(lambda path: batcher.score(path).score, files[:6])) == pytest.approx(alone[:6], rel=1e-5)
+    batcher.close()
+
+
+def test_a_picture_that_cannot_be_read_gives_its_place_back(model: Path, files: list[Path], tmp_path: Path) -> None:
+    (broken := tmp_path / "broken.png").write_bytes(files[0].read_bytes()[:200])
+    batcher = Batcher(Runtime.load(model), waiting=1)
+    for _ in range(3):
+        with pytest.raises(ImageError, match=r"broken\.png"):
+            batcher.score(broken)
+    batcher.score(files[0])
+    batcher.close()
+
+
+def test_a_score_that_is_no_number_is_an_error_of_its_picture_alone(model: Path, files: list[Path]) -> None:
+    class Odd(Runtime):
+        def run(self, pixels: FloatArray) -> tuple[FloatArray, FloatArray, list[FloatArray]]:
+            scores, maps, levels = super().run(pixels)
+            return np.full_like(scores, np.nan), maps, levels
+
+    batcher = Batcher(Odd.load(model))
+    with pytest.raises(ModelError, match="the model gives no finite score for this image"):
+        batcher.score(files[0])
+    batcher.close()
+
+
+def test_closing_finishes_what_waits_and_refuses_what_comes(scorer: Held, files: list[Path]) -> None:
+    batcher = Batcher(scorer, waiting=4)
+    with ThreadPoolExecutor(6) as pool:
+        inside = [pool.submit(batcher.score, path) for path in files[:4]]
+        wait_for(lambda: batcher.waiting == 4)
+        patient = pool.submit(batcher.score, files[4], patient=True)
+        closing = pool.submit(batcher.close)
+        with pytest.raises(ClosedError, match="the model is being put away: try again later"):
+            patient.result(30)
+        with pytest.raises(ClosedError):
+            batcher.score(files[5])
+        assert not closing.done()
+        scorer.gate.set()
+        assert all(future.result(30).map.any() for future in inside)
+        closing.result(30)
+    assert not [t for t in threading.enumerate() if t in batcher._threads]
+
+
+def test_a_picture_in_tiles(model: Path, tmp_path: Path) -> None:
+    path = tmp_path / "large.png"
+    Image.fromarray(np.random.default_rng(0).integers(0, 255, (100, 130, 3), np.uint8)).save(path)
+    scorer = Runtime.load(model)
+    scorer.set_tile(64)
+    batcher = Batcher(scorer, waiting=2)
+    with ThreadPoolExecutor(4) as pool:
+        found = list(pool.map(lambda p: batcher.score(p, patient=True), [path] * 4))
+    expected = scorer.score(path)
+    assert [s.score for s in found] == pytest.approx([expected.score] * 4)
+    assert found[0].map.shape == (100, 130)
+    batcher.close()

@@ -1,0 +1,324 @@
+from __future__ import annotations
+
+import json
+import random
+import shutil
+import signal
+import subprocess
+import sys
+import time
+from dataclasses import replace
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+from conftest import picture, tiny_config
+from PIL import Image
+from test_trainer import DRIVER, saved_step
+
+import bgad
+from bgad import modelfile, origins
+from bgad.cli import main
+from bgad.data import folders
+from bgad.detector import Detector
+from bgad.errors import BgadError, ConfigError, DataError, OutputError
+from bgad.update import HELD_OUT, Lesson, lessons, shortened, update
+
+SHORT = tiny_config(train={"steps": 2, "push_steps": 2}, pseudo={"count": 3})
+
+
+def draw(folder: Path, count: int, *, defect: bool, seed: int = 0, mask: bool = False) -> list[Path]:
+    """New pictures, and their masks in the folder `masks` beside."""
+    rng = np.random.default_rng(500 + seed)
+    folder.mkdir(parents=True, exist_ok=True)
+    (folder.parent / "masks").mkdir(exist_ok=True)
+    made = []
+    for i in range(count):
+        image, truth = picture(rng, defect=defect)
+        made.append(folder / f"{seed}-{i}.png")
+        Image.fromarray(image).save(made[-1])
+        if mask:
+            Image.fromarray(truth.astype(np.uint8) * 255).save(folder.parent / "masks" / f"{seed}-{i}_mask.png")
+    return made
+
+
+def quick(model: Path, new: list[Lesson], out: Path, **options: Any) -> Detector:
+    return update(model, new, out, config=SHORT, device="cpu", export=False, **options)
+
+
+def roles(model: Path) -> dict[str, str]:
+    return {image["name"]: image["role"] for image in modelfile.read(model).split["images"]}
+
+
+def by_content(model: Path) -> dict[str, str]:
+    return {i["sha256"]: i["role"] for i in modelfile.read(model).split["images"] if i["role"] != "unused"}
+
+
+def test_new_pictures_get_their_roles(model: Path, tmp_path: Path) -> None:
+    good, bad = draw(tmp_path / "good", 2 * HELD_OUT, defect=False), draw(tmp_path / "bad", 3, defect=True, mask=True)
+    new = lessons([tmp_path / "good"], [tmp_path / "bad"], tmp_path / "masks")
+    assert [lesson.mask is not None for lesson in new] == [False] * 10 + [True] * 3
+    detector = quick(model, new, tmp_path / "new.bgad")
+    before, after = roles(model), roles(tmp_path / "new.bgad")
+    added = {name: role for name, role in after.items() if name not in before}
+    assert all(after[name] == role for name, role in before.items())  # what was there stays what it was
+    assert sorted(added.values()) == ["calibration"] * 2 + ["known"] * 3 + ["train"] * 8
+    assert all(name.startswith("taught/bad/") == (role == "known") for name, role in added.items())
+    content = by_content(tmp_path / "new.bgad")
+    assert {content[folders.hash_file(path)] for path in bad} == {"known"}
+    assert {content[folders.hash_file(path)] for path in good} == {"train", "calibration"}
+    card = modelfile.read(tmp_path / "new.bgad").data
+    assert len(card["calibration"]["scores"]) == 7
+    assert card["data"]["known"] == 7
+    assert card["calibration"]["rate"] == modelfile.read(model).data["calibration"]["rate"]
+    assert np.isfinite(detector.score(bad[0]).score)
+
+
+def test_the_card_knows_the_parent_and_nobody_where_the_pictures_are(model: Path, tmp_path: Path) -> None:
+    (bad,) = draw(tmp_path / "bad", 1, defect=True)
+    quick(model, [Lesson(bad, 1)], tmp_path / "new.bgad")
+    card = modelfile.read(tmp_path / "new.bgad")
+    assert card.data["parent"] == modelfile.read(model).data["checksum"]
+    everything = b"".join(path.read_bytes() for path in (tmp_path / "new.bgad").iterdir())
+    assert str(tmp_path).encode() not in everything
+    origin = origins.recall(card.data["checksum"])
+    assert origin is not None
+    assert list(origin.taught.values()) == [bad]
+
+
+def test_calibration_normals_are_never_trained_on(model: Path, data_set: Path, tmp_path: Path) -> None:
+    held_out = [name for name, role in roles(model).items() if role == "calibration"]
+    new = [Lesson(data_set / name, label) for name in held_out for label in (0, 1)]
+    (bad,) = draw(tmp_path / "bad", 1, defect=True)
+    with pytest.raises(DataError, match="all of these pictures have been learnt before: there is nothing new in them"):
+        quick(model, new, tmp_path / "new.bgad")
+    quick(model, [*new, Lesson(bad, 1)], tmp_path / "new.bgad")
+    assert [name for name, role in roles(tmp_path / "new.bgad").items() if role == "calibration"] == held_out
+    notes = modelfile.read(tmp_path / "new.bgad").data["data"]["notes"]
+    assert sum("is known already (calibration) and is left out" in note for note in notes) == 2 * len(held_out)
+
+
+def test_duplicates_are_named_and_left_out(model: Path, data_set: Path, tmp_path: Path) -> None:
+    (bad,) = draw(tmp_path / "bad", 1, defect=True)
+    trained = next(data_set / name for name, role in roles(model).items() if role == "train")
+    known = next(data_set / name for name, role in roles(model).items() if role == "known")
+    shutil.copy(bad, twin := tmp_path / "twin.png")
+    new = [Lesson(bad, 1), Lesson(twin, 1), Lesson(trained, 0), Lesson(known, 1)]
+    quick(model, new, tmp_path / "new.bgad")
+    assert len(roles(tmp_path / "new.bgad")) == len(roles(model)) + 1
+    notes = "\n".join(modelfile.read(tmp_path / "new.bgad").data["data"]["notes"])
+    assert "twin.png is known already (twice among the new) and is left out" in notes
+    assert f"{trained.name} is known already (train) and is left out" in notes
+    assert f"{known.name} is known already (known) and is left out" in notes
+
+
+def test_a_picture_cannot_be_good_and_bad(model: Path, tmp_path: Path) -> None:
+    (bad,) = draw(tmp_path / "bad", 1, defect=True)
+    shutil.copy(bad, twin := tmp_path / "twin.png")
+    with pytest.raises(DataError, match=r"twin\.png is the same picture as .*0-0\.png: is it good or bad\?"):
+        quick(model, [Lesson(bad, 1), Lesson(twin, 0)], tmp_path / "new.bgad")
+
+
+def test_what_was_tested_and_is_learnt_is_tested_no_more(model: Path, data_set: Path, tmp_path: Path) -> None:
+    before = roles(model)
+    bad = next(name for name, role in before.items() if role == "test" and "blot" in name)
+    good = next(name for name, role in before.items() if role == "test" and "good" in name)
+    quick(model, [Lesson(data_set / bad, 1), Lesson(data_set / good, 0)], tmp_path / "new.bgad")
+    after = roles(tmp_path / "new.bgad")
+    assert list(after.values()).count("test") == list(before.values()).count("test") - 2
+    assert bad not in after
+    assert good not in after
+    content = by_content(tmp_path / "new.bgad")
+    assert content[folders.hash_file(data_set / bad)] == "known"
+    assert content[folders.hash_file(data_set / good)] == "train"
+    notes = modelfile.read(tmp_path / "new.bgad").data["data"]["notes"]
+    assert any(note.startswith("2 images were tested so far and are learnt from now on") for note in notes)
+
+
+def test_a_second_update_knows_the_pictures_of_the_first(model: Path, data_set: Path, tmp_path: Path) -> None:
+    first = draw(tmp_path / "bad", 2, defect=True, mask=True)
+    tested = next(data_set / n for n, r in roles(model).items() if r == "test" and "blot" in n)
+    new = [*lessons([], [tmp_path / "bad"], tmp_path / "masks"), Lesson(tested, 1)]
+    quick(model, new, tmp_path / "1.bgad")
+    second = draw(tmp_path / "more", 1, defect=True, seed=1)
+    quick(tmp_path / "1.bgad", [Lesson(path, 1) for path in (*first, *second)], tmp_path / "2.bgad")
+    content = by_content(tmp_path / "2.bgad")
+    assert {content[folders.hash_file(path)] for path in (*first, *second, tested)} == {"known"}
+    assert list(roles(tmp_path / "2.bgad").values()).count("known") == 8
+    card = modelfile.read(tmp_path / "2.bgad").data
+    assert sum("is known already (known)" in note for note in card["data"]["notes"]) == 2
+    assert card["parent"] == modelfile.read(tmp_path / "1.bgad").data["checksum"]
+    origin = origins.recall(card["checksum"])
+    assert origin is not None
+    assert len(origin.taught) == 4
+    assert len(origin.masks) == 2
+
+    first[0].unlink()
+    with pytest.raises(DataError, match=r"0-0\.png was taught before and is not there any more: put it back"):
+        quick(tmp_path / "2.bgad", [Lesson(tested, 1)], tmp_path / "3.bgad")
+
+
+def test_two_pictures_of_one_name_are_two(model: Path, tmp_path: Path) -> None:
+    paths = [draw(tmp_path / str(i), 1, defect=True, seed=i)[0].rename(tmp_path / str(i) / "x.png") for i in range(2)]
+    quick(model, [Lesson(path, 1) for path in paths], tmp_path / "new.bgad")
+    assert len([name for name in roles(tmp_path / "new.bgad") if name.endswith("-x.png")]) == 2
+
+
+def test_pictures_that_have_moved(model: Path, data_set: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    (bad,) = draw(tmp_path / "bad", 1, defect=True)
+    shutil.copytree(data_set, tmp_path / "elsewhere" / "plate")
+    monkeypatch.setenv("BGAD_STATE", str(tmp_path / "another machine"))
+    with pytest.raises(DataError, match="that the model was trained on are needed: say where they are with --data"):
+        quick(model, [Lesson(bad, 1)], tmp_path / "new.bgad")
+    quick(model, [Lesson(bad, 1)], tmp_path / "new.bgad", data=tmp_path / "elsewhere" / "plate")
+    shutil.rmtree(tmp_path / "elsewhere")
+    with pytest.raises(DataError, match=r"are needed \(.*elsewhere.*\): give --data") as gone:
+        quick(tmp_path / "new.bgad", [Lesson(bad, 1)], tmp_path / "again.bgad")
+    assert "\n" not in str(gone.value)
+
+
+def test_pictures_that_are_others_now(model: Path, data_set: Path, tmp_path: Path) -> None:
+    (bad,) = draw(tmp_path / "bad", 1, defect=True)
+    shutil.copytree(data_set, other := tmp_path / "plate")
+    changed = next(name for name, role in roles(model).items() if role == "train")
+    shutil.copy(bad, other / changed)
+    with pytest.raises(DataError, match="is not the picture of which the split was made"):
+        quick(model, [Lesson(bad, 1)], tmp_path / "new.bgad", data=other)
+    (other / changed).unlink()
+    with pytest.raises(DataError, match="is not among the readable images of"):
+        quick(model, [Lesson(bad, 1)], tmp_path / "new.bgad", data=other)
+
+
+def test_new_pictures_that_cannot_be_learnt_from(model: Path, tmp_path: Path) -> None:
+    (bad,) = draw(tmp_path / "bad", 1, defect=True)
+    (tmp_path / "broken.png").write_bytes(bad.read_bytes()[:100])
+    cases: list[tuple[Lesson, str]] = [
+        (Lesson(tmp_path / "none.png", 1), r"none\.png: cannot be read: No such file"),
+        (Lesson(tmp_path / "broken.png", 1), r"broken\.png"),
+    ]
+    for lesson, message in cases:
+        with pytest.raises(BgadError, match=message) as wrong:
+            quick(model, [lesson], tmp_path / "new.bgad")
+        assert "\n" not in str(wrong.value)
+        assert not (tmp_path / "new.bgad").exists()
+
+
+def test_a_mask_that_cannot_be_read_is_left_out_and_named(model: Path, tmp_path: Path) -> None:
+    (bad,) = draw(tmp_path / "bad", 1, defect=True)
+    (tmp_path / "mask.png").write_bytes(b"no picture")
+    quick(model, [Lesson(bad, 1, tmp_path / "mask.png")], tmp_path / "new.bgad")
+    card = modelfile.read(tmp_path / "new.bgad").data
+    assert any(f"mask not used: {tmp_path / 'mask.png'}: not an image" in note for note in card["data"]["notes"])
+    origin = origins.recall(card["checksum"])
+    assert origin is not None
+    assert origin.masks == {}
+
+
+def test_lessons_from_folders_and_masks(tmp_path: Path) -> None:
+    draw(tmp_path / "bad", 2, defect=True, mask=True)
+    good = draw(tmp_path / "good", 1, defect=False, seed=3)
+    found = lessons(good, [tmp_path / "bad"], tmp_path / "masks")
+    assert [(lesson.label, lesson.mask and lesson.mask.name) for lesson in found] == [
+        (0, None), (1, "0-0_mask.png"), (1, "0-1_mask.png"),
+    ]  # fmt: skip
+    with pytest.raises(DataError, match="no such folder of masks"):
+        lessons([], [tmp_path / "bad"], tmp_path / "none")
+    with pytest.raises(ConfigError, match="there is nothing to learn: give new pictures with --good or --bad"):
+        lessons()
+
+
+def test_the_recipe_is_that_of_the_model_but_shorter() -> None:
+    config = tiny_config()
+    long = replace(config, train=replace(config.train, steps=800, push_steps=400, lr=0.05, passes=9))
+    found = shortened(long)
+    assert (found.train.steps, found.train.push_steps, found.train.lr, found.train.passes) == (60, 240, 2e-3, 0)
+    assert replace(found, train=long.train) == long
+    assert shortened(config).train.steps == config.train.steps
+
+
+def test_it_goes_on_from_the_model(model: Path, data_set: Path, tmp_path: Path) -> None:
+    """After two steps it is nearer to what it was than to a model trained anew."""
+    (bad,) = draw(tmp_path / "bad", 1, defect=True)
+    taught = quick(model, [Lesson(bad, 1)], tmp_path / "new.bgad")
+    fresh = bgad.train(data_set, tmp_path / "fresh.bgad", config=SHORT, known=4, device="cpu", export=False)
+    was = bgad.load(model, engine="torch")
+    assert isinstance(was, Detector)
+
+    def levels(detector: Detector) -> np.ndarray:
+        return np.concatenate([level.ravel() for level in detector.score(data_set / "test/good/000.png").levels])
+
+    before, after, anew = levels(was), levels(taught), levels(fresh)
+    assert np.abs(after - before).mean() < 0.5 * np.abs(anew - before).mean()
+
+
+def test_where_it_is_written(model: Path, tmp_path: Path) -> None:
+    shutil.copytree(model, own := tmp_path / "gear.bgad")
+    (bad,) = draw(tmp_path / "bad", 1, defect=True)
+    update(own, [Lesson(bad, 1)], config=SHORT, device="cpu", export=False)
+    assert modelfile.read(tmp_path / "gear-taught.bgad").data["name"] == "gear-taught"
+    with pytest.raises(OutputError, match="exists already: choose another --out, or add --overwrite"):
+        update(own, [Lesson(bad, 1)], config=SHORT, device="cpu", export=False)
+    update(own, [Lesson(bad, 1)], config=SHORT, device="cpu", export=False, overwrite=True)
+    assert modelfile.read(own).data == modelfile.read(model).data
+
+
+# --- bgad update
+
+
+def fails(capsys: pytest.CaptureFixture[str], *arguments: str) -> str:
+    capsys.readouterr()
+    assert main(["update", *arguments]) == 2
+    said = capsys.readouterr()
+    assert said.out == ""
+    errors = [line for line in said.err.splitlines() if not line.startswith("reading ")]
+    assert len(errors) == 1
+    return errors[0]
+
+
+def test_by_command(model: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    draw(tmp_path / "bad", 2, defect=True, mask=True)
+    draw(tmp_path / "good", 1, defect=False, seed=2)
+    out = tmp_path / "new.bgad"
+    command = [str(model), "--good", str(tmp_path / "good"), "--bad", str(tmp_path / "bad"), "--masks",
+               str(tmp_path / "masks"), "--out", str(out), "--device", "cpu"]  # fmt: skip
+    assert main(["update", *command]) == 0
+    said = capsys.readouterr().err
+    assert "20 normals to train on, 5 held out to calibrate, 6 known anomalies (6 with masks)" in said
+    assert "model: " in said
+    scored = bgad.load(out)  # with its graph
+    assert scored.score(tmp_path / "bad" / "0-0.png").score > scored.score(tmp_path / "good" / "2-0.png").score
+    assert "exists already" in fails(capsys, *command)
+    assert "nothing new in them" in fails(capsys, str(out), "--bad", str(tmp_path / "bad"))
+    assert "there is nothing to learn" in fails(capsys, str(model))
+    assert "no such folder of masks" in fails(capsys, str(model), "--bad", str(tmp_path / "bad"), "--masks", "none")
+    assert "does not exist" in fails(capsys, str(tmp_path / "none.bgad"), "--bad", str(tmp_path / "bad"))
+    away = [str(model), "--bad", str(tmp_path / "bad"), "--data", str(tmp_path / "none"), "--out", str(out) + "x"]
+    assert "give --data" in fails(capsys, *away)
+
+
+def test_killed_and_resumed_it_is_the_same_model(model: Path, tmp_path: Path) -> None:
+    draw(tmp_path / "bad", 2, defect=True, mask=True)
+
+    def arguments(name: str) -> list[str]:
+        out = str(tmp_path / name)
+        return ["update", str(model), "--bad", str(tmp_path / "bad"), "--out", out, "--device", "cpu"]
+
+    assert main(arguments("whole.bgad")) == 0
+    work = tmp_path / "killed.bgad.work"
+    command = [sys.executable, "-c", DRIVER, "20", *arguments("killed.bgad")]
+    with subprocess.Popen(command, stderr=subprocess.PIPE, text=True) as process:
+        end = time.monotonic() + 140
+        while saved_step(work) < 6 and process.poll() is None and time.monotonic() < end:
+            time.sleep(0.01)
+        time.sleep(random.uniform(0, 0.1))
+        process.kill()
+        _, said = process.communicate(timeout=60)
+    assert process.returncode == -signal.SIGKILL, said
+    assert not (tmp_path / "killed.bgad").exists()
+    assert json.loads((work / "run.json").read_text())["data"] == "plate"
+    assert main(arguments("killed.bgad")) == 2  # without --resume it is not thrown away
+    assert main([*arguments("killed.bgad"), "--resume"]) == 0
+    for name in ("flow.safetensors", "split.json"):
+        assert (tmp_path / "killed.bgad" / name).read_bytes() == (tmp_path / "whole.bgad" / name).read_bytes()
+    assert not work.exists()
