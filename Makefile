@@ -39,7 +39,7 @@ $(BIN)/python:
 
 $(VENV)/.train: pyproject.toml constraints.txt | $(BIN)/python
 	@echo "installing (PyTorch is large: this takes a few minutes)"
-	$(PIP) -e '.[train]'
+	$(PIP) -e '.[train,serve]'
 	touch $@
 
 $(VENV)/.dev: pyproject.toml constraints.txt | $(BIN)/python

@@ -182,19 +182,21 @@ class Store:
         with self.engine.begin() as connection:
             return self._add_image(connection, sha256, name, width, height)
 
-    def add_score(self, image: int, version: int, said: Scores) -> None:
-        """What a version says of an image; a second time changes nothing but the time."""
+    def add_score(self, image: int, version: int, said: Scores, created: float | None = None) -> None:
+        """What a version says of an image; a second time changes nothing but the time, which is now if not given."""
         with self.engine.begin() as connection:
-            self._add_score(connection, image, version, said)
+            self._add_score(connection, image, version, said, created)
 
     def _add_image(self, connection: sa.Connection, sha256: str, name: str, width: int, height: int) -> int:
         values = {"sha256": sha256, "name": name, "width": width, "height": height, "received": self.clock()}
         connection.execute(self._insert(images).values(**values).on_conflict_do_nothing(index_elements=["sha256"]))
         return int(connection.execute(sa.select(images.c.id).where(images.c.sha256 == sha256)).scalar_one())
 
-    def _add_score(self, connection: sa.Connection, image: int, version: int, said: Scores) -> None:
+    def _add_score(
+        self, connection: sa.Connection, image: int, version: int, said: Scores, created: float | None = None
+    ) -> None:
         values = {key: getattr(said, key) for key in ("score", "p_value", "threshold", "is_anomaly")}
-        values |= {"distance": abs(said.score - said.threshold), "created": self.clock()}
+        values |= {"distance": abs(said.score - said.threshold), "created": created or self.clock()}
         new = self._insert(scores).values(image=image, version=version, **values)
         connection.execute(new.on_conflict_do_update(index_elements=["image", "version"], set_=values))
 

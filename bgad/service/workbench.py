@@ -30,6 +30,7 @@ FOLDER = ".workbench"  # beside the models: the store and all files
 SUFFIX = ".bgad"
 MAX_BYTES = 64 * 2**20  # of a picture that is sent
 MAX_PIXELS = 50_000_000
+AGAIN = 2000  # images that a new version scores again
 LOADED = 4  # versions that are kept in memory
 THUMBNAIL = 192  # pixels, the longer side
 PAUSE = 0.05  # seconds between two looks whether there is time to draw
@@ -75,6 +76,7 @@ class Workbench:
         self._open: OrderedDict[int, Batcher] = OrderedDict()
         self._lock = threading.Lock()
         self._closed = False
+        self._again: threading.Thread | None = None
         self._to_draw: queue.Queue[Drawing | None] = queue.Queue(THUMBNAILS)
         self._painter = threading.Thread(target=self._paint, name="thumbnails", daemon=True)
         self._painter.start()
@@ -91,6 +93,8 @@ class Workbench:
         with suppress(queue.Full):  # then there is something to wake it up
             self._to_draw.put_nowait(None)
         self._painter.join()
+        if self._again is not None:
+            self._again.join()
 
     # --- models
 
@@ -160,17 +164,36 @@ class Workbench:
         return self.store.version(version["id"])
 
     def release(self, version: Row, who: str) -> None:
-        """Let a version score from now on, once it is known that it can; then score with it what has been reviewed, so
-        that nothing is missing from the page."""
+        """Let a version score from now on, once it is known that it can; then score with it what has been reviewed, and
+        beside everything else the last of what the version before it has scored, so that the page stays full."""
         self.batcher(version)
+        old = next((v for v in self.store.versions(version["name"]) if v["state"] == "released"), version)
         self.store.release(version["id"], who)
-        for row in self.store.reviewed(version["name"]):
-            try:
-                scores, _ = self.again(row["image"], version)
-            except (DataError, ImageError) as error:
-                console.warn(f"image {row['image']} is not scored again: {error}")
-                continue
-            self.store.add_score(row["image"], version["id"], scores)
+        times = {row["image"]: row["created"] for row in self.store.series(old["id"])}
+        there = {row["image"] for row in self.store.series(version["id"])}
+        reviewed = [row["image"] for row in self.store.reviewed(version["name"]) if row["image"] not in there]
+        for number in reviewed:
+            self._score_again(number, version, times.get(number))
+        rest = [n for n in sorted(times, key=times.__getitem__, reverse=True) if n not in {*there, *reviewed}]
+
+        def work() -> None:
+            for number in rest[:AGAIN]:
+                if self._closed or self.store.version(version["id"])["state"] != "released":
+                    return
+                self._score_again(number, version, times[number])
+
+        self._again = threading.Thread(target=work, name="score again", daemon=True)
+        self._again.start()
+
+    def _score_again(self, number: int, version: Row, created: float | None) -> None:
+        """What was scored before, by another version; at its old time, as that is when the part was there."""
+        try:
+            scores, _ = self.again(number, version)
+        except (BusyError, DataError, ImageError) as error:
+            if not self._closed:
+                console.warn(f"image {number} is not scored again: {error}")
+            return
+        self.store.add_score(number, version["id"], scores, created)
 
     def before(self, name: str) -> Row:
         """The version that was released before the one that is."""

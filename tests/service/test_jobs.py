@@ -70,12 +70,20 @@ def test_teach_compare_release_and_the_way_back(make: Maker, data_set: Path) -> 
     preview = service.client.get(f"/v1/images/{number}/overlay.png", params={"model": "plate", "version": new["id"]})
     assert preview.status_code == 200
 
+    seen = service.score(png(81))
+    (time,) = (row["created"] for row in service.store.series(old["id"]) if row["image"] == seen)
     assert service.client.post(f"/v1/models/plate/versions/{new['id']}/release").json()["version"]["id"] == new["id"]
     after = service.client.post("/v1/models/plate/score", content=png(80)).json()
     assert (after["version"], after["image"]) == (new["id"], before["image"])
     assert after["score"] != before["score"]
-    shown = service.client.get("/v1/images", params={"model": "plate"}).json()
-    assert {i["id"] for i in shown["images"]} == {*job["images"], unsure, before["image"]}  # what was reviewed is there
+    everyone = {*job["images"], unsure, before["image"], seen}  # what was reviewed, and what was only scored
+
+    def shown() -> dict[int, float]:
+        found = service.client.get("/v1/images", params={"model": "plate"}).json()["images"]
+        return {image["id"]: image["created"] for image in found}
+
+    wait_for(lambda: set(shown()) == everyone)
+    assert shown()[seen] == pytest.approx(time, abs=1e-6)  # when the part was there, not when it was scored again
 
     assert service.client.post("/v1/models/plate/rollback").json()["version"]["id"] == old["id"]
     back = service.client.post("/v1/models/plate/score", content=png(80)).json()
