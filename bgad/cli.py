@@ -52,6 +52,8 @@ def main(argv: Sequence[str] | None = None) -> int:
     except ModuleNotFoundError as error:
         if error.name in ("torch", "torchvision", "timm", "safetensors"):
             return _fail(f"this command needs {error.name}, which is not installed: pip install 'bgad[train]'")
+        if error.name in ("sqlalchemy", "alembic", "fastapi", "uvicorn", "prometheus_client"):
+            return _fail(f"this command needs {error.name}, which is not installed: pip install 'bgad[serve]'")
         raise
     except KeyboardInterrupt:
         return EXIT_INTERRUPTED

@@ -118,7 +118,8 @@ def _serve(arguments: argparse.Namespace) -> int:
         service = app.create(bench, jobs, hosts=app.LOCAL_NAMES if local else (), tokens=tokens)
         listening = _listen(arguments.host, arguments.port)
         port = listening.getsockname()[1]
-        fill.own_test_images(bench)
+        if arguments.data is None:
+            fill.own_test_images(bench)
         shown = "localhost" if local else arguments.host
         console.say(f"{len(bench.names())} models from {models}: {', '.join(bench.names())}")
         console.say(f"open http://{shown}:{port} (stop with Ctrl-C)")

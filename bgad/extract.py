@@ -18,7 +18,6 @@ import torch
 from torch import Tensor, nn
 
 from bgad.backbone import Backbone
-from bgad.errors import ModelError
 from bgad.export import OPSET, fix_padding, probes, write_graph
 from bgad.features import HALF_MAX, HalfArray
 from bgad.runtime import CPU, PIXELS, session_options
@@ -89,6 +88,6 @@ def _session(backbone: Backbone, size: int) -> Any:
         with torch.inference_mode():
             expected = [maps.numpy() for maps in backbone(torch.from_numpy(pictures))]
         same = all(np.abs(a - b).max() <= SAME * np.abs(b).max() for a, b in zip(found, expected, strict=True))
-    except (ModelError, ValueError, RuntimeError, onnxruntime.capi.onnxruntime_pybind11_state.Fail):
+    except Exception:  # noqa: BLE001 - its errors have no common class, and torch can do it
         return None
     return session if same else None

@@ -28,7 +28,7 @@ from bgad.config import Config, to_dict
 from bgad.data import folders, resolve
 from bgad.data.samples import read, read_mask
 from bgad.data.split import Split, holdout_size, make_split
-from bgad.detector import FLOW_FILE, Detector, ScoringModel, pool, weights
+from bgad.detector import BACKBONE_FILE, FLOW_FILE, Detector, ScoringModel, pool, weights
 from bgad.errors import BgadError, ConfigError, DataError, ModelError, OutputError
 from bgad.features import even_pick
 from bgad.keys import run_key
@@ -150,7 +150,8 @@ def learn(
     )
     torch_device = devices.pick(options.device)
     devices.keep_memory()
-    model = ScoringModel(config, backbones.build(config.backbone)).to(torch_device)
+    state = None if start is None else safetensors.torch.load_file(start / BACKBONE_FILE)
+    model = ScoringModel(config, backbones.build(config.backbone, state)).to(torch_device)
     if start is not None:
         model.load_state_dict(flows_of(start), strict=False)
     key = run_key(config, split, torch_device, roi, start)
@@ -160,13 +161,27 @@ def learn(
     if roi is not None:
         split = _looking_at(split, roi, work / modelfile.ROI)
     learnt = tiles.cut(split, config.tile, scan.shapes) if config.tile.size else _learnable(split)
-    job = Job(options.out.stem, dataset, split, learnt, scan.bits, torch_device, work, key, options.rate, roi, began)
+    job = Job(
+        options.out.stem,
+        dataset,
+        split,
+        learnt,
+        scan.bits,
+        torch_device,
+        work,
+        key,
+        options.rate,
+        roi,
+        start is not None,
+        began,
+    )
     try:
         with _board(options.tensorboard) as watch:
             material = gather(
                 model, learnt, scan.bits, torch_device, work, key, options.memory_gb, None if config.tile.size else roi
             )
-            detector = fit(job, model, material, resume=options.resume, watch=watch, warm=start is not None)
+            before = 0 if start is None or config.tile.size else _trained_on(start)
+            detector = fit(job, model, material, resume=options.resume, watch=watch, learnt_before=before)
         log = (work / LOG).read_bytes()
         files = {**weights(model), LOG: log, modelfile.SPLIT: split.to_bytes()}
         if roi is not None:
@@ -214,9 +229,14 @@ def _looking_at(split: Split, roi: Roi, file: Path) -> Split:
     return replace(split, train=train, calibration=calibration, known=known, test=test)
 
 
+def _trained_on(folder: Path) -> int:
+    """How many images a model learnt from: they come first in the split of one that goes on from it."""
+    return sum(image["role"] == "train" for image in modelfile.read(folder).split["images"])
+
+
 def flows_of(folder: Path) -> dict[str, torch.Tensor]:
     """What a model has learnt, without its backbone."""
-    modelfile.read(folder, needs=(FLOW_FILE,))
+    modelfile.read(folder, needs=(FLOW_FILE, BACKBONE_FILE))
     return safetensors.torch.load_file(folder / FLOW_FILE)
 
 
@@ -371,6 +391,7 @@ class Job:
     key: str
     rate: float | None = None
     roi: Roi | None = None
+    warm: bool = False  # the flows go on from another model's
     began: float = field(default_factory=time.monotonic)
 
 
@@ -382,10 +403,10 @@ def fit(
     resume: bool = False,
     phase_one: PhaseOne | None = None,
     watch: Callable[[Trainer, dict[str, float]], None] | None = None,
-    warm: bool = False,
+    learnt_before: int = 0,
 ) -> Detector:
     """Train the model on ready features and calibrate it; the detector's card is complete but written nowhere."""
-    weighing = Weighing(model, material)
+    weighing = Weighing(model, material, learnt_before)
     trainer = Trainer(
         model,
         weighing.learnt,
@@ -398,7 +419,7 @@ def fit(
         phase_one=phase_one,
         before_push=weighing.weigh,  # the flows have seen no anomaly yet
         watch=watch,
-        warm=warm,
+        warm=job.warm,
     )
     if resume and trainer.restore():
         console.say(f"going on from step {trainer.step} of {trainer.schedule.steps}")

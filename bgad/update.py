@@ -13,7 +13,7 @@ from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any
 
-from bgad import images, modelfile, origins
+from bgad import console, images, modelfile, origins
 from bgad.config import OLDER, Config, from_dict
 from bgad.data import folders, resolve
 from bgad.data.split import Split
@@ -26,7 +26,6 @@ from bgad.types import GOOD, Sample
 
 STEPS, PUSH_STEPS = 60, 240  # of the two phases; training anew takes 800 and 400
 LR = 2e-3  # of the normals; that of the push stays
-HELD_OUT = 5  # one in so many new normals is held out to calibrate
 TAUGHT = "taught"  # the folder in the names of what was taught
 
 
@@ -63,6 +62,7 @@ def update(
     *,
     data: str | Path | None = None,
     config: Config | None = None,
+    rate: float | None = None,
     device: str = "auto",
     memory_gb: float = 4.0,
     resume: bool = False,
@@ -71,7 +71,8 @@ def update(
 ) -> Detector:
     """Write a model that knows what is new, beside the old one or to `out`; returns it, ready to score.
 
-    `data` says where the pictures of the training are, if they have moved.
+    `data` says where the pictures of the training are, if they have moved; `rate` is another false-reject rate than the
+    model's.
     """
     began = time.monotonic()
     folder = Path(model)
@@ -87,8 +88,11 @@ def update(
     added = [_sample(lesson) for lesson in new]
     more, more_scan = scan_images(replace(dataset, samples=added, notes=[]), 0)
     split = joined(old, more.samples)
-    paths |= {s.name: s.path.absolute() for s in (*split.train, *split.calibration, *split.known) if _taught(s.name)}
-    masks |= {s.name: s.mask.absolute() for s in split.known if _taught(s.name) and s.mask is not None}
+    for note in split.notes[len(old.notes) :]:
+        console.warn(note)
+    learnt = [s for s in (*split.train, *split.calibration, *split.known) if _taught(s.name)]
+    paths = {s.name: s.path.absolute() for s in learnt}
+    masks = {s.name: s.mask.absolute() for s in learnt if s.mask is not None}
     scan = replace(scan, bits=max(scan.bits, more_scan.bits), shapes=scan.shapes | more_scan.shapes)
     roi = Roi.from_png(card.roi) if card.roi else None
     options = Options(
@@ -96,7 +100,7 @@ def update(
         known=None,
         test_share=0.0,
         split=None,
-        rate=card.calibration["rate"],
+        rate=card.calibration["rate"] if rate is None else rate,
         device=device,
         memory_gb=memory_gb,
         max_bad=MAX_BAD,
@@ -126,29 +130,37 @@ def shortened(config: Config) -> Config:
 
 
 def joined(old: Split, new: Sequence[Sample]) -> Split:
-    """The split with new pictures in it; one that was tested so far is learnt from now on and tested no more."""
-    roles = {old.hashes[s.name]: role for role in ("train", "calibration", "known") for s in getattr(old, role)}
+    """The split with new pictures in it; one that was tested so far is learnt from now on and tested no more.
+
+    What was learnt before stays as it is, unless somebody says now that good is bad or bad is good, or has marked the
+    defect since. New good ones are learnt; the threshold rests on those that were drawn for it, not on chosen ones.
+    """
+    roles = {old.hashes[s.name]: (role, s) for role in ("train", "calibration", "known") for s in getattr(old, role)}
     hashes, why, notes = dict(old.hashes), dict(old.why), list(old.notes)
-    train, calibration, known = list(old.train), list(old.calibration), list(old.known)
     fresh: dict[str, Sample] = {}
-    normals = 0
     for sample in new:
         digest = folders.hash_file(sample.path)
         if digest in fresh and fresh[digest].label != sample.label:
             raise DataError(f"{sample.path} is the same picture as {fresh[digest].path}: is it good or bad?")
-        if digest in roles or digest in fresh:
-            notes.append(f"{sample.name} is known already ({roles.get(digest, 'twice among the new')}) and is left out")
+        role, before = roles.get(digest, ("twice among the new", None))
+        corrected = before is not None and (
+            before.label != sample.label or (sample.mask is not None and before.mask is None)
+        )
+        if digest in fresh or (before is not None and not corrected):
+            notes.append(f"{sample.name} is known already ({role}) and is left out")
             continue
+        if before is not None:
+            notes.append(f"{before.name} was {role} and is now taught as {'bad' if sample.label else 'good'}")
         fresh[digest] = sample
         hashes[sample.name] = digest
-        if sample.label:
-            known.append(sample)
-            why[sample.name] = "taught as bad"
-            continue
-        normals += 1
-        aside = normals % HELD_OUT == 0
-        (calibration if aside else train).append(sample)
-        why[sample.name] = f"taught as good{', held out for calibration' if aside else ''}"
+        why[sample.name] = f"taught as {'bad' if sample.label else 'good'}"
+    train, calibration, known = (
+        [s for s in getattr(old, role) if old.hashes[s.name] not in fresh] for role in ("train", "calibration", "known")
+    )
+    for sample in fresh.values():
+        (known if sample.label else train).append(sample)
+    if not calibration:
+        raise DataError("no normal would be left to calibrate the threshold: train anew with more good pictures")
     if not fresh:
         raise DataError("all of these pictures have been learnt before: there is nothing new in them")
     test = [s for s in old.test if old.hashes[s.name] not in fresh]
@@ -156,7 +168,8 @@ def joined(old: Split, new: Sequence[Sample]) -> Split:
     gone = [s for s in old.test if old.hashes[s.name] in fresh]
     if gone:
         notes.append(f"{len(gone)} images were tested so far and are learnt from now on, the first: {gone[0].name}")
-    moved = {s.name for s in gone} | {s.name for s in old.unused if old.hashes[s.name] in fresh}
+    taken = {sample.name for sample in fresh.values()}
+    moved = {name for name, digest in old.hashes.items() if digest in fresh and name not in taken}
     return replace(
         old,
         train=train,

@@ -27,12 +27,16 @@ class Weighing:
     or some of the learnt ones where there are none.
     """
 
-    def __init__(self, model: ScoringModel, material: Material) -> None:
+    def __init__(self, model: ScoringModel, material: Material, learnt_before: int = 0) -> None:
+        """Where the flows go on from another model's, so many normals were there before, and those of them that its
+        flows have not learnt are set aside again."""
         self.model = model
         normals = material.normals
         everyone = np.arange(normals.count)
         wanted = model.image is not None or model.config.score.trust > 0
-        kept = set_aside(normals.count, material.pictures) if wanted else everyone[:0]
+        first = min(learnt_before or normals.count, normals.count)
+        pictures = None if material.pictures is None else material.pictures[:first]
+        kept = set_aside(first, pictures) if wanted else everyone[:0]
         together = (
             kept if material.pictures is None else np.flatnonzero(np.isin(material.pictures, material.pictures[kept]))
         )

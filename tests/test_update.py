@@ -23,7 +23,7 @@ from bgad.cli import main
 from bgad.data import folders
 from bgad.detector import Detector
 from bgad.errors import BgadError, ConfigError, DataError, OutputError
-from bgad.update import HELD_OUT, Lesson, lessons, shortened, update
+from bgad.update import Lesson, lessons, shortened, update
 
 SHORT = tiny_config(train={"steps": 2, "push_steps": 2}, pseudo={"count": 3})
 
@@ -56,20 +56,20 @@ def by_content(model: Path) -> dict[str, str]:
 
 
 def test_new_pictures_get_their_roles(model: Path, tmp_path: Path) -> None:
-    good, bad = draw(tmp_path / "good", 2 * HELD_OUT, defect=False), draw(tmp_path / "bad", 3, defect=True, mask=True)
+    good, bad = draw(tmp_path / "good", 10, defect=False), draw(tmp_path / "bad", 3, defect=True, mask=True)
     new = lessons([tmp_path / "good"], [tmp_path / "bad"], tmp_path / "masks")
     assert [lesson.mask is not None for lesson in new] == [False] * 10 + [True] * 3
     detector = quick(model, new, tmp_path / "new.bgad")
     before, after = roles(model), roles(tmp_path / "new.bgad")
     added = {name: role for name, role in after.items() if name not in before}
     assert all(after[name] == role for name, role in before.items())  # what was there stays what it was
-    assert sorted(added.values()) == ["calibration"] * 2 + ["known"] * 3 + ["train"] * 8
+    assert sorted(added.values()) == ["known"] * 3 + ["train"] * 10
     assert all(name.startswith("taught/bad/") == (role == "known") for name, role in added.items())
     content = by_content(tmp_path / "new.bgad")
     assert {content[folders.hash_file(path)] for path in bad} == {"known"}
-    assert {content[folders.hash_file(path)] for path in good} == {"train", "calibration"}
+    assert {content[folders.hash_file(path)] for path in good} == {"train"}  # chosen ones calibrate nothing
     card = modelfile.read(tmp_path / "new.bgad").data
-    assert len(card["calibration"]["scores"]) == 7
+    assert len(card["calibration"]["scores"]) == 5
     assert card["data"]["known"] == 7
     assert card["calibration"]["rate"] == modelfile.read(model).data["calibration"]["rate"]
     assert np.isfinite(detector.score(bad[0]).score)
@@ -89,14 +89,37 @@ def test_the_card_knows_the_parent_and_nobody_where_the_pictures_are(model: Path
 
 def test_calibration_normals_are_never_trained_on(model: Path, data_set: Path, tmp_path: Path) -> None:
     held_out = [name for name, role in roles(model).items() if role == "calibration"]
-    new = [Lesson(data_set / name, label) for name in held_out for label in (0, 1)]
+    new = [Lesson(data_set / name, 0) for name in held_out]
     (bad,) = draw(tmp_path / "bad", 1, defect=True)
     with pytest.raises(DataError, match="all of these pictures have been learnt before: there is nothing new in them"):
         quick(model, new, tmp_path / "new.bgad")
     quick(model, [*new, Lesson(bad, 1)], tmp_path / "new.bgad")
     assert [name for name, role in roles(tmp_path / "new.bgad").items() if role == "calibration"] == held_out
     notes = modelfile.read(tmp_path / "new.bgad").data["data"]["notes"]
-    assert sum("is known already (calibration) and is left out" in note for note in notes) == 2 * len(held_out)
+    assert sum("is known already (calibration) and is left out" in note for note in notes) == len(held_out)
+
+
+def test_a_corrected_verdict_and_a_later_mask_take_the_place_of_what_was_learnt(
+    model: Path, data_set: Path, tmp_path: Path
+) -> None:
+    trained = [name for name, role in roles(model).items() if role == "train"]
+    (unmarked,) = draw(tmp_path / "bad", 1, defect=True, mask=True)
+    quick(model, [Lesson(data_set / trained[0], 1), Lesson(unmarked, 1)], tmp_path / "first.bgad")
+    content = by_content(tmp_path / "first.bgad")
+    assert content[folders.hash_file(data_set / trained[0])] == "known"  # somebody said that it is bad after all
+    assert trained[0] not in roles(tmp_path / "first.bgad")
+    notes = modelfile.read(tmp_path / "first.bgad").data["data"]["notes"]
+    assert f"{trained[0]} was train and is now taught as bad" in notes
+    (marked,) = lessons([], [tmp_path / "bad"], tmp_path / "masks")
+    assert marked.mask is not None
+    back = [marked, Lesson(data_set / trained[0], 0)]
+    again = quick(tmp_path / "first.bgad", back, tmp_path / "second.bgad")
+    content = by_content(tmp_path / "second.bgad")
+    assert content[folders.hash_file(data_set / trained[0])] == "train"
+    origin = origins.recall(again.card.data["checksum"])
+    assert origin is not None
+    assert list(origin.masks.values()) == [marked.mask]
+    assert len(origin.taught) == 2
 
 
 def test_duplicates_are_named_and_left_out(model: Path, data_set: Path, tmp_path: Path) -> None:

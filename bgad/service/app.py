@@ -154,7 +154,7 @@ def refused(request: Request, hosts: tuple[str, ...]) -> Response | None:
 
 async def identified(request: Request, workbench: Workbench, tokens: bool) -> Response | None:
     """Put the caller into the request; an answer where there is none."""
-    path = request.url.path
+    path = request.scope["path"]  # url.path is made of what the client says of the host
     if path in OPEN or path.startswith("/static/"):
         return None
     header = request.headers.get("authorization")

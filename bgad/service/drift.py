@@ -29,7 +29,7 @@ class Drift:
 
     levels: list[float]  # the sum after each image; `patience` calls the alarm
     alarms: list[int]  # the images, by number, that called it; the test begins anew after each
-    drivers: list[int]  # the images, by number, that moved it most since it was last quiet
+    drivers: list[int]  # the images, by number, that moved it most: to the last alarm, or since it was last quiet
     patience: float
 
     @property
@@ -67,6 +67,7 @@ def watch(calibration: Sequence[float], scores: Sequence[float], *, patience: fl
     stakes = np.full(len(SIDES), 1 / len(SIDES))
     total, levels, alarms = 0.0, [], []
     gains: list[tuple[float, int]] = []
+    moved: list[tuple[float, int]] = []  # up to the last alarm
     for number, p in enumerate(online_p_values(calibration, scores, seed)):
         stakes = (1 - JUMP) * stakes + JUMP * stakes.sum() / len(SIDES)
         before = float(stakes.sum())
@@ -80,6 +81,7 @@ def watch(calibration: Sequence[float], scores: Sequence[float], *, patience: fl
         gains.append((gain, number))
         if total >= patience:
             alarms.append(number)
+            moved = gains
             total, stakes = 0.0, np.full(len(SIDES), 1 / len(SIDES))
-    drivers = [number for _, number in sorted(gains, reverse=True)[:DRIVERS]]
+    drivers = [number for _, number in sorted(moved or gains, reverse=True)[:DRIVERS]]
     return Drift(levels, alarms, drivers, patience)

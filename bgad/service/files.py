@@ -21,17 +21,22 @@ class Files:
     def __init__(self, folder: Path) -> None:
         self.folder = folder
 
-    def put(self, kind: str, content: bytes) -> str:
-        """Keep some bytes; on the disk when this returns. Their sha256."""
+    def put(self, kind: str, content: bytes, *, durable: bool = True) -> str:
+        """Keep some bytes; on the disk when this returns, if `durable`, else after `sync`. Their sha256."""
         name = hashlib.sha256(content).hexdigest()
         path = self._path(kind, name)
         if not path.exists():
-            self._write(path, content)
+            self._write(path, content, durable=durable)
         return name
+
+    def sync(self, kind: str, name: str) -> None:
+        """See to it that a file is on the disk."""
+        with self.path(kind, name).open("rb") as file:
+            os.fsync(file.fileno())
 
     def put_as(self, kind: str, name: str, content: bytes) -> None:
         """Keep what was made of other bytes (a thumbnail), under their name."""
-        self._write(self._path(kind, name), content)
+        self._write(self._path(kind, name), content, durable=False)
 
     def path(self, kind: str, name: str) -> Path:
         """Where it is; DataError when it is not there."""
@@ -57,14 +62,15 @@ class Files:
             raise DataError(f"{name!r} is not a name of a file here")
         return self.folder / kind / name[:2] / name
 
-    def _write(self, path: Path, content: bytes) -> None:
+    def _write(self, path: Path, content: bytes, *, durable: bool) -> None:
         draft = path.with_name(f".{uuid.uuid4().hex}")
         try:
             path.parent.mkdir(parents=True, exist_ok=True)
             with draft.open("wb") as file:
                 file.write(content)
                 file.flush()
-                os.fsync(file.fileno())
+                if durable:
+                    os.fsync(file.fileno())
             draft.replace(path)
         except OSError as error:
             draft.unlink(missing_ok=True)

@@ -14,7 +14,7 @@ from bgad.service.workbench import Workbench
 
 def own_test_images(bench: Workbench) -> threading.Thread:
     """Score, beside everything else, the test pictures of models that have scored nothing yet and whose data set is in
-    the folder of data sets, as after `bgad demo`."""
+    the folder of data sets beside them, as after `bgad demo`."""
 
     def work() -> None:
         for name in bench.names():

@@ -15,9 +15,12 @@ import sys
 import threading
 import time
 from collections.abc import Sequence
+from contextlib import suppress
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
+
+from sqlalchemy.exc import SQLAlchemyError
 
 from bgad.errors import ConfigError
 from bgad.service.store import INTERRUPTED, UNFINISHED, Row
@@ -112,7 +115,8 @@ class Jobs:
             try:
                 self._run(number)
             except Exception as error:  # noqa: BLE001 - one job must not end the others
-                self.workbench.store.update_job(number, state="failed", message=f"{type(error).__name__}: {error}")
+                with suppress(SQLAlchemyError):  # a store that is gone for a while must not end the thread
+                    self.workbench.store.update_job(number, state="failed", message=f"{type(error).__name__}: {error}")
 
     def _run(self, number: int) -> None:
         store = self.workbench.store
@@ -169,6 +173,7 @@ class Jobs:
             "model": str(bench.models / version["folder"]),
             "out": str(folder / "model.bgad"),
             "data": str(bench.data),
+            "rate": version["rate"],
             "learn": listed(True),
             "compare": listed(False),
         }

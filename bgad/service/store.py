@@ -1,6 +1,7 @@
 """The memory of the workbench: SQLite beside the models, or a PostgreSQL server.
 
-What is acknowledged is on the disk: SQLite writes through at every commit, and so does PostgreSQL as it comes.
+What is acknowledged is on the disk: SQLite writes through at every commit, and so does PostgreSQL as it comes. Scores
+alone, which can be had again, may wait a moment: they outlive a killed service, but not a power cut.
 """
 
 from __future__ import annotations
@@ -56,6 +57,7 @@ class Store:
         """`address` is SQLAlchemy's, as `sqlite:///file` or `postgresql://user@host/name`."""
         self.clock = clock
         self.engine = _engine(address)
+        self._quick = _engine(address, "NORMAL") if self.engine.dialect.name == "sqlite" else self.engine
         try:
             with self.engine.begin() as connection:
                 config = alembic.config.Config()
@@ -75,6 +77,7 @@ class Store:
     def close(self) -> None:
         """Give the connections back."""
         self.engine.dispose()
+        self._quick.dispose()
 
     def alive(self) -> bool:
         """Whether the database answers."""
@@ -172,7 +175,9 @@ class Store:
 
     def add_scored(self, sha256: str, name: str, width: int, height: int, version: int, said: Scores) -> int:
         """An image and what a version says of it, at once; the number of the image."""
-        with self.engine.begin() as connection:
+        with self._quick.begin() as connection:
+            if connection.dialect.name == "postgresql":
+                connection.execute(sa.text("SET LOCAL synchronous_commit TO off"))
             image = self._add_image(connection, sha256, name, width, height)
             self._add_score(connection, image, version, said)
         return image
@@ -183,7 +188,7 @@ class Store:
             return self._add_image(connection, sha256, name, width, height)
 
     def add_score(self, image: int, version: int, said: Scores, created: float | None = None) -> None:
-        """What a version says of an image; a second time changes nothing but the time, which is now if not given."""
+        """What a version says of an image. Now, or, where a time is given, then, unless it has said so already."""
         with self.engine.begin() as connection:
             self._add_score(connection, image, version, said, created)
 
@@ -198,7 +203,9 @@ class Store:
         values = {key: getattr(said, key) for key in ("score", "p_value", "threshold", "is_anomaly")}
         values |= {"distance": abs(said.score - said.threshold), "created": created or self.clock()}
         new = self._insert(scores).values(image=image, version=version, **values)
-        connection.execute(new.on_conflict_do_update(index_elements=["image", "version"], set_=values))
+        key = ["image", "version"]
+        again = new.on_conflict_do_update(index_elements=key, set_=values)
+        connection.execute(again if created is None else new.on_conflict_do_nothing(index_elements=key))
 
     def _insert(self, table: sa.Table) -> Any:
         """An insert that may say what to do where the row is there already."""
@@ -271,9 +278,9 @@ class Store:
 
     def series(self, version: int, since: float = 0.0) -> list[Row]:
         """Time, score, p-value and image of everything that a version has scored, oldest first."""
-        query = sa.select(
-            scores.c.created, scores.c.score, scores.c.p_value, scores.c.is_anomaly, scores.c.image
-        ).where(scores.c.version == version, scores.c.created >= since)
+        columns = (scores.c[key] for key in ("created", "score", "p_value", "is_anomaly", "image"))
+        query = sa.select(*columns, images.c.sha256).join(images, images.c.id == scores.c.image)
+        query = query.where(scores.c.version == version, scores.c.created >= since)
         return self._all(query.order_by(scores.c.created, scores.c.id))
 
     # --- reviews
@@ -402,7 +409,7 @@ def _alone(connection: sa.Connection, table: sa.Table) -> None:
         connection.execute(table.update().where(sa.false()).values(id=table.c.id))  # SQLite has one lock for all
 
 
-def _engine(address: str) -> sa.Engine:
+def _engine(address: str, synchronous: str = "FULL") -> sa.Engine:
     try:
         url = sa.make_url(address)
     except sa.exc.ArgumentError as error:
@@ -416,7 +423,7 @@ def _engine(address: str) -> sa.Engine:
 
     def prepare(connection: Any, _: object) -> None:
         cursor = connection.cursor()
-        for line in ("journal_mode=WAL", "synchronous=FULL", "foreign_keys=ON"):
+        for line in ("journal_mode=WAL", f"synchronous={synchronous}", "foreign_keys=ON"):
             cursor.execute(f"PRAGMA {line}")
         cursor.close()
 

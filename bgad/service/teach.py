@@ -61,11 +61,13 @@ def run(task: dict[str, Any], result: Path) -> None:
     ]
     data = Path(task["data"])
     data = data / modelfile.read(Path(task["model"])).data["data"]["name"]
-    update(task["model"], new, task["out"], data=data if data.is_dir() else None, overwrite=True)
+    rate = task.get("rate")
+    update(task["model"], new, task["out"], data=data if data.is_dir() else None, rate=rate, overwrite=True)
     console.listen(None)
     tell(LEARNING, "comparing")
     learnt = {row["image"] for row in task["learn"]}
-    compared = compare(Path(task["model"]), Path(task["out"]), task["compare"], learnt, data if data.is_dir() else None)
+    place = data if data.is_dir() else None
+    compared = compare(Path(task["model"]), Path(task["out"]), task["compare"], learnt, place, rate)
     result.write_text(json.dumps(compared))
     tell(1.0, "done")
 
@@ -80,10 +82,17 @@ def _share(name: str, done: float) -> float:
 
 
 def compare(
-    old: Path, new: Path, reviewed: Sequence[dict[str, Any]], learnt: set[int], data: Path | None = None
+    old: Path,
+    new: Path,
+    reviewed: Sequence[dict[str, Any]],
+    learnt: set[int],
+    data: Path | None = None,
+    rate: float | None = None,
 ) -> dict[str, Any]:
     """Both versions on the images that neither has learnt from, and on everything that was reviewed."""
     before, after = loading.load(old, engine="onnx"), loading.load(new, engine="onnx")
+    if rate is not None:
+        before.set_rate(rate)  # the new one has it in its card
     validation = _validation(after, data)
     return {
         "validation": _side_by_side(before, after, [(s.name, s.path, s.label, {}) for s in validation]),
@@ -116,7 +125,7 @@ def _validation(model: BaseScorer, data: Path | None) -> list[Sample]:
         return []
     tested = {image["name"]: image["sha256"] for image in card.split["images"] if image["role"] == "test"}
     found = [s for s in dataset.samples if s.name in tested and s.box is None]
-    step = max(1, len(found) // MOST)
+    step = max(1, -(-len(found) // MOST))
     return [s for s in found[::step] if folders.hash_file(s.path) == tested[s.name]]
 
 
@@ -155,11 +164,6 @@ def _side_by_side(
 def _change(label: int, before: bool, after: bool) -> str:
     right, now = before == bool(label), after == bool(label)
     return "same" if right == now else "better" if now else "worse"
-
-
-def version_of(folder: Path) -> str:
-    """The checksum of a model folder."""
-    return str(modelfile.read(folder).data["checksum"])
 
 
 if __name__ == "__main__":

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import hashlib
 import io
 import queue
 import threading
@@ -14,10 +15,11 @@ from typing import Any
 
 import numpy as np
 from PIL import Image
+from sqlalchemy.exc import SQLAlchemyError
 
 from bgad import console, images, loading, modelfile
 from bgad.calibration import rate_bound, smallest_rate
-from bgad.errors import BgadError, ConfigError, DataError, ImageError, ModelError
+from bgad.errors import BgadError, ConfigError, ImageError, ModelError
 from bgad.scorer import BaseScorer
 from bgad.service import drift
 from bgad.service.files import Files, shown_name
@@ -164,23 +166,21 @@ class Workbench:
         return self.store.version(version["id"])
 
     def release(self, version: Row, who: str) -> None:
-        """Let a version score from now on, once it is known that it can; then score with it what has been reviewed, and
-        beside everything else the last of what the version before it has scored, so that the page stays full."""
+        """Let a version score from now on, once it is known that it can. Then, beside everything else, it scores what
+        has been reviewed and the last of what the version before it has scored, so that the page stays full."""
         self.batcher(version)
         old = next((v for v in self.store.versions(version["name"]) if v["state"] == "released"), version)
         self.store.release(version["id"], who)
         times = {row["image"]: row["created"] for row in self.store.series(old["id"])}
         there = {row["image"] for row in self.store.series(version["id"])}
         reviewed = [row["image"] for row in self.store.reviewed(version["name"]) if row["image"] not in there]
-        for number in reviewed:
-            self._score_again(number, version, times.get(number))
         rest = [n for n in sorted(times, key=times.__getitem__, reverse=True) if n not in {*there, *reviewed}]
 
         def work() -> None:
-            for number in rest[:AGAIN]:
+            for number in [*reviewed, *rest[:AGAIN]]:
                 if self._closed or self.store.version(version["id"])["state"] != "released":
                     return
-                self._score_again(number, version, times[number])
+                self._score_again(number, version, times.get(number))
 
         self._again = threading.Thread(target=work, name="score again", daemon=True)
         self._again.start()
@@ -189,11 +189,10 @@ class Workbench:
         """What was scored before, by another version; at its old time, as that is when the part was there."""
         try:
             scores, _ = self.again(number, version)
-        except (BusyError, DataError, ImageError) as error:
+            self.store.add_score(number, version["id"], scores, created)
+        except (BgadError, SQLAlchemyError) as error:
             if not self._closed:
                 console.warn(f"image {number} is not scored again: {error}")
-            return
-        self.store.add_score(number, version["id"], scores, created)
 
     def before(self, name: str) -> Row:
         """The version that was released before the one that is."""
@@ -233,11 +232,13 @@ class Workbench:
         self._check(content)
         version = self.store.released(name)
         self.batcher(version)
-        sha256 = self.files.put("pictures", content)
+        new = not self.files.has("pictures", hashlib.sha256(content).hexdigest())
+        sha256 = self.files.put("pictures", content, durable=False)  # a review sees to it that it is kept
         try:
             scores, scorer = self._score(version, self.files.path("pictures", sha256), patient=patient)
         except ImageError as error:
-            self.files.drop("pictures", sha256)  # whoever sends the same hears the same
+            if new:  # else another model has scored it
+                self.files.drop("pictures", sha256)
             raise ImageError(str(error).replace(str(self.files.place("pictures", sha256)), "picture")) from error
         height, width = scores.map.shape
         image = self.store.add_scored(sha256, shown_name(given_name), width, height, version["id"], scores)
@@ -335,6 +336,7 @@ class Workbench:
     ) -> Row:
         """Keep a verdict, with what was painted: PNGs of the image's size, anything but black is marked."""
         image = self.store.image(number)
+        self.files.sync("pictures", image["sha256"])
         kept = {}
         for kind, content in (("mask", mask), ("ignore", ignore)):
             if content is None:
@@ -364,7 +366,8 @@ class Workbench:
         """The scores of calibration normals and of what was reviewed, and what the threshold promises."""
         version = self.store.released(name)
         scorer = self.batcher(version).scorer
-        verdicts = {row["image"]: row["verdict"] for row in self.store.reviewed()}
+        learnt = _learnt(scorer)
+        verdicts = {r["image"]: r["verdict"] for r in self.store.reviewed() if r["sha256"] not in learnt}
         said = {"good": [], "bad": []}  # type: dict[str, list[float]]
         for row in self.store.series(version["id"]):
             verdict = verdicts.get(row["image"])
@@ -385,12 +388,13 @@ class Workbench:
 
     def drift(self, name: str, since: float = 0.0) -> dict[str, Any]:
         """How the scores of the released version have run, and whether they have changed; images that a person called
-        bad are left out of the test."""
+        bad, and those that the version has learnt from, are left out of the test."""
         version = self.store.released(name)
         scorer = self.batcher(version).scorer
         series = self.store.series(version["id"], since)
         bad = {row["image"] for row in self.store.reviewed() if row["verdict"] == "bad"}
-        tested = [row for row in series if row["image"] not in bad]
+        learnt = _learnt(scorer)
+        tested = [row for row in series if row["image"] not in bad and row["sha256"] not in learnt]
         found = drift.watch(scorer.calibration.scores, [row["score"] for row in tested], seed=version["id"])
         return {
             "series": series,
@@ -402,6 +406,12 @@ class Workbench:
             "patience": found.patience,
             "promise": found.promise(),
         }
+
+
+def _learnt(scorer: BaseScorer) -> set[str]:
+    """sha256 of the pictures that a model was trained or calibrated on: their scores say nothing of new parts."""
+    listed = scorer.card.split.get("images", [])
+    return {image["sha256"] for image in listed if image["role"] in ("train", "calibration", "known")}
 
 
 def _drawing(sha256: str, version: int, scores: Scores, scorer: BaseScorer) -> Drawing:
