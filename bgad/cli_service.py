@@ -97,7 +97,7 @@ def _serve(arguments: argparse.Namespace) -> int:
 
     models = _models(arguments)
     local = auth.is_local(arguments.host)
-    with outputs.locked(models / FOLDER, "service"):
+    with outputs.locked(models / FOLDER, "service", "--models"):
         store = _store(arguments, models)
         tokens = bool(store.tokens())
         if not local and not tokens:

@@ -38,9 +38,9 @@ def write_whole(path: Path, content: bytes) -> None:
 
 
 @contextmanager
-def locked(out: Path, what: str) -> Iterator[None]:
+def locked(out: Path, what: str, option: str = "--out") -> Iterator[None]:
     """Keep a second process away from an output folder; the lock of a process that died is no lock."""
-    busy = OutputError(f"{out} is in use by another {what}: wait for it, or give another --out")
+    busy = OutputError(f"{out} is in use by another {what}: wait for it, or give another {option}")
     out.mkdir(parents=True, exist_ok=True)
     try:
         import fcntl

@@ -86,7 +86,10 @@ def update(
     dataset, scan = scan_images(dataset, MAX_BAD)
     old = Split.load(folder / modelfile.SPLIT, dataset)
     added = [_sample(lesson) for lesson in new]
-    more, more_scan = scan_images(replace(dataset, samples=added, notes=[]), 0)
+    try:
+        more, more_scan = scan_images(replace(dataset, samples=added, notes=[]), 0)
+    except DataError as error:
+        raise DataError(f"a new picture cannot be used: {str(error).rpartition('the first: ')[2]}") from error
     split = joined(old, more.samples)
     for note in split.notes[len(old.notes) :]:
         console.warn(note)

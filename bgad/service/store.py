@@ -121,10 +121,7 @@ class Store:
     def release(self, number: int, who: str) -> Row:
         """Let a version score from now on, in place of the one that does."""
         with self.engine.begin() as connection:
-            _alone(connection, versions)
-            chosen = connection.execute(sa.select(versions).where(versions.c.id == number)).mappings().first()
-            if chosen is None:
-                raise MissingError(f"there is no version {number}")
+            chosen = _for_change(connection, number)
             if chosen["state"] == "discarded":
                 raise ConfigError(f"version {number} has been discarded: release another one")
             others = versions.update().where(versions.c.name == chosen["name"], versions.c.state == "released")
@@ -136,10 +133,7 @@ class Store:
     def discard(self, number: int, who: str) -> Row:
         """A candidate is not wanted."""
         with self.engine.begin() as connection:
-            _alone(connection, versions)
-            chosen = connection.execute(sa.select(versions).where(versions.c.id == number)).mappings().first()
-            if chosen is None:
-                raise MissingError(f"there is no version {number}")
+            chosen = _for_change(connection, number)
             if chosen["state"] == "released":
                 raise ConfigError(f"version {number} is released: release another one first")
             connection.execute(versions.update().where(versions.c.id == number).values(state="discarded"))
@@ -399,6 +393,15 @@ def _new(connection: sa.Connection, table: sa.Table, values: Row) -> int:
     key = connection.execute(table.insert().values(**values)).inserted_primary_key
     assert key is not None  # noqa: S101 - every table here has one
     return int(key[0])
+
+
+def _for_change(connection: sa.Connection, number: int) -> sa.RowMapping:
+    """A version whose state nobody else changes until the end of the transaction."""
+    _alone(connection, versions)
+    chosen = connection.execute(sa.select(versions).where(versions.c.id == number)).mappings().first()
+    if chosen is None:
+        raise MissingError(f"there is no version {number}")
+    return chosen
 
 
 def _alone(connection: sa.Connection, table: sa.Table) -> None:

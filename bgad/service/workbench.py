@@ -272,10 +272,11 @@ class Workbench:
         """What a version says of an image that was sent before."""
         return self._score(version, self.picture(number), patient=True)
 
-    def overlay(self, number: int, version: Row, *, longest: int = 0) -> bytes:
+    def overlay(self, number: int, version: Row) -> bytes:
         """A PNG of the image with its map as heat."""
         scores, scorer = self.again(number, version)
-        return png(_heat(self.picture(number), scores, scorer, longest))
+        picture = images.read(self.picture(number), bits=scorer.card.bits)
+        return png(images.overlay(picture, scores.map, scorer.card.map_boundary, scorer.card.map_centre))
 
     def map_picture(self, number: int, version: Row) -> tuple[bytes, float, float, float]:
         """The map of an image as a grey PNG of the model's size, and the values of black, white and the boundary."""
@@ -421,17 +422,8 @@ def _drawing(sha256: str, version: int, scores: Scores, scorer: BaseScorer) -> D
 
 def _fitted(shape: tuple[int, ...], longest: int) -> tuple[int, int]:
     height, width = int(shape[0]), int(shape[1])
-    scale = min(1.0, longest / max(height, width)) if longest else 1.0
+    scale = min(1.0, longest / max(height, width))
     return max(1, round(height * scale)), max(1, round(width * scale))
-
-
-def _heat(path: Path, scores: Scores, scorer: BaseScorer, longest: int) -> Any:
-    picture = images.read(path, bits=scorer.card.bits)
-    anomaly: FloatArray = scores.map
-    size = _fitted(anomaly.shape, longest)
-    if size != anomaly.shape:
-        picture, anomaly = images.fit(picture, size), images.resize_map(anomaly, size)
-    return images.overlay(picture, anomaly, scorer.card.map_boundary, scorer.card.map_centre)
 
 
 def png(array: Any) -> bytes:
