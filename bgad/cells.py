@@ -15,13 +15,28 @@ def defect_cells(mask: BoolArray, grid: tuple[int, int]) -> npt.NDArray[np.int64
     >>> defect_cells(mask, (2, 2))
     array([1])
     """
-    rows = _overlap(mask.shape[0], grid[0])
-    columns = _overlap(mask.shape[1], grid[1])
-    cover = (rows @ mask.astype(np.float32) @ columns.T).ravel()
+    cover = _cover(mask, grid)
     peak = float(cover.max())
     if peak <= 0:
         return np.empty(0, np.int64)
     return np.flatnonzero(cover >= 0.999 * min(0.5, peak))  # rounding must not take a cell that is just half covered
+
+
+def touched_cells(mask: BoolArray, grid: tuple[int, int]) -> npt.NDArray[np.int64]:
+    """Flat indices of the grid cells that show any of it.
+
+    >>> mask = np.zeros((8, 8), bool); mask[0, 3:5] = True
+    >>> touched_cells(mask, (2, 2))
+    array([0, 1])
+    """
+    return np.flatnonzero(_cover(mask, grid) > 0)
+
+
+def _cover(mask: BoolArray, grid: tuple[int, int]) -> FloatArray:
+    """The share of each cell that is marked."""
+    rows, columns = _overlap(mask.shape[0], grid[0]), _overlap(mask.shape[1], grid[1])
+    cover: FloatArray = (rows @ mask.astype(np.float32) @ columns.T).ravel()
+    return cover
 
 
 def _overlap(pixels: int, cells: int) -> FloatArray:

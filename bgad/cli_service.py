@@ -47,7 +47,7 @@ def add_serve(commands: Any) -> None:
         "--job-minutes", type=number(float, 0.01), default=120, metavar="N", help="that a teaching may take (120)"
     )
     group.add_argument(
-        "--job-memory", type=number(float, 0.1), default=12, metavar="GB", help="that a teaching may take (12)"
+        "--job-memory", type=number(float, 0.1), default=12, metavar="GB", help="memory of a teaching (12)"
     )
 
 
@@ -201,7 +201,12 @@ def add_update(commands: Any) -> None:
     parser.add_argument("--good", nargs="+", default=[], metavar="PATH", help="new good parts")
     parser.add_argument("--bad", nargs="+", default=[], metavar="PATH", help="new bad ones")
     parser.add_argument("--masks", type=Path, metavar="DIR", help="where the defects of --bad are: NAME.png each")
-    parser.add_argument("--data", type=Path, metavar="DIR", help="the pictures of the training, if they have moved")
+    parser.add_argument(
+        "--ignore", type=Path, metavar="DIR", help="what not to learn of --good and --bad: NAME.png each, not black"
+    )
+    parser.add_argument(
+        "--data", type=Path, metavar="DATA", help="the folder, manifest or data set of the training, if it has moved"
+    )
     parser.add_argument("--out", type=Path, metavar="DIR", help="(default: MODEL-taught.bgad)")
     parser.add_argument("--overwrite", action="store_true", help="write over a model that is there")
     parser.add_argument("--resume", action="store_true", help="go on with a run that was stopped")
@@ -211,7 +216,7 @@ def add_update(commands: Any) -> None:
 def _update(arguments: argparse.Namespace) -> int:
     from bgad.update import lessons, update
 
-    new = lessons(arguments.good, arguments.bad, arguments.masks)
+    new = lessons(arguments.good, arguments.bad, arguments.masks, arguments.ignore)
     update(
         arguments.model,
         new,

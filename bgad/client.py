@@ -101,6 +101,7 @@ class Image:
     created: float
     verdict: str | None
     note: str | None
+    has_mask: bool
     thumbnail: str
 
 
@@ -116,6 +117,22 @@ class Review:
     created: float
     mask: str | None
     ignore: str | None
+
+
+@dataclass(frozen=True)
+class Drift:
+    """Whether the parts have changed, and the scores by hour or by day; `series` are the last ones."""
+
+    total: int
+    tested: int
+    every: str
+    bins: list[dict[str, Any]]
+    series: list[dict[str, Any]]
+    levels: list[dict[str, Any]]
+    alarms: list[dict[str, Any]]
+    drivers: list[int]
+    patience: float
+    promise: str
 
 
 @dataclass(frozen=True)
@@ -167,6 +184,11 @@ class Client:
         """Go back to the version that was released before."""
         return _made(Model, self._json("POST", f"/v1/models/{_quoted(name)}/rollback"))
 
+    def drift(self, name: str, *, since: float = 0.0, every: str = "auto") -> Drift:
+        """Have the parts changed? By `hour`, by `day`, or as it fits the time."""
+        query = urlencode({"since": since, "every": every})
+        return _made(Drift, self._json("GET", f"/v1/models/{_quoted(name)}/drift?{query}"))
+
     # --- scoring
 
     def score(self, model: str, picture: Picture, name: str = "") -> Score:
@@ -215,10 +237,18 @@ class Client:
                 return
 
     def review(
-        self, image: int, verdict: str, *, note: str = "", mask: Picture | None = None, ignore: Picture | None = None
+        self,
+        image: int,
+        verdict: str,
+        *,
+        note: str = "",
+        mask: Picture | None = None,
+        ignore: Picture | None = None,
+        model: str = "",
     ) -> Review:
-        """Say what an image shows: good, bad or unsure; masks are PNGs of its size, or arrays."""
-        body: dict[str, Any] = {"verdict": verdict, "note": note}
+        """Say what an image shows: good, bad or unsure; masks are PNGs of its size, or arrays. `model` is the one that
+        was looked at, for the history."""
+        body: dict[str, Any] = {"verdict": verdict, "note": note} | ({"model": model} if model else {})
         for kind, painted in (("mask", mask), ("ignore", ignore)):
             if painted is not None:
                 body[kind] = base64.b64encode(_content(painted)[0]).decode()

@@ -41,6 +41,9 @@ def run_key(
     masks = [[folders.hash_file(path) for path in (s.mask, *s.more_masks)] if s.mask else None for s in split.known]
     weights_file = folders.hash_file(Path(config.backbone.weights)) if config.backbone.weights else ""
     parts = [to_dict(config), split.to_json(), masks, weights_file, device.type, torch.__version__, __version__]
+    ignored = {s.name: folders.hash_file(s.ignore) for s in (*split.train, *split.known) if s.ignore is not None}
+    if ignored:
+        parts.append(ignored)
     if roi is not None:
         parts.append(hashlib.sha256(roi.png()).hexdigest())
     if start is not None:

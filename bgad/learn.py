@@ -26,7 +26,7 @@ from bgad.boundary import NORMALISER, abnormal_boundary
 from bgad.calibration import Calibration, check_rate, effective_rate, require_supported
 from bgad.config import Config, to_dict
 from bgad.data import folders, resolve
-from bgad.data.samples import read, read_mask
+from bgad.data.samples import ignored, read, read_mask
 from bgad.data.split import Split, holdout_size, make_split
 from bgad.detector import BACKBONE_FILE, FLOW_FILE, Detector, ScoringModel, pool, weights
 from bgad.errors import BgadError, ConfigError, DataError, ModelError, OutputError
@@ -125,7 +125,8 @@ def _train(data: Path, root: str | Path | None, config: Config, options: Options
     for note in dataset.notes:
         console.warn(note)
     roi = None if options.roi is None else _region(options.roi, dataset, scan)
-    return learn(dataset, scan, _split(dataset, config, options), config, options, roi, began=began)
+    origin = origins.given(data, root)
+    return learn(dataset, scan, _split(dataset, config, options), config, options, roi, began=began, origin=origin)
 
 
 def learn(
@@ -137,11 +138,11 @@ def learn(
     roi: Roi | None,
     *,
     began: float,
+    origin: Origin,
     start: Path | None = None,
-    origin: Origin | None = None,
 ) -> Detector:
     """Train on a split and write the model folder. With `start`, the flows go on from those of that model; `origin`
-    says where pictures are that are not below the root of the data set."""
+    says where the pictures are."""
     work = _work_folder(options)
     console.say(
         f"{dataset.name}: {len(split.train)} normals to train on, {len(split.calibration)} held out to calibrate, "
@@ -202,7 +203,7 @@ def learn(
     console.say(detector.calibration.guarantee())
     console.say(f"model: {options.out}")
     written = modelfile.read(options.out)
-    origins.remember(written.data["checksum"], origin or Origin(dataset.root))
+    origins.remember(written.data["checksum"], origin)
     return Detector(model, written, torch_device)
 
 
@@ -290,6 +291,10 @@ def scan_images(dataset: folders.Dataset, max_bad: int) -> tuple[folders.Dataset
             picture = read(sample)
             shapes[sample.name] = (picture.shape[0], picture.shape[1])
             bits = images.bit_depth(sample.path) if picture.dtype != np.uint8 else 8
+            without = ignored(sample)
+            if without is not None and without.shape != picture.shape[:2]:
+                sizes = f"{without.shape[1]}x{without.shape[0]}, the picture {picture.shape[1]}x{picture.shape[0]}"
+                raise DataError(f"{sample.ignore}: the region to ignore is {sizes}: make them equal")
         except BgadError as error:
             return None, 8, [f"skipped: {error}"]
         try:
@@ -298,6 +303,8 @@ def scan_images(dataset: folders.Dataset, max_bad: int) -> tuple[folders.Dataset
             return replace(sample, mask=None), bits, [f"mask not used: {error}"]
         if mask is None:
             return sample, bits, []
+        if without is not None and not mask.any():
+            return None, bits, [f"skipped: {sample.path}: all of its defect lies in the region to ignore"]
         notes = []
         if mask.shape != picture.shape[:2]:
             sizes = f"{mask.shape[1]}x{mask.shape[0]} instead of {picture.shape[1]}x{picture.shape[0]}"
@@ -438,6 +445,7 @@ def _finish(job: Job, model: ScoringModel, material: Material, trainer: Trainer,
         level.set_constants(constant)
     model.eval()
     some = [job.learnt.train[i] for i in weighing.sample_index]
+    some = [sample for sample in some if sample.ignore is None] or some
     with console.bar("calibrating", len(split.calibration) + len(some)) as bar:
 
         def run(samples: list[Sample]) -> list[tuple[float, FloatArray]]:

@@ -19,12 +19,13 @@ import torch
 from bgad import __version__, console, images, pseudo, tiles
 from bgad import backbone as backbones
 from bgad import device as devices
-from bgad.cells import defect_cells
+from bgad.cells import defect_cells, touched_cells
 from bgad.config import BackboneConfig, Config
 from bgad.data.folders import hash_file
-from bgad.data.samples import read, read_mask, region
+from bgad.data.samples import ignored, read, read_mask, region
 from bgad.data.split import Split
 from bgad.detector import ScoringModel, run_features, run_model
+from bgad.errors import DataError
 from bgad.extract import Extractor
 from bgad.features import Budget, Features, FeatureStore, Index
 from bgad.roi import Roi, blank
@@ -54,6 +55,25 @@ def known_anomalies(known: Sequence[Sample], features: Features, grids: Sequence
     return Anomalies(features, [cells(masks, grid) for grid in grids], [mask is not None for mask in masks])
 
 
+def leave_out(
+    store: Features, samples: Sequence[Sample], known: Anomalies | None, normals: Features, grids: Sequence[Grid]
+) -> None:
+    """Where a picture is not to be learnt from, put what other normals show there: so its own features are neither
+    learnt nor pushed, by the flows or by the image level. Where a cell shows a marked defect as well, that counts."""
+    for number, sample in enumerate(samples):
+        without = ignored(sample)
+        if without is None:
+            continue
+        if not normals.count:
+            raise DataError(f"every normal has a region to ignore, as {sample.name} has: add normals without one")
+        other = np.array(number % normals.count)
+        for level, grid in enumerate(grids):
+            at = touched_cells(without, grid)
+            if known is not None and known.marked[number]:
+                at = np.setdiff1d(at, known.cells[level][number])
+            store.levels[level][store.index[number], at] = normals.rows(level, other, at)
+
+
 def pseudo_count(split: Split, config: Config) -> int:
     """How many pseudo anomalies this training uses."""
     usable = config.loss.method in PUSHING and pseudo.can_make(config.pseudo.method, split.known)
@@ -65,6 +85,7 @@ def pseudo_anomalies(
 ) -> Anomalies:
     """Those that the recipe makes of this split; `fill` gives the features of the pictures drawn here."""
     size = (config.backbone.size, config.backbone.size)
+    normals = [s for s in split.train if s.ignore is None]
     with_masks = [s for s in split.known if s.mask is not None]
     drawn: dict[int, BoolArray] = {}
     looked_at = None if roi is None else roi.fitted(config.backbone.size)
@@ -72,7 +93,7 @@ def pseudo_anomalies(
     def draw(index: int) -> FloatArray:
         image, drawn[index], _ = pseudo.pseudo_anomaly(
             index,
-            split.train,
+            normals,
             with_masks,
             seed=config.seed,
             size=size,
@@ -143,8 +164,11 @@ def gather(
             return place
 
         normals = store("normals", len(split.train), lambda i: picture(split.train[i]))
+        whole = normals.select(np.flatnonzero([s.ignore is None for s in split.train]))
+        leave_out(normals, split.train, None, whole, grids)
         if known:
             anomalies.append(known_anomalies(known, store("known", len(known), lambda i: picture(known[i])), grids))
+            leave_out(anomalies[0].store, known, anomalies[0], whole, grids)
         if made:
             anomalies.append(
                 pseudo_anomalies(split, config, grids, bits, lambda count, draw: store("pseudo", count, draw), roi)

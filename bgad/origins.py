@@ -12,25 +12,44 @@ from contextlib import suppress
 from dataclasses import dataclass, field
 from pathlib import Path
 
+from bgad.data import catalog, resolve
+from bgad.data.folders import Dataset
 from bgad.errors import OutputError
 from bgad.outputs import write_whole
+
+_PATHS = ("taught", "masks", "ignored")
 
 
 @dataclass(frozen=True)
 class Origin:
-    """The data set, and pictures and masks that were taught later, by their names in the split."""
+    """The data set, and pictures that were taught later with what was painted on them, by their names in the split."""
 
-    root: Path
+    data: Path  # a folder or a manifest; or the name of a public data set
+    sets: Path | None = None  # where that one is; None: `data` is a path
     taught: dict[str, Path] = field(default_factory=dict)
     masks: dict[str, Path] = field(default_factory=dict)
+    ignored: dict[str, Path] = field(default_factory=dict)
+
+    def load(self) -> Dataset:
+        """The data set; DataError where it is not there any more."""
+        if self.sets is None:
+            return resolve.load(self.data)
+        return catalog.load(self.data.parts[0], "".join(self.data.parts[1:]), self.sets)
+
+
+def given(data: str | Path, root: str | Path | None) -> Origin:
+    """What somebody gave to be trained on, such that it is found from anywhere."""
+    if resolve.set_name(data) is None:
+        return Origin(Path(data).absolute())
+    return Origin(Path(data), (catalog.default_root() if root is None else Path(root)).absolute())
 
 
 def remember(checksum: str, origin: Origin) -> None:
     """Keep it for later; where that is not possible, nothing is lost but comfort."""
     content = {
-        "root": str(origin.root.absolute()),
-        "taught": {name: str(path.absolute()) for name, path in origin.taught.items()},
-        "masks": {name: str(path.absolute()) for name, path in origin.masks.items()},
+        "root": str(origin.data),  # as older versions call it
+        "sets": None if origin.sets is None else str(origin.sets),
+        **{kind: {name: str(path.absolute()) for name, path in getattr(origin, kind).items()} for kind in _PATHS},
     }
     with suppress(OutputError, OSError, RuntimeError):  # RuntimeError: a user without a home
         write_whole(_file(checksum), json.dumps(content, indent=1).encode())
@@ -40,8 +59,9 @@ def recall(checksum: str) -> Origin | None:
     """What was kept; None where there is nothing that can be read."""
     try:
         stored = json.loads(_file(checksum).read_bytes())
-        taught, masks = ({n: Path(p) for n, p in stored[key].items()} for key in ("taught", "masks"))
-        return Origin(Path(stored["root"]), taught, masks)
+        paths = {kind: {n: Path(p) for n, p in stored.get(kind, {}).items()} for kind in _PATHS}
+        sets = stored.get("sets")
+        return Origin(Path(stored["root"]), None if sets is None else Path(sets), **paths)
     except (OSError, ValueError, KeyError, TypeError, AttributeError, RuntimeError):
         return None
 

@@ -32,6 +32,7 @@ class Sample:
     box: tuple[int, int, int, int] | None = None  # left, top, right, bottom: the tile of the picture that this is
     more_masks: tuple[Path, ...] = ()  # files that mark the rest of the defect, where one is not all
     roi: Path | None = None  # a picture of where to look; what is black there is not looked at
+    ignore: Path | None = None  # a picture of what is not learnt from; what is black there is
 
 
 @dataclass(frozen=True, slots=True)

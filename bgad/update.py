@@ -15,7 +15,7 @@ from typing import Any
 
 from bgad import console, images, modelfile, origins
 from bgad.config import OLDER, Config, from_dict
-from bgad.data import folders, resolve
+from bgad.data import folders
 from bgad.data.split import Split
 from bgad.detector import Detector
 from bgad.errors import ConfigError, DataError
@@ -37,22 +37,34 @@ class Lesson:
     label: int  # 0 good, 1 bad
     mask: Path | None = None
     name: str = ""  # what it is called; that of its file by default
+    ignore: Path | None = None  # what is not learnt from
 
 
 def lessons(
-    good: Sequence[str | Path] = (), bad: Sequence[str | Path] = (), masks: str | Path | None = None
+    good: Sequence[str | Path] = (),
+    bad: Sequence[str | Path] = (),
+    masks: str | Path | None = None,
+    ignore: str | Path | None = None,
 ) -> list[Lesson]:
-    """From files, folders and patterns; the mask of a bad one is the file with its name, or its name and _mask."""
-    marks: dict[str, Path] = {}
-    if masks is not None:
-        if not Path(masks).is_dir():
-            raise DataError(f"{masks}: no such folder of masks")
-        marks = {path.stem.removesuffix("_mask"): path for path in images.walk(Path(masks))}
-    found = [Lesson(path, 0) for path in (images.expand(good) if good else [])]
-    found += [Lesson(path, 1, marks.get(path.stem)) for path in (images.expand(bad) if bad else [])]
+    """From files, folders and patterns; the mask of a bad one is the file with its name, or its name and _mask, and
+    what to ignore in one that with its name, or its name and _ignore."""
+    marks, without = _by_name(masks, "mask"), _by_name(ignore, "ignore")
+    found = [Lesson(path, 0, ignore=without.get(path.stem)) for path in (images.expand(good) if good else [])]
+    found += [
+        Lesson(path, 1, marks.get(path.stem), ignore=without.get(path.stem))
+        for path in (images.expand(bad) if bad else [])
+    ]
     if not found:
         raise ConfigError("there is nothing to learn: give new pictures with --good or --bad")
     return found
+
+
+def _by_name(folder: str | Path | None, kind: str) -> dict[str, Path]:
+    if folder is None:
+        return {}
+    if not Path(folder).is_dir():
+        raise DataError(f"{folder}: no such folder of {'masks' if kind == 'mask' else 'regions to ignore'}")
+    return {path.stem.removesuffix(f"_{kind}"): path for path in images.walk(Path(folder))}
 
 
 def update(
@@ -61,6 +73,7 @@ def update(
     out: str | Path | None = None,
     *,
     data: str | Path | None = None,
+    found: Mapping[str, Lesson] | None = None,
     config: Config | None = None,
     rate: float | None = None,
     device: str = "auto",
@@ -71,8 +84,8 @@ def update(
 ) -> Detector:
     """Write a model that knows what is new, beside the old one or to `out`; returns it, ready to score.
 
-    `data` says where the pictures of the training are, if they have moved; `rate` is another false-reject rate than the
-    model's.
+    `data` says where the pictures of the training are, if they have moved; `found`, by sha256, where those of earlier
+    lessons are that are not where they were. `rate` is another false-reject rate than the model's.
     """
     began = time.monotonic()
     folder = Path(model)
@@ -81,8 +94,11 @@ def update(
     modelfile.check_destination(place, overwrite=overwrite)
     recipe = config or shortened(from_dict(card.data["config"], base=OLDER, source=str(folder / modelfile.CARD)))
     origin = origins.recall(card.data["checksum"])
-    paths, masks = (dict(origin.taught), dict(origin.masks)) if origin else ({}, {})
-    dataset = _with_taught(_old_data(origin, data), card.split, paths, masks)
+    source = origin if data is None else origins.given(data, None)
+    if source is None:
+        raise DataError("the pictures that the model was trained on are needed: say where they are with --data")
+    dataset = _old_data(source)
+    dataset = replace(dataset, samples=[*dataset.samples, *_taught_before(card.split, origin, found or {})])
     dataset, scan = scan_images(dataset, MAX_BAD)
     old = Split.load(folder / modelfile.SPLIT, dataset)
     added = [_sample(lesson) for lesson in new]
@@ -94,8 +110,12 @@ def update(
     for note in split.notes[len(old.notes) :]:
         console.warn(note)
     learnt = [s for s in (*split.train, *split.calibration, *split.known) if _taught(s.name)]
-    paths = {s.name: s.path.absolute() for s in learnt}
-    masks = {s.name: s.mask.absolute() for s in learnt if s.mask is not None}
+    place_of = replace(
+        source,
+        taught={s.name: s.path for s in learnt},
+        masks={s.name: s.mask for s in learnt if s.mask is not None},
+        ignored={s.name: s.ignore for s in learnt if s.ignore is not None},
+    )
     scan = replace(scan, bits=max(scan.bits, more_scan.bits), shapes=scan.shapes | more_scan.shapes)
     roi = Roi.from_png(card.roi) if card.roi else None
     options = Options(
@@ -114,7 +134,6 @@ def update(
         roi=None,
     )
     everyone = replace(dataset, samples=[*dataset.samples, *more.samples], notes=dataset.notes + more.notes)
-    place_of = Origin(dataset.root, paths, masks)
     return learn(everyone, scan, split, recipe, options, roi, began=began, start=folder, origin=place_of)
 
 
@@ -135,8 +154,9 @@ def shortened(config: Config) -> Config:
 def joined(old: Split, new: Sequence[Sample]) -> Split:
     """The split with new pictures in it; one that was tested so far is learnt from now on and tested no more.
 
-    What was learnt before stays as it is, unless somebody says now that good is bad or bad is good, or has marked the
-    defect since. New good ones are learnt; the threshold rests on those that were drawn for it, not on chosen ones.
+    What was learnt before stays as it is, unless somebody says now that good is bad or bad is good, or has painted the
+    defect or what to ignore since. New good ones are learnt; the threshold rests on those that were drawn for it, not
+    on chosen ones.
     """
     roles = {old.hashes[s.name]: (role, s) for role in ("train", "calibration", "known") for s in getattr(old, role)}
     hashes, why, notes = dict(old.hashes), dict(old.why), list(old.notes)
@@ -147,7 +167,9 @@ def joined(old: Split, new: Sequence[Sample]) -> Split:
             raise DataError(f"{sample.path} is the same picture as {fresh[digest].path}: is it good or bad?")
         role, before = roles.get(digest, ("twice among the new", None))
         corrected = before is not None and (
-            before.label != sample.label or (sample.mask is not None and before.mask is None)
+            before.label != sample.label
+            or _painted(before.mask, sample.mask)
+            or (role != "calibration" and _painted(before.ignore, sample.ignore))
         )
         if digest in fresh or (before is not None and not corrected):
             notes.append(f"{sample.name} is known already ({role}) and is left out")
@@ -188,40 +210,52 @@ def joined(old: Split, new: Sequence[Sample]) -> Split:
     )
 
 
-def _old_data(origin: Origin | None, given: str | Path | None) -> folders.Dataset:
+def _painted(before: Path | None, now: Path | None) -> bool:
+    """Whether there is something now, and something else than before."""
+    return now is not None and (before is None or folders.hash_file(before) != folders.hash_file(now))
+
+
+def _old_data(origin: Origin) -> folders.Dataset:
     """The data set that the model was trained on."""
-    root = given or (origin.root if origin else None)
-    if root is None:
-        raise DataError("the pictures that the model was trained on are needed: say where they are with --data")
     try:
-        return resolve.load(root, None)
+        return origin.load()
     except DataError as error:
         raise DataError(f"the pictures that the model was trained on are needed ({error}): give --data") from error
 
 
-def _with_taught(
-    dataset: folders.Dataset, split: Mapping[str, Any], paths: Mapping[str, Path], masks: Mapping[str, Path]
-) -> folders.Dataset:
-    """With what was taught before."""
-    known = {image["name"] for image in split["images"] if image["role"] == "known"}
-    samples = [
-        Sample(path, name, int(name in known), TAUGHT if name in known else GOOD, masks.get(name), split="train")
-        for name, path in paths.items()
-    ]
-    lost = [image["name"] for image in split["images"] if _taught(image["name"]) and image["name"] not in paths]
-    if lost:
-        raise DataError(f"{lost[0]} was taught on another machine or by another user: update the model there")
-    missing = [str(sample.path) for sample in samples if not sample.path.exists()]
-    if missing:
-        raise DataError(f"{missing[0]} was taught before and is not there any more: put it back")
-    return replace(dataset, samples=[*dataset.samples, *samples])
+def _taught_before(split: Mapping[str, Any], origin: Origin | None, found: Mapping[str, Lesson]) -> list[Sample]:
+    """What was taught before: where it was, else where it was found."""
+    was = origin or Origin(Path())
+    samples = []
+    for image in split["images"]:
+        name, label = image["name"], int(image["role"] == "known")
+        if not _taught(name):
+            continue
+        now = found.get(image["sha256"])
+        path = _there(was.taught.get(name), now.path if now else None)
+        if path is None:
+            raise DataError(f"{name} was taught on another machine or by another user: update the model there")
+        same = now if now is not None and now.label == label else None  # else it was painted for another verdict
+        mask = _there(was.masks.get(name), same.mask if same else None)
+        ignore = _there(was.ignored.get(name), same.ignore if same else None)
+        missing = [p for p in (path, ignore) if p is not None and not p.exists()]
+        if missing:
+            raise DataError(f"{missing[0]} was taught before and is not there any more: put it back")
+        samples.append(Sample(path, name, label, TAUGHT if label else GOOD, mask, split="train", ignore=ignore))
+    return samples
+
+
+def _there(remembered: Path | None, found: Path | None) -> Path | None:
+    """The first of the two that is there; what is remembered, where neither is."""
+    return next((path for path in (remembered, found) if path is not None and path.exists()), remembered)
 
 
 def _sample(lesson: Lesson) -> Sample:
     """Named by its content: two files of one name are two pictures."""
     digest = folders.hash_file(lesson.path)
     name = f"{TAUGHT}/{'bad' if lesson.label else 'good'}/{digest[:12]}-{lesson.name or lesson.path.name}"
-    return Sample(lesson.path, name, lesson.label, TAUGHT if lesson.label else GOOD, lesson.mask, split="train")
+    defect = TAUGHT if lesson.label else GOOD
+    return Sample(lesson.path, name, lesson.label, defect, lesson.mask, split="train", ignore=lesson.ignore)
 
 
 def _taught(name: str) -> bool:

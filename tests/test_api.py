@@ -29,7 +29,7 @@ def test_fields_of_what_comes_out_and_goes_in() -> None:
         "score", "p_value", "threshold", "is_anomaly", "map", "boundary", "levels",
     ]  # fmt: skip
     assert [field.name for field in dataclasses.fields(Sample)] == [
-        "path", "name", "label", "defect", "mask", "split", "box", "more_masks", "roi",
+        "path", "name", "label", "defect", "mask", "split", "box", "more_masks", "roi", "ignore",
     ]  # fmt: skip
     sample = Sample(Path("a.png"), "a.png", 0)
     with pytest.raises(dataclasses.FrozenInstanceError):

@@ -18,12 +18,13 @@ from PIL import Image
 from test_trainer import DRIVER, saved_step
 
 import bgad
-from bgad import modelfile, origins
+from bgad import learn, material, modelfile, origins
 from bgad.cli import main
 from bgad.data import folders
+from bgad.data.split import Split
 from bgad.detector import Detector
 from bgad.errors import BgadError, ConfigError, DataError, OutputError
-from bgad.update import Lesson, lessons, shortened, update
+from bgad.update import Lesson, _painted, lessons, shortened, update
 
 SHORT = tiny_config(train={"steps": 2, "push_steps": 2}, pseudo={"count": 3})
 
@@ -245,6 +246,14 @@ def test_lessons_from_folders_and_masks(tmp_path: Path) -> None:
     assert [(lesson.label, lesson.mask and lesson.mask.name) for lesson in found] == [
         (0, None), (1, "0-0_mask.png"), (1, "0-1_mask.png"),
     ]  # fmt: skip
+    shutil.copytree(tmp_path / "masks", tmp_path / "ignore")
+    ignore_file(tmp_path / "ignore" / "3-0_ignore.png")
+    ignored = [
+        lesson.ignore and lesson.ignore.name for lesson in lessons(good, [tmp_path / "bad"], None, tmp_path / "ignore")
+    ]
+    assert ignored == ["3-0_ignore.png", None, None]
+    with pytest.raises(DataError, match="no such folder of regions to ignore"):
+        lessons(good, ignore=tmp_path / "none")
     with pytest.raises(DataError, match="no such folder of masks"):
         lessons([], [tmp_path / "bad"], tmp_path / "none")
     with pytest.raises(ConfigError, match="there is nothing to learn: give new pictures with --good or --bad"):
@@ -286,6 +295,138 @@ def test_where_it_is_written(model: Path, tmp_path: Path) -> None:
     assert modelfile.read(own).data == modelfile.read(model).data
 
 
+# --- what is not to be learnt from
+
+
+def ignore_file(path: Path, *, size: int = 64) -> Path:
+    region = np.zeros((size, size), np.uint8)
+    region[: size // 2] = 255
+    Image.fromarray(region).save(path)
+    return path
+
+
+def test_what_is_ignored_is_remembered_and_may_be_painted_later(
+    model: Path, data_set: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    given: list[dict[str, Path | None]] = []
+    gather = material.gather
+
+    def watched(model: Any, split: Split, *rest: Any) -> Any:
+        given.append({s.path.name: s.ignore for s in (*split.train, *split.known)})
+        return gather(model, split, *rest)
+
+    monkeypatch.setattr(learn, "gather", watched)
+    region = ignore_file(tmp_path / "region.png")
+    (good,), (bad,) = (draw(tmp_path / kind, 1, defect=kind == "bad", seed=i) for i, kind in enumerate(("good", "bad")))
+    (later,) = draw(tmp_path / "later", 1, defect=False, seed=3)
+    new = [Lesson(good, 0, ignore=region), Lesson(bad, 1, ignore=region), Lesson(later, 0)]
+    first = quick(model, new, tmp_path / "1.bgad")
+    assert {name: path for name, path in given[0].items() if path} == {good.name: region, bad.name: region}
+    origin = origins.recall(first.card.data["checksum"])
+    assert origin is not None
+    assert set(origin.ignored.values()) == {region}
+
+    held_out = next(data_set / name for name, role in roles(model).items() if role == "calibration")
+    quick(
+        tmp_path / "1.bgad", [replace(new[2], ignore=region), Lesson(held_out, 0, ignore=region)], tmp_path / "2.bgad"
+    )
+    assert {name for name, path in given[1].items() if path} == {good.name, bad.name, later.name}
+    assert by_content(tmp_path / "2.bgad")[folders.hash_file(held_out)] == "calibration"  # never trained on
+    with pytest.raises(DataError, match="there is nothing new in them"):
+        quick(tmp_path / "2.bgad", [replace(new[2], ignore=region)], tmp_path / "3.bgad")
+    region.unlink()
+    with pytest.raises(DataError, match=r"region\.png was taught before and is not there any more: put it back"):
+        quick(tmp_path / "2.bgad", new, tmp_path / "3.bgad")
+
+
+def test_painted_again_is_painted_since(tmp_path: Path) -> None:
+    first, second = ignore_file(tmp_path / "1.png"), ignore_file(tmp_path / "2.png")
+    assert not _painted(first, second)  # the same in another place
+    ignore_file(second, size=32)
+    assert _painted(first, second)
+    assert _painted(None, first)
+    assert not _painted(first, None)
+
+
+def test_regions_that_cannot_be_used(model: Path, tmp_path: Path) -> None:
+    (bad,) = draw(tmp_path / "bad", 1, defect=True, mask=True)
+    (mask,) = (tmp_path / "masks").iterdir()
+    (tmp_path / "broken.png").write_bytes(b"no picture")
+    cases = [
+        (tmp_path / "broken.png", r"broken\.png: not an image"),
+        (ignore_file(tmp_path / "small.png", size=32), "the region to ignore is 32x32, the picture 64x64"),
+        (mask, r"0-0\.png: all of its defect lies in the region to ignore"),
+    ]
+    for ignore, message in cases:
+        with pytest.raises(DataError, match=f"a new picture cannot be used: .*{message}"):
+            quick(model, [Lesson(bad, 1, mask, ignore=ignore)], tmp_path / "new.bgad")
+
+
+# --- where the pictures are
+
+
+def test_earlier_lessons_that_are_found_elsewhere(
+    model: Path, data_set: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    first = draw(tmp_path / "bad", 1, defect=True, mask=True)[0]
+    (lesson,) = lessons([], [tmp_path / "bad"], tmp_path / "masks")
+    quick(model, [lesson], tmp_path / "1.bgad")
+    (second,) = draw(tmp_path / "more", 1, defect=True, seed=1)
+    digest = folders.hash_file(first)
+    monkeypatch.setenv("BGAD_STATE", str(tmp_path / "another user"))
+    with pytest.raises(DataError, match=r"0-0\.png was taught on another machine or by another user"):
+        quick(tmp_path / "1.bgad", [Lesson(second, 1)], tmp_path / "2.bgad", data=data_set)
+    moved = first.rename(tmp_path / "moved.png")
+    known = {digest: replace(lesson, path=moved)}
+    again = quick(tmp_path / "1.bgad", [Lesson(second, 1)], tmp_path / "2.bgad", data=data_set, found=known)
+    content = by_content(tmp_path / "2.bgad")
+    assert (content[digest], content[folders.hash_file(second)]) == ("known", "known")
+    origin = origins.recall(again.card.data["checksum"])
+    assert origin is not None
+    assert moved in origin.taught.values()
+    assert list(origin.masks.values()) == [lesson.mask]
+
+
+def test_a_manifest_is_found_again(data_set: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    shutil.copytree(data_set, tmp_path / "plate")
+    rows = [
+        {"path": path.relative_to(tmp_path).as_posix(), "label": int("blot" in path.parts), "split": path.parts[-3]}
+        for path in sorted(tmp_path.glob("plate/t*/*/*.png"))
+    ]
+    (tmp_path / "parts.jsonl").write_text("\n".join(json.dumps(row) for row in rows))
+    monkeypatch.chdir(tmp_path)
+    bgad.train("parts.jsonl", "parts.bgad", config=SHORT, known=2, device="cpu", export=False)
+    (tmp_path / "away").mkdir()
+    monkeypatch.chdir(tmp_path / "away")
+    found_again(tmp_path / "parts.bgad", tmp_path)
+
+
+def test_a_public_data_set_is_found_again(data_set: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    shutil.copytree(data_set, tmp_path / "sets/mvtec/screw")
+    monkeypatch.chdir(tmp_path)
+    monkeypatch.delenv("BGAD_DATA", raising=False)
+    bgad.train("mvtec/screw", "screw.bgad", root="sets", config=SHORT, known=2, device="cpu", export=False)
+    (tmp_path / "mvtec/screw").mkdir(parents=True)  # a path of that name is something else
+    found_again(tmp_path / "screw.bgad", tmp_path)
+
+
+def found_again(model: Path, tmp_path: Path) -> None:
+    """An update needs no --data, and another one after it neither."""
+    for i in range(2):
+        (bad,) = draw(tmp_path / f"bad{i}", 1, defect=True, seed=i)
+        quick(model, [Lesson(bad, 1)], tmp_path / f"{i}.bgad")
+        model = tmp_path / f"{i}.bgad"
+    assert list(roles(model).values()).count("known") == 4
+
+
+def test_what_older_versions_remembered_is_read(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("BGAD_STATE", str(tmp_path))
+    (tmp_path / "origins").mkdir()
+    old = {"root": "/data/plate", "taught": {"a": "/a.png"}, "masks": {}}
+    (tmp_path / "origins" / "abc.json").write_text(json.dumps(old))
+    assert origins.recall("abc") == origins.Origin(Path("/data/plate"), taught={"a": Path("/a.png")})
+
+
 # --- bgad update
 
 
@@ -302,13 +443,19 @@ def fails(capsys: pytest.CaptureFixture[str], *arguments: str) -> str:
 def test_by_command(model: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
     draw(tmp_path / "bad", 2, defect=True, mask=True)
     draw(tmp_path / "good", 1, defect=False, seed=2)
+    (tmp_path / "ignore").mkdir()
+    region = ignore_file(tmp_path / "ignore" / "2-0.png")
     out = tmp_path / "new.bgad"
     command = [str(model), "--good", str(tmp_path / "good"), "--bad", str(tmp_path / "bad"), "--masks",
-               str(tmp_path / "masks"), "--out", str(out), "--device", "cpu"]  # fmt: skip
+               str(tmp_path / "masks"), "--ignore", str(tmp_path / "ignore"), "--out", str(out), "--device",
+               "cpu"]  # fmt: skip
     assert main(["update", *command]) == 0
     said = capsys.readouterr().err
     assert "20 normals to train on, 5 held out to calibrate, 6 known anomalies (6 with masks)" in said
     assert "model: " in said
+    origin = origins.recall(modelfile.read(out).data["checksum"])
+    assert origin is not None
+    assert list(origin.ignored.values()) == [region]
     scored = bgad.load(out)  # with its graph
     assert scored.score(tmp_path / "bad" / "0-0.png").score > scored.score(tmp_path / "good" / "2-0.png").score
     assert "exists already" in fails(capsys, *command)

@@ -38,10 +38,12 @@ def read_mask(sample: Sample) -> BoolArray | None:
         if more.shape != mask.shape:
             raise DataError(f"{path}: has another size than {sample.mask.name}, the other mask of {sample.name}")
         mask = mask | more
-    inside = region(sample)
-    if inside is not None and inside.shape != mask.shape:
-        mask = images.resize_mask(mask, (inside.shape[0], inside.shape[1]))
-    return mask if inside is None else mask & inside
+    without = ignored(sample)
+    for inside in (region(sample), None if without is None else ~without):
+        if inside is not None and inside.shape != mask.shape:
+            mask = images.resize_mask(mask, (inside.shape[0], inside.shape[1]))
+        mask = mask if inside is None else mask & inside
+    return mask
 
 
 def digest(sample: Sample) -> str:
@@ -65,10 +67,17 @@ def _marked(path: Path, box: Box | None) -> BoolArray:
 
 def region(sample: Sample) -> BoolArray | None:
     """Where to look, in the pixel grid of the sample; None: everywhere."""
-    if sample.roi is None:
-        return None
-    whole = _whole_mask(sample.roi, _stamp(sample.roi))
-    return whole if sample.box is None else _crop(whole, sample.box, sample.roi)
+    return None if sample.roi is None else _painted(sample.roi, sample.box)
+
+
+def ignored(sample: Sample) -> BoolArray | None:
+    """What is not learnt from, in the pixel grid of the sample; None: nothing."""
+    return None if sample.ignore is None else _painted(sample.ignore, sample.box)
+
+
+def _painted(path: Path, box: Box | None) -> BoolArray:
+    whole = _whole_mask(path, _stamp(path))
+    return whole if box is None else _crop(whole, box, path)
 
 
 def _stamp(path: Path) -> tuple[int, int]:

@@ -5,7 +5,8 @@ from __future__ import annotations
 import asyncio
 import base64
 import binascii
-from collections.abc import AsyncIterator, Callable
+from collections.abc import AsyncIterator, Awaitable, Callable
+from contextlib import asynccontextmanager
 from typing import Annotated, Any, Literal
 from urllib.parse import quote
 
@@ -21,6 +22,7 @@ from bgad.service.auth import Caller
 from bgad.service.files import shown_name
 from bgad.service.jobs import Jobs
 from bgad.service.store import MissingError, Row, Wanted
+from bgad.service.summary import DAY, MOST
 from bgad.service.workbench import Scored, Workbench, version_named
 
 MAX_BATCH = 64  # pictures of one request
@@ -99,22 +101,22 @@ class TooLargeError(BgadError):
     """More bytes than are taken."""
 
 
-def bench(request: Request) -> Workbench:
+async def bench(request: Request) -> Workbench:  # async: what is not gets a thread for every request
     """The workbench of the application."""
     found: Workbench = request.app.state.workbench
     return found
 
 
-def job_runner(request: Request) -> Jobs:
+async def job_runner(request: Request) -> Jobs:
     """The jobs of the application."""
     found: Jobs = request.app.state.jobs
     return found
 
 
-def needs(role: str) -> Callable[[Request], Caller]:
+def needs(role: str) -> Callable[[Request], Awaitable[Caller]]:
     """A dependency: the caller, who must have the role."""
 
-    def check(request: Request) -> Caller:
+    async def check(request: Request) -> Caller:
         caller: Caller = request.state.caller
         if not caller.may(role):
             raise ForbiddenError(f"{caller.name} may {caller.role}: this needs the role {role}")
@@ -173,9 +175,17 @@ def set_threshold(name: str, new: schemas.NewRate, workbench: Bench, caller: May
 
 
 @router.get("/models/{name}/drift")
-def drift(name: str, workbench: Bench, _: MayReview, since: Seconds = 0.0) -> schemas.DriftView:
+def drift(
+    name: str,
+    workbench: Bench,
+    _: MayReview,
+    since: Seconds = 0.0,
+    every: Annotated[Literal["auto", "hour", "day"], Query(description="auto: the hour up to three days")] = "auto",
+    ahead: Annotated[int, Query(ge=-DAY, le=DAY, description="seconds that the local clock is ahead of UTC")] = 0,
+    last: Annotated[int, Query(ge=0, le=MOST, description="scores to give one by one")] = MOST,
+) -> schemas.DriftView:
     """The scores over time, and whether the parts have changed."""
-    return schemas.DriftView(**workbench.drift(name, since))
+    return schemas.DriftView(**workbench.drift(name, since, every=every, ahead=ahead, last=last))
 
 
 @router.post("/models/{name}/versions/{number}/release")
@@ -201,17 +211,17 @@ def rollback(name: str, workbench: Bench, caller: MayAll) -> schemas.Model:
 
 def _model(workbench: Workbench, name: str) -> schemas.Model:
     version = workbench.store.released(name)
-    scorer = workbench.batcher(version).scorer
+    facts = workbench.facts(version)
     listed = [schemas.Version(**{key: v[key] for key in schemas.Version.model_fields}) for v in
               workbench.store.versions(name)]  # fmt: skip
     return schemas.Model(
         name=name,
         version=next(v for v in listed if v.id == version["id"]),
         versions=listed,
-        threshold=scorer.threshold,
-        rate=scorer.calibration.rate,
-        guarantee=scorer.calibration.guarantee(),
-        size=scorer.card.size,
+        threshold=facts.threshold,
+        rate=facts.rate,
+        guarantee=facts.guarantee,
+        size=facts.size,
         scored=workbench.store.listed(Wanted(name, limit=1))[1],
     )
 
@@ -238,18 +248,23 @@ async def score(
 @router.post("/models/{name}/batches", openapi_extra=SEVERAL)
 async def batch(name: str, request: Request, workbench: Bench, _: MayScore) -> schemas.Batch:
     """Score several pictures: the fields `files` of a form. One that cannot be read does not stop the others."""
-    workbench.store.released(name)
-    files = [file async for file in _files(request, workbench, "files")]
+    await to_thread.run_sync(workbench.store.released, name)
 
-    def one(content: bytes, given: str) -> schemas.Score | schemas.Failure:
-        shown = shown_name(given)
+    def one(file: UploadFile) -> schemas.Score | schemas.Failure:
+        shown = shown_name(file.filename or "")
         try:
-            return _score(workbench.score(name, content, shown, patient=True), shown)
+            return _score(workbench.score(name, file.file.read(), shown, patient=True), shown)
         except ImageError as error:
             return schemas.Failure(name=shown, error=str(error))
 
     limiter = request.app.state.batches
-    results = await asyncio.gather(*(to_thread.run_sync(one, *file, limiter=limiter) for file in files))
+    results = []
+    async with _files(request, workbench, "files") as files:
+        turns = (to_thread.run_sync(one, file, limiter=limiter) for file in files)
+        for result in await asyncio.gather(*turns, return_exceptions=True):  # the files are open until all are done
+            if isinstance(result, BaseException):
+                raise result
+            results.append(result)
     return schemas.Batch(results=results)
 
 
@@ -261,13 +276,15 @@ async def _picture(request: Request, workbench: Workbench) -> tuple[bytes, str]:
             if len(content) > workbench.max_bytes:
                 raise TooLargeError(f"a picture may have {workbench.max_bytes} bytes: send a smaller one")
         return bytes(content), ""
-    files = [file async for file in _files(request, workbench, "file")]
-    if len(files) != 1:
-        raise ConfigError("the form must have one field `file` with the picture; for several, use batches")
-    return files[0]
+    async with _files(request, workbench, "file") as files:
+        if len(files) != 1:
+            raise ConfigError("the form must have one field `file` with the picture; for several, use batches")
+        return await files[0].read(), files[0].filename or ""
 
 
-async def _files(request: Request, workbench: Workbench, field: str) -> AsyncIterator[tuple[bytes, str]]:
+@asynccontextmanager
+async def _files(request: Request, workbench: Workbench, field: str) -> AsyncIterator[list[UploadFile]]:
+    """The files of a field of a form; the large ones are on the disk until they are read."""
     length = request.headers.get("content-length", "")
     if not length.isdecimal():
         raise NoLengthError("a form must say how long it is: send it with Content-Length")
@@ -277,10 +294,9 @@ async def _files(request: Request, workbench: Workbench, field: str) -> AsyncIte
         found = [value for value in form.getlist(field) if isinstance(value, UploadFile)]
         if not found:
             raise ConfigError(f"the form has no file in the field `{field}`")
-        for file in found:
-            if (file.size or 0) > workbench.max_bytes:
-                raise TooLargeError(f"a picture may have {workbench.max_bytes} bytes: send a smaller one")
-            yield await file.read(), file.filename or ""
+        if any((file.size or 0) > workbench.max_bytes for file in found):
+            raise TooLargeError(f"a picture may have {workbench.max_bytes} bytes: send a smaller one")
+        yield found
 
 
 def _score(found: Scored, given: str) -> schemas.Score:
@@ -324,7 +340,10 @@ def images(
     wanted = Wanted(model, order, anomalous, review, since, until, limit, offset)
     rows, total = workbench.store.listed(wanted)
     of = f"thumbnail.jpg?model={quote(model, safe='')}"
-    listed = [schemas.Listed(**row, thumbnail=f"/v1/images/{row['id']}/{of}") for row in rows]
+    listed = [
+        schemas.Listed(**row, has_mask=row["mask"] is not None, thumbnail=f"/v1/images/{row['id']}/{of}")
+        for row in rows
+    ]
     return schemas.ImageList(images=listed, total=total)
 
 
@@ -382,7 +401,8 @@ def anomaly_map(number: int, workbench: Bench, _: MayScore, model: OfModel, vers
 def review(number: int, new: schemas.NewReview, workbench: Bench, caller: MayReview) -> schemas.Review:
     """Say what an image shows; it is on the disk when this answers."""
     painted = {kind: _decoded(kind, text) for kind, text in (("mask", new.mask), ("ignore", new.ignore))}
-    return _review(workbench.review(_id(number), new.verdict, caller.name, note=new.note, **painted))
+    said = workbench.review(_id(number), new.verdict, caller.name, note=new.note, model=new.model, **painted)
+    return _review(said)
 
 
 @router.get("/reviews/{number}/{kind}.png", response_class=Response, responses=PNG)

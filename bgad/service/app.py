@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import re
 import time
-from collections.abc import AsyncIterator, Awaitable, Callable
+from collections.abc import AsyncIterator, Callable
 from contextlib import asynccontextmanager
 from pathlib import Path
 
@@ -15,6 +15,7 @@ from fastapi.exceptions import RequestValidationError
 from fastapi.responses import FileResponse, JSONResponse
 from fastapi.staticfiles import StaticFiles
 from prometheus_client import CollectorRegistry, Counter, Gauge, Histogram, generate_latest
+from starlette.datastructures import MutableHeaders
 from starlette.types import ASGIApp, Message, Receive, Scope, Send
 
 from bgad import __version__
@@ -34,14 +35,12 @@ HEADERS = {
     "Referrer-Policy": "no-referrer",
     "Cross-Origin-Resource-Policy": "same-origin",
 }
-OPEN = ("/", "/healthz", "/readyz", "/static")  # without a token: the page itself, which then asks for one
+OPEN = ("/", "/v1/docs", "/healthz", "/readyz", "/static")  # without a token: the pages, which then ask for one
 SAFE = ("GET", "HEAD", "OPTIONS")
 METHODS = (*SAFE, "POST", "PUT", "DELETE", "PATCH")
 ROOM = 2**20  # bytes of a request beside its pictures
 GONE = (sa.exc.OperationalError, sa.exc.InterfaceError, sa.exc.TimeoutError)  # of a store
 LOCAL_NAMES = ("localhost", "127.0.0.1", "::1")
-
-Next = Callable[[Request], Awaitable[Response]]
 
 
 class Meters:
@@ -55,6 +54,13 @@ class Meters:
         self.seconds = Histogram("bgad_request_seconds", "Time to answer", ["route"], registry=self.registry)
         waiting = Gauge("bgad_waiting", "Pictures that wait to be scored", registry=self.registry)
         waiting.set_function(workbench.waiting)
+
+    def count(self, scope: Scope, status: int, seconds: float) -> None:
+        """One request was answered."""
+        route = getattr(scope.get("route"), "path", "other")
+        method = scope["method"] if scope["method"] in METHODS else "other"
+        self.requests.labels(method, route, str(status)).inc()
+        self.seconds.labels(route).observe(seconds)
 
 
 def create(
@@ -81,7 +87,7 @@ def create(
         version=__version__,
         description="Score pictures, review what was found, teach the model, release it.",
         lifespan=living,
-        docs_url=None,  # its scripts come from another place; /v1/openapi.json has it all
+        docs_url=None,  # its scripts come from another place; /v1/docs is our own
         redoc_url=None,
         openapi_url="/v1/openapi.json",
     )
@@ -89,22 +95,7 @@ def create(
     app.state.workbench, app.state.jobs, app.state.meters = workbench, jobs, meters
 
     app.add_middleware(Bounded, workbench.max_bytes)
-
-    @app.middleware("http")
-    async def guard(request: Request, go_on: Next) -> Response:
-        began = time.perf_counter()
-        try:
-            response = refused(request, hosts) or await identified(request, workbench, tokens) or await go_on(request)
-        except GONE as error:  # of the tokens; the API's own are answered further inside
-            response = _no_store(request, error)
-        for key, value in HEADERS.items():
-            response.headers.setdefault(key, value)
-        found = request.scope.get("route")
-        route = getattr(found, "path", "other")
-        method = request.method if request.method in METHODS else "other"
-        meters.requests.labels(method, route, str(response.status_code)).inc()
-        meters.seconds.labels(route).observe(time.perf_counter() - began)
-        return response
+    app.add_middleware(Guard, workbench, meters, hosts, tokens)
 
     for kind, status in STATUS.items():
         app.add_exception_handler(kind, _answer(status))
@@ -131,8 +122,47 @@ def create(
     def page() -> FileResponse:
         return FileResponse(WEB / "index.html")
 
+    @app.get("/v1/docs", include_in_schema=False)
+    def docs() -> FileResponse:
+        return FileResponse(WEB / "docs.html")
+
     app.mount("/static", StaticFiles(directory=WEB), name="static")
     return app
+
+
+class Guard:
+    """Around everything: who may come in, the headers of every answer, and the counting."""
+
+    def __init__(
+        self, app: ASGIApp, workbench: Workbench, meters: Meters, hosts: tuple[str, ...], tokens: bool
+    ) -> None:
+        self.app, self.workbench, self.meters, self.hosts, self.tokens = app, workbench, meters, hosts, tokens
+
+    async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
+        """Refuse or pass on."""
+        if scope["type"] != "http":
+            await self.app(scope, receive, send)
+            return
+        began, status = time.perf_counter(), 500
+
+        async def sent(message: Message) -> None:
+            nonlocal status
+            if message["type"] == "http.response.start":
+                status = message["status"]
+                headers = MutableHeaders(scope=message)
+                for key, value in HEADERS.items():
+                    headers.setdefault(key, value)
+            await send(message)
+
+        request = Request(scope)
+        try:
+            answer = refused(request, self.hosts) or await identified(request, self.workbench, self.tokens)
+        except GONE as error:  # of the tokens; the API's own are answered further inside
+            answer = _no_store(request, error)
+        try:
+            await (answer or self.app)(scope, receive, sent)
+        finally:
+            self.meters.count(scope, status, time.perf_counter() - began)
 
 
 def refused(request: Request, hosts: tuple[str, ...]) -> Response | None:
@@ -158,7 +188,11 @@ async def identified(request: Request, workbench: Workbench, tokens: bool) -> Re
     if path in OPEN or path.startswith("/static/"):
         return None
     header = request.headers.get("authorization")
-    found = await to_thread.run_sync(lambda: auth.caller(workbench.store, header, needed=tokens))
+    found: auth.Caller | None
+    if header is None:
+        found = auth.caller(workbench.store, None, needed=tokens)  # which needs no store
+    else:
+        found = await to_thread.run_sync(lambda: auth.caller(workbench.store, header, needed=tokens))
     if found is None:
         answer = _problem(401, "a token is needed: send Authorization: Bearer TOKEN (bgad token makes one)")
         answer.headers["WWW-Authenticate"] = "Bearer"

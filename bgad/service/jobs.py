@@ -22,6 +22,7 @@ from typing import Any
 
 from sqlalchemy.exc import SQLAlchemyError
 
+from bgad import modelfile
 from bgad.errors import ConfigError
 from bgad.service.store import INTERRUPTED, UNFINISHED, Row
 from bgad.service.workbench import FOLDER, Workbench
@@ -156,27 +157,37 @@ class Jobs:
         rows = [row for row in bench.store.reviewed(job["name"]) if row["verdict"] in ("good", "bad")]
         version = bench.store.version(job["version"])
 
-        def listed(only: bool) -> list[dict[str, Any]]:
-            return [
-                {
-                    "image": row["image"],
-                    "name": row["name"],
-                    "path": str(bench.files.path("pictures", row["sha256"])),
-                    "verdict": row["verdict"],
-                    "mask": str(bench.files.path("masks", row["mask"])) if row["mask"] else None,
-                }
-                for row in rows
-                if not only or row["image"] in chosen
-            ]
+        def told(row: Row) -> dict[str, Any]:
+            painted = {kind: row[kind] and str(bench.files.path("masks", row[kind])) for kind in ("mask", "ignore")}
+            kept = {key: row[key] for key in ("image", "name", "sha256", "verdict")}
+            return kept | painted | {"path": str(bench.files.path("pictures", row["sha256"]))}
 
+        model = bench.models / version["folder"]
         return {
-            "model": str(bench.models / version["folder"]),
+            "model": str(model),
             "out": str(folder / "model.bgad"),
             "data": str(bench.data),
             "rate": version["rate"],
-            "learn": listed(True),
-            "compare": listed(False),
+            "learn": [told(row) for row in rows if row["image"] in chosen],
+            "compare": [told(row) for row in rows],
+            "found": self._found(model),
         }
+
+    def _found(self, model: Path) -> list[dict[str, Any]]:
+        """The pictures of the model's split that are here, with what was last said of them: a picture of an earlier
+        teaching may be gone from where it was then."""
+        files = self.workbench.files
+        reviewed = {row["sha256"]: row for row in self.workbench.store.reviewed()}
+        found = []
+        for image in modelfile.read(model).split["images"]:
+            if not files.has("pictures", image["sha256"]):
+                continue
+            row = reviewed.get(image["sha256"], {"verdict": "", "mask": None, "ignore": None})
+            kinds = [kind for kind in ("mask", "ignore") if row[kind] and files.has("masks", row[kind])]
+            painted = {"mask": None, "ignore": None} | {k: str(files.place("masks", row[k])) for k in kinds}
+            place = str(files.place("pictures", image["sha256"]))
+            found.append({**image, **painted, "verdict": row["verdict"], "path": place})
+        return found
 
     def _follow(self, number: int, process: subprocess.Popen[str]) -> str:
         """Pass on what the process says; why it was ended, if it was."""
@@ -209,10 +220,10 @@ class Jobs:
                 self._tell(number, line)
             if time.monotonic() - began > 60 * self.limits.minutes:
                 _end(process)
-                return f"it took more than {self.limits.minutes:g} minutes"
+                return f"it took more than {self.limits.minutes:g} minutes: give the service more --job-minutes"
             if _memory_gb(process.pid) > self.limits.memory_gb:
                 _end(process)
-                return f"it took more than {self.limits.memory_gb:g} GB of memory"
+                return f"it took more than {self.limits.memory_gb:g} GB of memory: give the service more --job-memory"
 
     def _tell(self, number: int, line: str) -> None:
         try:
@@ -233,7 +244,7 @@ class Jobs:
             return
         result = folder / "result.json"
         if ended or process.returncode or not result.exists():
-            reason = ended or _last_line(folder / "log.txt") or f"the process ended with {process.returncode}"
+            reason = ended or _why(process.returncode, _last_line(folder / "log.txt"), folder)
             store.update_job(number, state="failed", message=reason)
             return
         made = self.workbench.adopt(folder / "model.bgad", store.version(job["version"]), job["who"])
@@ -254,6 +265,16 @@ def _end(process: subprocess.Popen[str]) -> None:
         except subprocess.TimeoutExpired:
             continue
         return
+
+
+def _why(code: int, said: str, folder: Path) -> str:
+    """Why a process failed, and what to do about it."""
+    if code == -signal.SIGKILL:
+        return "the system killed the process, most likely for want of memory: free some, or teach where there is more"
+    again = f"resume the job; if it fails again, see {folder}"
+    if code < 0:
+        return f"the process was ended by {signal.Signals(-code).name}: {again}"
+    return said or f"the process ended with exit code {code} and said nothing: {again}"
 
 
 def _memory_gb(pid: int) -> float:

@@ -91,6 +91,7 @@ class Listed(BaseModel):
     created: float
     verdict: Verdict | None
     note: str | None
+    has_mask: bool = Field(description="whether a defect was painted with the verdict")
     thumbnail: str
 
 
@@ -121,8 +122,11 @@ class NewReview(BaseModel):
 
     verdict: Verdict
     note: Text = Field("", max_length=2000)
-    mask: str | None = Field(None, max_length=90_000_000)
+    mask: str | None = Field(None, max_length=90_000_000, description="the defect; not with the verdict good")
     ignore: str | None = Field(None, max_length=90_000_000)
+    model: Text = Field(
+        "", max_length=200, description="that was looked at, for the history; else the last to score it"
+    )
 
 
 class Said(BaseModel):
@@ -204,11 +208,27 @@ class Alarm(BaseModel):
     image: int
 
 
+class Bin(BaseModel):
+    """The scores of an hour or a day."""
+
+    start: float
+    end: float
+    count: int
+    flagged: float = Field(description="share that was called anomalous")
+    low: float = Field(description="a twentieth of the scores is below")
+    middle: float
+    high: float = Field(description="a twentieth of the scores is above")
+
+
 class DriftView(BaseModel):
     """The scores over time, and whether they have changed."""
 
-    series: list[Point]
-    levels: list[Level]
+    total: int = Field(description="scores since then")
+    tested: int = Field(description="those that the test has seen")
+    every: Literal["hour", "day"]
+    bins: list[Bin] = Field(description="the newest 2,000 that have scores, oldest first")
+    series: list[Point] = Field(description="the last ones, oldest first")
+    levels: list[Level] = Field(description="at most 2,000: of neighbours the highest and the lowest")
     alarms: list[Alarm]
     drivers: list[int]
     patience: float

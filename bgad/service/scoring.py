@@ -9,14 +9,16 @@ from __future__ import annotations
 
 import threading
 from collections import deque
+from collections.abc import Sequence
 from concurrent.futures import Future
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from pathlib import Path
 
 import numpy as np
 
+from bgad import images
 from bgad.errors import BgadError
-from bgad.scorer import BaseScorer
+from bgad.scorer import BaseScorer, Shape
 from bgad.types import FloatArray, Scores
 
 BATCH, WAITING = 4, 64  # with batches of 8, one in a hundred waits longer and the rest no less
@@ -30,6 +32,14 @@ class BusyError(BgadError):
 
 class ClosedError(BusyError):
     """The model is being put away."""
+
+
+@dataclass(frozen=True)
+class Answer:
+    """What is said of a picture."""
+
+    scores: Scores
+    shape: Shape  # of the picture; its map may be smaller
 
 
 @dataclass
@@ -60,25 +70,39 @@ class Batcher:
 
     def score(self, path: Path, *, patient: bool = False) -> Scores:
         """Score a file; BusyError when too many wait, unless `patient`."""
+        return self.answer(path, patient=patient).scores
+
+    def answer(self, path: Path, *, patient: bool = False, longest: int = 0) -> Answer:
+        """As `score`; the map is made no larger than `longest`, so that large pictures of many clients do not fill the
+        memory."""
         self._enter(patient)
         try:
             if self.scorer.tile.size:
                 with self._whole:
-                    return self.scorer.score(path)
+                    scores = self.scorer.score(path)
+                    return Answer(_smaller(scores, longest), _shape(scores.map))
             with self._reading:
                 prepared = self.scorer.prepare(path)
             if isinstance(prepared, BgadError):
                 raise prepared
-            request = _Request(prepared[0])
+            pixels, shape = prepared
+            request = _Request(pixels)
             with self._changed:
                 self._queue.append(request)
                 self._changed.notify_all()
-            (result,) = self.scorer.finish(request.done.result(), [prepared[1]])
-            if isinstance(result, BgadError):
-                raise result
-            return result
+            found = request.done.result()
+            if longest and self.scorer.roi is None:
+                return Answer(self._finish(found, fitted(shape, longest)), shape)
+            with self._reading:  # a region needs the map as large as the picture
+                return Answer(_smaller(self._finish(found, shape), longest), shape)
         finally:
             self._leave()
+
+    def _finish(self, found: Found, shape: Shape) -> Scores:
+        (result,) = self.scorer.finish(found, [shape])
+        if isinstance(result, BgadError):
+            raise result
+        return result
 
     @property
     def waiting(self) -> int:
@@ -145,3 +169,24 @@ class Batcher:
         for i, request in enumerate(together):
             one = slice(i, i + 1)
             request.done.set_result((scores[one], maps[one], [level[one] for level in levels]))
+
+
+def fitted(shape: Sequence[int], longest: int) -> Shape:
+    """The size of a picture, made smaller where its longer side is longer.
+
+    >>> fitted((300, 600), 200), fitted((30, 60), 200)
+    ((100, 200), (30, 60))
+    """
+    scale = min(1.0, longest / max(shape))
+    return max(1, round(shape[0] * scale)), max(1, round(shape[1] * scale))
+
+
+def _smaller(scores: Scores, longest: int) -> Scores:
+    shape = _shape(scores.map)
+    if not longest or max(shape) <= longest:
+        return scores
+    return replace(scores, map=images.resize_map(scores.map, fitted(shape, longest)))
+
+
+def _shape(array: FloatArray) -> Shape:
+    return int(array.shape[0]), int(array.shape[1])

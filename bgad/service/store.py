@@ -6,8 +6,10 @@ alone, which can be had again, may wait a moment: they outlive a killed service,
 
 from __future__ import annotations
 
+import threading
 import time
 from collections.abc import Callable, Sequence
+from contextlib import nullcontext
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
@@ -57,7 +59,11 @@ class Store:
         """`address` is SQLAlchemy's, as `sqlite:///file` or `postgresql://user@host/name`."""
         self.clock = clock
         self.engine = _engine(address)
-        self._quick = _engine(address, "NORMAL") if self.engine.dialect.name == "sqlite" else self.engine
+        embedded = self.engine.dialect.name == "sqlite"
+        self._quick = _engine(address, "NORMAL") if embedded else self.engine
+        # SQLite lets one write at a time: who waits for a lock here waits no longer than it must.
+        self._writing = threading.Lock() if embedded else nullcontext()
+        self._put_image, self._put_score, self._keep_score = _upserts(sqlite if embedded else postgresql)
         try:
             with self.engine.begin() as connection:
                 config = alembic.config.Config()
@@ -169,7 +175,7 @@ class Store:
 
     def add_scored(self, sha256: str, name: str, width: int, height: int, version: int, said: Scores) -> int:
         """An image and what a version says of it, at once; the number of the image."""
-        with self._quick.begin() as connection:
+        with self._writing, self._quick.begin() as connection:
             if connection.dialect.name == "postgresql":
                 connection.execute(sa.text("SET LOCAL synchronous_commit TO off"))
             image = self._add_image(connection, sha256, name, width, height)
@@ -188,22 +194,15 @@ class Store:
 
     def _add_image(self, connection: sa.Connection, sha256: str, name: str, width: int, height: int) -> int:
         values = {"sha256": sha256, "name": name, "width": width, "height": height, "received": self.clock()}
-        connection.execute(self._insert(images).values(**values).on_conflict_do_nothing(index_elements=["sha256"]))
-        return int(connection.execute(sa.select(images.c.id).where(images.c.sha256 == sha256)).scalar_one())
+        return int(connection.execute(self._put_image, values).scalar_one())
 
     def _add_score(
         self, connection: sa.Connection, image: int, version: int, said: Scores, created: float | None = None
     ) -> None:
         values = {key: getattr(said, key) for key in ("score", "p_value", "threshold", "is_anomaly")}
         values |= {"distance": abs(said.score - said.threshold), "created": created or self.clock()}
-        new = self._insert(scores).values(image=image, version=version, **values)
-        key = ["image", "version"]
-        again = new.on_conflict_do_update(index_elements=key, set_=values)
-        connection.execute(again if created is None else new.on_conflict_do_nothing(index_elements=key))
-
-    def _insert(self, table: sa.Table) -> Any:
-        """An insert that may say what to do where the row is there already."""
-        return (sqlite if self.engine.dialect.name == "sqlite" else postgresql).insert(table)
+        values |= {"image": image, "version": version}
+        connection.execute(self._put_score if created is None else self._keep_score, values)
 
     def image(self, number: int) -> Row:
         """One image with its scores and reviews, oldest first."""
@@ -280,9 +279,17 @@ class Store:
     # --- reviews
 
     def add_review(
-        self, image: int, verdict: str, who: str, note: str = "", mask: str | None = None, ignore: str | None = None
+        self,
+        image: int,
+        verdict: str,
+        who: str,
+        note: str = "",
+        mask: str | None = None,
+        ignore: str | None = None,
+        model: str = "",
     ) -> Row:
-        """The word of a person; on the disk when this returns."""
+        """The word of a person; on the disk when this returns. The history has it with `model`, or else with the model
+        that has scored the image last."""
         if verdict not in VERDICTS:
             raise ConfigError(f"unknown verdict {verdict!r}: choose from {', '.join(VERDICTS)}")
         with self.engine.begin() as connection:
@@ -292,7 +299,7 @@ class Store:
             connection.execute(reviews.update().where(reviews.c.image == image).values(last=False))
             values = {"image": image, "verdict": verdict, "who": who, "note": note, "mask": mask, "ignore": ignore}
             number = _new(connection, reviews, values | {"created": self.clock(), "last": True})
-            self._log(connection, who, "review", "", f"image {image}: {verdict}")
+            self._log(connection, who, "review", model or _last_model(connection, image), f"image {image}: {verdict}")
             return dict(connection.execute(sa.select(reviews).where(reviews.c.id == number)).mappings().one())
 
     def review(self, number: int) -> Row:
@@ -347,10 +354,11 @@ class Store:
         with self.engine.begin() as connection:
             self._log(connection, who, what, name, detail)
 
-    def history(self, name: str = "", limit: int = 200) -> list[Row]:
-        """Newest first."""
+    def history(self, name: str = "", limit: int = 200, *, what: str = "") -> list[Row]:
+        """Newest first; of a model, or of one kind."""
         query = sa.select(events).order_by(events.c.id.desc()).limit(limit)
-        return self._all(query.where(events.c.name == name) if name else query)
+        wanted = [column == value for column, value in ((events.c.name, name), (events.c.what, what)) if value]
+        return self._all(query.where(*wanted))
 
     def add_token(self, name: str, role: str, hashed: str) -> None:
         """A name has one token: a new one takes the place of the old one."""
@@ -388,11 +396,28 @@ class Store:
         return found[0]
 
 
+def _upserts(dialect: Any) -> tuple[Any, Any, Any]:
+    """Built once, as building one takes longer than running it: an image, whose number comes back also where it is
+    there already; a score in place of that of the same version; a score that does not replace one."""
+    image = dialect.insert(images)
+    image = image.on_conflict_do_update(index_elements=["sha256"], set_={"sha256": image.excluded.sha256})
+    score, key = dialect.insert(scores), ["image", "version"]
+    columns = ("score", "p_value", "threshold", "is_anomaly", "distance", "created")
+    again = score.on_conflict_do_update(index_elements=key, set_={name: score.excluded[name] for name in columns})
+    return image.returning(images.c.id), again, score.on_conflict_do_nothing(index_elements=key)
+
+
 def _new(connection: sa.Connection, table: sa.Table, values: Row) -> int:
     """Insert a row; its number."""
     key = connection.execute(table.insert().values(**values)).inserted_primary_key
     assert key is not None  # noqa: S101 - every table here has one
     return int(key[0])
+
+
+def _last_model(connection: sa.Connection, image: int) -> str:
+    """The name of the model that has scored an image last, or nothing."""
+    said = sa.select(versions.c.name).join(scores, scores.c.version == versions.c.id).where(scores.c.image == image)
+    return connection.execute(said.order_by(scores.c.created.desc(), scores.c.id.desc()).limit(1)).scalar() or ""
 
 
 def _for_change(connection: sa.Connection, number: int) -> sa.RowMapping:

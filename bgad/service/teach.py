@@ -55,18 +55,21 @@ def run(task: dict[str, Any], result: Path) -> None:
         print(json.dumps({"progress": round(done, 4), "message": message}), flush=True)  # noqa: T201
 
     console.listen(lambda name, done, total: tell(LEARNING * _share(name, done / max(1, total)), name))
-    new = [
-        Lesson(Path(row["path"]), int(row["verdict"] == "bad"), Path(row["mask"]) if row["mask"] else None, row["name"])
-        for row in task["learn"]
-    ]
+
+    def lesson(row: dict[str, Any]) -> Lesson:
+        mask, ignore = (Path(row[kind]) if row[kind] else None for kind in ("mask", "ignore"))
+        return Lesson(Path(row["path"]), int(row["verdict"] == "bad"), mask, row["name"], ignore)
+
+    new = [lesson(row) for row in task["learn"]]
+    found = {row["sha256"]: lesson(row) for row in task["found"]}
     data = Path(task["data"])
     data = data / modelfile.read(Path(task["model"])).data["data"]["name"]
+    place = data if data.is_dir() else None
     rate = task.get("rate")
-    update(task["model"], new, task["out"], data=data if data.is_dir() else None, rate=rate, overwrite=True)
+    update(task["model"], new, task["out"], data=place, found=found, rate=rate, overwrite=True)
     console.listen(None)
     tell(LEARNING, "comparing")
     learnt = {row["image"] for row in task["learn"]}
-    place = data if data.is_dir() else None
     compared = compare(Path(task["model"]), Path(task["out"]), task["compare"], learnt, place, rate)
     result.write_text(json.dumps(compared))
     tell(1.0, "done")
@@ -116,9 +119,8 @@ def _validation(model: BaseScorer, data: Path | None) -> list[Sample]:
     """The test images of the new model's split: those of the old one that were not taught."""
     card = model.card
     origin = origins.recall(card.data["checksum"])
-    root = data or (origin.root if origin else None)
     try:
-        dataset = resolve.load(root, None) if root else None
+        dataset = resolve.load(data) if data else origin.load() if origin else None
     except BgadError:
         dataset = None
     if dataset is None:

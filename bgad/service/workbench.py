@@ -9,7 +9,7 @@ import threading
 import time
 from collections import OrderedDict
 from contextlib import suppress
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any
 
@@ -18,12 +18,12 @@ from PIL import Image
 from sqlalchemy.exc import SQLAlchemyError
 
 from bgad import console, images, loading, modelfile
-from bgad.calibration import rate_bound, smallest_rate
+from bgad.calibration import Calibration, rate_bound, smallest_rate
 from bgad.errors import BgadError, ConfigError, ImageError, ModelError
 from bgad.scorer import BaseScorer
-from bgad.service import drift
+from bgad.service import drift, summary
 from bgad.service.files import Files, shown_name
-from bgad.service.scoring import Batcher, BusyError, ClosedError
+from bgad.service.scoring import Answer, Batcher, BusyError, ClosedError, fitted
 from bgad.service.store import MissingError, Row, Store
 from bgad.types import BoolArray, FloatArray, Scores
 
@@ -35,8 +35,9 @@ MAX_PIXELS = 50_000_000
 AGAIN = 2000  # images that a new version scores again
 LOADED = 4  # versions that are kept in memory
 THUMBNAIL = 192  # pixels, the longer side
+WHOLE = 2  # pictures with their maps that are drawn as large as they are, at a time
 PAUSE = 0.05  # seconds between two looks whether there is time to draw
-THUMBNAILS = 256  # that wait to be drawn; of what comes beyond, they are drawn when they are looked at
+THUMBNAILS = 128  # that wait to be drawn; of what comes beyond, they are drawn when they are looked at
 
 
 @dataclass(frozen=True)
@@ -54,8 +55,18 @@ class Drawing:
 
     sha256: str
     name: str
-    small: FloatArray  # the map, no larger than the thumbnail
+    small: FloatArray  # the map, no larger than the model's
     card: modelfile.Card
+
+
+@dataclass(frozen=True)
+class Facts:
+    """What the card of a version says of its decisions."""
+
+    threshold: float
+    rate: float
+    guarantee: str
+    size: int
 
 
 class Workbench:
@@ -76,6 +87,10 @@ class Workbench:
         self.max_bytes, self.max_pixels = max_bytes, max_pixels
         self.files = Files(models / FOLDER)
         self._open: OrderedDict[int, Batcher] = OrderedDict()
+        self._released: dict[str, Row] = {}  # all changes of them go through here
+        self._releasing = threading.Lock()
+        self._whole = threading.Semaphore(WHOLE)
+        self._facts: dict[tuple[int, float | None], Facts] = {}
         self._lock = threading.Lock()
         self._closed = False
         self._again: threading.Thread | None = None
@@ -125,6 +140,13 @@ class Workbench:
         """Of the models that have a released version."""
         return sorted({v["name"] for v in self.store.versions() if v["state"] == "released"})
 
+    def released(self, name: str) -> Row:
+        """The version of a name that scores; the store is asked once."""
+        with self._releasing:
+            if name not in self._released:
+                self._released[name] = self.store.released(name)
+            return self._released[name]
+
     def batcher(self, version: Row) -> Batcher:
         """The version, ready to score."""
         with self._lock:
@@ -139,30 +161,45 @@ class Workbench:
             self._open.move_to_end(version["id"])
             return self._open[version["id"]]
 
-    def _score(self, version: Row, path: Path, *, patient: bool) -> tuple[Scores, BaseScorer]:
-        """By the version, opened again where it was put away in between."""
+    def _score(self, version: Row, path: Path, *, patient: bool, whole: bool = False) -> tuple[Answer, BaseScorer]:
+        """By the version, opened again where it was put away in between; with a map of the model's size, unless
+        `whole`."""
         while True:
             batcher = self.batcher(version)
             try:
-                return batcher.score(path, patient=patient), batcher.scorer
+                longest = 0 if whole else batcher.scorer.card.size
+                return batcher.answer(path, patient=patient, longest=longest), batcher.scorer
             except ClosedError:
                 continue
 
     def _load(self, version: Row) -> BaseScorer:
         folder = self.models / version["folder"]
         scorer = loading.load(folder, engine="onnx")
-        if scorer.card.data["checksum"] != version["checksum"]:
-            raise ModelError(f"{folder} is not the model that it was: put it back, or start the service again")
+        _same(folder, scorer.card, version)
         if version["rate"] is not None:
             scorer.set_rate(version["rate"])
         return scorer
 
+    def facts(self, version: Row) -> Facts:
+        """Of the card alone: the model is not opened. Its files were checked when the service found it."""
+        key = (version["id"], version["rate"])
+        if key not in self._facts:
+            folder = self.models / version["folder"]
+            card = modelfile.Card(modelfile.peek(folder))
+            _same(folder, card, version)
+            rate = card.calibration["rate"] if version["rate"] is None else version["rate"]
+            calibration = Calibration(tuple(card.calibration["scores"]), rate)
+            self._facts[key] = Facts(calibration.threshold, rate, calibration.guarantee(), card.size)
+        return self._facts[key]
+
     def set_rate(self, name: str, rate: float, who: str) -> Row:
         """Another false-reject rate for the released version; what it has scored is judged anew."""
-        version = self.store.released(name)
+        version = self.released(name)
         scorer = self.batcher(version).scorer
         scorer.set_rate(rate)  # says so where the held-out normals do not support it
-        self.store.set_rate(version["id"], rate, scorer.threshold, who)
+        with self._releasing:
+            self.store.set_rate(version["id"], rate, scorer.threshold, who)
+            self._released.clear()
         return self.store.version(version["id"])
 
     def release(self, version: Row, who: str) -> None:
@@ -170,7 +207,9 @@ class Workbench:
         has been reviewed and the last of what the version before it has scored, so that the page stays full."""
         self.batcher(version)
         old = next((v for v in self.store.versions(version["name"]) if v["state"] == "released"), version)
-        self.store.release(version["id"], who)
+        with self._releasing:
+            self.store.release(version["id"], who)
+            self._released.clear()
         times = {row["image"]: row["created"] for row in self.store.series(old["id"])}
         there = {row["image"] for row in self.store.series(version["id"])}
         reviewed = [row["image"] for row in self.store.reviewed(version["name"]) if row["image"] not in there]
@@ -188,8 +227,8 @@ class Workbench:
     def _score_again(self, number: int, version: Row, created: float | None) -> None:
         """What was scored before, by another version; at its old time, as that is when the part was there."""
         try:
-            scores, _ = self.again(number, version)
-            self.store.add_score(number, version["id"], scores, created)
+            answer, _ = self.again(number, version)
+            self.store.add_score(number, version["id"], answer.scores, created)
         except (BgadError, SQLAlchemyError) as error:
             if not self._closed:
                 console.warn(f"image {number} is not scored again: {error}")
@@ -197,7 +236,7 @@ class Workbench:
     def before(self, name: str) -> Row:
         """The version that was released before the one that is."""
         released = self.store.released(name)
-        log = [e["detail"] for e in self.store.history(name, 1000) if e["what"] == "release"]
+        log = [e["detail"] for e in self.store.history(name, 1000, what="release")]
         numbers = [int(detail.removeprefix("version ")) for detail in log]
         usable = {v["id"]: v for v in self.store.versions(name) if v["state"] == "retired"}
         found = next((n for n in numbers if n in usable and n != released["id"]), None)
@@ -230,18 +269,21 @@ class Workbench:
     def score(self, name: str, content: bytes, given_name: str, *, patient: bool = False) -> Scored:
         """Score a picture that was sent and keep both."""
         self._check(content)
-        version = self.store.released(name)
+        version = self.released(name)
         self.batcher(version)
         new = not self.files.has("pictures", hashlib.sha256(content).hexdigest())
         sha256 = self.files.put("pictures", content, durable=False)  # a review sees to it that it is kept
         try:
-            scores, scorer = self._score(version, self.files.path("pictures", sha256), patient=patient)
+            answer, scorer = self._score(version, self.files.path("pictures", sha256), patient=patient)
         except ImageError as error:
             if new:  # else another model has scored it
                 self.files.drop("pictures", sha256)
             raise ImageError(str(error).replace(str(self.files.place("pictures", sha256)), "picture")) from error
-        height, width = scores.map.shape
+        scores, (height, width) = answer.scores, answer.shape
         image = self.store.add_scored(sha256, shown_name(given_name), width, height, version["id"], scores)
+        if scores.threshold != scorer.threshold:  # it was set while the picture was under way
+            scores = replace(scores, threshold=scorer.threshold, is_anomaly=scores.score > scorer.threshold)
+            self.store.add_score(image, version["id"], scores)
         self._draw_later(sha256, version["id"], scores, scorer)
         return Scored(image, version, scores)
 
@@ -259,7 +301,8 @@ class Workbench:
 
     def view(self, number: int) -> bytes:
         """A PNG of an image, whatever kind of file it came as."""
-        return png(images.to_uint8(images.read(self.picture(number))))
+        with self._whole:
+            return png(images.to_uint8(images.read(self.picture(number))))
 
     def painted(self, number: int, kind: str) -> bytes:
         """What was painted with a review: a PNG."""
@@ -268,21 +311,21 @@ class Workbench:
             raise MissingError(f"no {kind} was painted with review {number}")
         return self.files.path("masks", name).read_bytes()
 
-    def again(self, number: int, version: Row) -> tuple[Scores, BaseScorer]:
+    def again(self, number: int, version: Row, *, whole: bool = False) -> tuple[Answer, BaseScorer]:
         """What a version says of an image that was sent before."""
-        return self._score(version, self.picture(number), patient=True)
+        return self._score(version, self.picture(number), patient=True, whole=whole)
 
     def overlay(self, number: int, version: Row) -> bytes:
         """A PNG of the image with its map as heat."""
-        scores, scorer = self.again(number, version)
-        picture = images.read(self.picture(number), bits=scorer.card.bits)
-        return png(images.overlay(picture, scores.map, scorer.card.map_boundary, scorer.card.map_centre))
+        with self._whole:
+            answer, scorer = self.again(number, version, whole=True)
+            picture = images.read(self.picture(number), bits=scorer.card.bits)
+            return png(images.overlay(picture, answer.scores.map, scorer.card.map_boundary, scorer.card.map_centre))
 
     def map_picture(self, number: int, version: Row) -> tuple[bytes, float, float, float]:
         """The map of an image as a grey PNG of the model's size, and the values of black, white and the boundary."""
-        scores, scorer = self.again(number, version)
-        size = min(scorer.card.size, max(scores.map.shape))
-        small = images.resize_map(scores.map, _fitted(scores.map.shape, size))
+        answer, scorer = self.again(number, version)
+        small = answer.scores.map
         low, high = float(small.min()), float(small.max())
         grey = np.rint((small - low) / max(high - low, 1e-9) * 255).astype(np.uint8)
         return png(grey), low, high, scorer.card.map_boundary
@@ -292,15 +335,15 @@ class Workbench:
         sha256 = self.store.image(number)["sha256"]
         name = f"{sha256}.{version['id']}"
         if not self.files.has("thumbnails", name):
-            scores, scorer = self.again(number, version)
-            self._draw(_drawing(sha256, version["id"], scores, scorer))
+            answer, scorer = self.again(number, version)
+            self._draw(Drawing(sha256, name, answer.scores.map, scorer.card))
         return self.files.path("thumbnails", name).read_bytes()
 
     def _draw_later(self, sha256: str, version: int, scores: Scores, scorer: BaseScorer) -> None:
         """When nobody waits for a score; in vain where too many are to be drawn already."""
         if not self.files.has("thumbnails", f"{sha256}.{version}"):
             with suppress(queue.Full):
-                self._to_draw.put_nowait(_drawing(sha256, version, scores, scorer))
+                self._to_draw.put_nowait(Drawing(sha256, f"{sha256}.{version}", scores.map, scorer.card))
 
     def _paint(self) -> None:
         while (drawing := self._to_draw.get()) is not None:
@@ -317,9 +360,10 @@ class Workbench:
         if self.files.has("thumbnails", drawing.name):
             return
         buffer = io.BytesIO()
+        small = images.resize_map(drawing.small, fitted(drawing.small.shape, THUMBNAIL))
         picture = images.fit(images.read(self.files.path("pictures", drawing.sha256), bits=drawing.card.bits),
-                             drawing.small.shape)  # fmt: skip
-        drawn = images.overlay(picture, drawing.small, drawing.card.map_boundary, drawing.card.map_centre)
+                             small.shape)  # fmt: skip
+        drawn = images.overlay(picture, small, drawing.card.map_boundary, drawing.card.map_centre)
         Image.fromarray(drawn).save(buffer, "JPEG", quality=80)
         self.files.put_as("thumbnails", drawing.name, buffer.getvalue())
 
@@ -334,8 +378,12 @@ class Workbench:
         note: str = "",
         mask: bytes | None = None,
         ignore: bytes | None = None,
+        model: str = "",
     ) -> Row:
-        """Keep a verdict, with what was painted: PNGs of the image's size, anything but black is marked."""
+        """Keep a verdict, with what was painted: PNGs of the image's size, anything but black is marked. `model` is the
+        one that was looked at, for the history."""
+        if model:
+            self.store.released(model)  # else it is a name that nobody finds
         image = self.store.image(number)
         self.files.sync("pictures", image["sha256"])
         kept = {}
@@ -348,9 +396,12 @@ class Workbench:
             if marked.shape != (image["height"], image["width"]):
                 size = f"{marked.shape[1]}x{marked.shape[0]}"
                 raise ImageError(f"the {kind} is {size}, the image {image['width']}x{image['height']}: make them equal")
-            if marked.any():
-                kept[kind] = self.files.put("masks", content)
-        return self.store.add_review(number, verdict, who, note, kept.get("mask"), kept.get("ignore"))
+            if not marked.any():
+                continue
+            if kind == "mask" and verdict == "good":
+                raise ImageError("a good part has no defect: leave the mask out, or call it bad")
+            kept[kind] = self.files.put("masks", content)
+        return self.store.add_review(number, verdict, who, note, kept.get("mask"), kept.get("ignore"), model)
 
     def _marked(self, kind: str, content: bytes) -> BoolArray:
         try:
@@ -387,9 +438,12 @@ class Workbench:
             "guarantee": scorer.calibration.guarantee(),
         }
 
-    def drift(self, name: str, since: float = 0.0) -> dict[str, Any]:
-        """How the scores of the released version have run, and whether they have changed; images that a person called
-        bad, and those that the version has learnt from, are left out of the test."""
+    def drift(
+        self, name: str, since: float = 0.0, *, every: str = "auto", ahead: int = 0, last: int = summary.MOST
+    ) -> dict[str, Any]:
+        """How the scores of the released version have run, by hour or by day, and whether they have changed; images
+        that a person called bad, and those that the version has learnt from, are left out of the test. `ahead`: seconds
+        by which the local clock is ahead of UTC. `last`: how many scores to give one by one."""
         version = self.store.released(name)
         scorer = self.batcher(version).scorer
         series = self.store.series(version["id"], since)
@@ -397,10 +451,15 @@ class Workbench:
         learnt = _learnt(scorer)
         tested = [row for row in series if row["image"] not in bad and row["sha256"] not in learnt]
         found = drift.watch(scorer.calibration.scores, [row["score"] for row in tested], seed=version["id"])
+        seconds = summary.width(every, series)
         return {
-            "series": series,
+            "total": len(series),
+            "tested": len(tested),
+            "every": "hour" if seconds == summary.HOUR else "day",
+            "bins": summary.binned(series, seconds, ahead),
+            "series": series[max(0, len(series) - last) :],
             "levels": [
-                {"created": row["created"], "level": level} for row, level in zip(tested, found.levels, strict=True)
+                {"created": tested[i]["created"], "level": found.levels[i]} for i in summary.thinned(found.levels)
             ],
             "alarms": [{"created": tested[i]["created"], "image": tested[i]["image"]} for i in found.alarms],
             "drivers": [tested[i]["image"] for i in found.drivers],
@@ -409,21 +468,16 @@ class Workbench:
         }
 
 
+def _same(folder: Path, card: modelfile.Card, version: Row) -> None:
+    """That the folder holds what it held when the version was taken up."""
+    if card.data["checksum"] != version["checksum"]:
+        raise ModelError(f"{folder} is not the model that it was: put it back, or start the service again")
+
+
 def _learnt(scorer: BaseScorer) -> set[str]:
     """sha256 of the pictures that a model was trained or calibrated on: their scores say nothing of new parts."""
     listed = scorer.card.split.get("images", [])
     return {image["sha256"] for image in listed if image["role"] in ("train", "calibration", "known")}
-
-
-def _drawing(sha256: str, version: int, scores: Scores, scorer: BaseScorer) -> Drawing:
-    small = images.resize_map(scores.map, _fitted(scores.map.shape, THUMBNAIL))
-    return Drawing(sha256, f"{sha256}.{version}", small, scorer.card)
-
-
-def _fitted(shape: tuple[int, ...], longest: int) -> tuple[int, int]:
-    height, width = int(shape[0]), int(shape[1])
-    scale = min(1.0, longest / max(height, width))
-    return max(1, round(height * scale)), max(1, round(width * scale))
 
 
 def png(array: Any) -> bytes:

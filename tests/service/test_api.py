@@ -18,11 +18,12 @@ import pytest
 import sqlalchemy as sa
 from conftest import SIZE
 from PIL import Image
+from starlette.datastructures import UploadFile
 
 from bgad.runtime import Runtime
-from bgad.service import auth
-from bgad.service.scoring import WAITING
-from bgad.service.workbench import FOLDER
+from bgad.service import auth, tables
+from bgad.service.scoring import BATCH, WAITING
+from bgad.service.workbench import FOLDER, Workbench
 from service.conftest import Maker, Service, as_file, new_database, png, wait_for
 
 SCORE = "/v1/models/plate/score"
@@ -124,6 +125,66 @@ def test_drift_shows_the_series_without_what_was_called_bad(service: Service) ->
     assert len(service.client.get("/v1/models/plate/drift", params={"since": later}).json()["series"]) == 2
     for wrong in ("-1", "nan", "inf", "1e999", "soon"):
         problem(service.client.get("/v1/models/plate/drift", params={"since": wrong}), 422)
+
+
+def test_drift_of_many_is_summed_up(service: Service) -> None:
+    version, count = service.store.released("plate"), 50_000
+    rng = np.random.default_rng(0)
+    found = rng.normal(size=count)
+    times = 1.7e9 + np.sort(rng.uniform(0, 200 * 86400, count))
+    pictures = [
+        {"id": i + 1, "sha256": f"{i:064x}", "name": "p", "width": 1, "height": 1, "received": 0} for i in range(count)
+    ]
+    said = [
+        {"image": i + 1, "version": version["id"], "score": score, "p_value": 0.5, "threshold": 1.0}
+        | {"is_anomaly": score > 1, "distance": 0, "created": created}
+        for i, (score, created) in enumerate(zip(found.tolist(), times.tolist(), strict=True))
+    ]
+    with service.store.engine.begin() as connection:
+        connection.execute(tables.images.insert(), pictures)
+        connection.execute(tables.scores.insert(), said)
+
+    def asked(**params: Any) -> dict[str, Any]:
+        answer = service.client.get("/v1/models/plate/drift", params=params)
+        assert answer.status_code == 200, answer.text
+        assert len(answer.content) < 1_000_000
+        return dict(answer.json())
+
+    days, hours = asked(), asked(every="hour", last=0)
+    assert (days["total"], days["tested"], days["every"], hours["every"]) == (count, count, "day", "hour")
+    assert sum(one["count"] for one in days["bins"]) == count
+    assert len(days["levels"]) <= 2000
+    assert len(hours["bins"]) == 2000  # the newest
+    assert (len(days["series"]), len(hours["series"])) == (2000, 0)
+    assert days["series"][-1]["image"] == count
+    second = days["bins"][1]
+    inside = found[(times >= second["start"]) & (times < second["end"])]
+    assert second["count"] == len(inside)
+    assert second["flagged"] == pytest.approx((inside > 1).mean())
+    quantiles = [second[key] for key in ("low", "middle", "high")]
+    assert quantiles == pytest.approx(np.quantile(inside, (0.05, 0.5, 0.95)).tolist())
+    assert second["start"] % 86400 == 0
+    assert (asked(ahead=7200, last=0)["bins"][1]["start"] + 7200) % 86400 == 0
+    assert asked(since=times[-1] - 86400)["every"] == "hour"
+    for wrong in ({"every": "week"}, {"ahead": 10**6}, {"last": -1}, {"last": 2001}):
+        problem(service.client.get("/v1/models/plate/drift", params=wrong), 422)
+
+
+def test_a_list_of_models_opens_none(models: Path, make: Maker, monkeypatch: pytest.MonkeyPatch) -> None:
+    for i in range(5):
+        shutil.copytree(models / "plate.bgad", models / f"wheel-{i}.bgad")
+    service = make()
+    real = service.client.put("/v1/models/wheel-1/threshold", json={"rate": 0.5}).json()
+    service = make()
+    monkeypatch.setattr(service.bench, "_load", lambda _: pytest.fail("a model was opened"))
+    found = {model["name"]: model for model in service.client.get("/v1/models").json()}
+    assert len(found) == 6
+    assert (found["wheel-1"]["rate"], found["wheel-1"]["threshold"]) == (0.5, real["threshold"])
+    assert found["wheel-1"]["guarantee"] == real["guarantee"]
+    assert found["wheel-2"]["rate"] != 0.5
+    monkeypatch.undo()
+    scorer = service.bench.batcher(service.store.released("wheel-2")).scorer
+    assert (found["wheel-2"]["rate"], found["wheel-2"]["threshold"]) == (scorer.calibration.rate, scorer.threshold)
 
 
 def test_versions_that_are_not_there(service: Service) -> None:
@@ -285,6 +346,29 @@ def test_a_batch_is_scored_in_its_order_and_one_that_is_broken_does_not_stop_it(
     assert sum("score" in r for r in results) == 19
     assert results[3]["image"] == service.score(png(3))
     assert service.client.get("/v1/images", params={"model": "plate", "limit": 5}).json()["total"] == 19
+
+
+def test_the_files_of_a_batch_are_read_one_after_the_other(service: Service, monkeypatch: pytest.MonkeyPatch) -> None:
+    held, most, lock = 0, 0, threading.Lock()
+    real = Workbench.score
+
+    def counted(self: Workbench, *given: Any, **options: Any) -> Any:
+        nonlocal held, most
+        with lock:
+            held += 1
+            most = max(most, held)
+        try:
+            return real(self, *given, **options)
+        finally:
+            with lock:
+                held -= 1
+
+    monkeypatch.setattr(Workbench, "score", counted)
+    monkeypatch.setattr(UploadFile, "read", lambda *_: pytest.fail("all of them were read before"))
+    files = [("files", (f"{i}.png", png(i))) for i in range(16)]
+    results = service.client.post("/v1/models/plate/batches", files=files).json()["results"]
+    assert [r["name"] for r in results] == [f"{i}.png" for i in range(16)]
+    assert most <= BATCH
 
 
 @pytest.mark.parametrize(
@@ -519,6 +603,59 @@ def test_a_review_that_cannot_be_kept(service: Service, sent: object, message: s
     assert service.client.get(f"/v1/images/{number}").json()["reviews"] == []
 
 
+def test_a_good_part_has_no_defect_mask(service: Service) -> None:
+    number = service.score(png())
+    sent = {"verdict": "good", "mask": painted()}
+    said = problem(service.client.post(f"/v1/images/{number}/reviews", json=sent), 422)
+    assert said == "a good part has no defect: leave the mask out, or call it bad"
+    assert service.client.get(f"/v1/images/{number}").json()["reviews"] == []
+    assert not [path for path in (service.bench.models / FOLDER / "masks").rglob("*") if path.is_file()]
+    sent = {"verdict": "good", "ignore": painted()}
+    assert service.client.post(f"/v1/images/{number}/reviews", json=sent).json()["ignore"] is not None
+
+
+def test_a_list_says_where_a_defect_was_painted(service: Service) -> None:
+    first, second = service.score(png(1)), service.score(png(2))
+    service.client.post(f"/v1/images/{first}/reviews", json={"verdict": "bad", "mask": painted()})
+    service.client.post(f"/v1/images/{second}/reviews", json={"verdict": "bad"})
+    listed = service.client.get("/v1/images", params={"model": "plate"}).json()["images"]
+    assert {row["id"]: row["has_mask"] for row in listed} == {first: True, second: False}
+
+
+def test_reviews_are_in_the_history_of_their_model(models: Path, make: Maker) -> None:
+    shutil.copytree(models / "plate.bgad", models / "wheel.bgad")
+    service = make()
+    number = service.score(png())
+
+    def reviews(model: str) -> list[str]:
+        events = service.client.get("/v1/history", params={"model": model}).json()
+        return [event["detail"] for event in events if event["what"] == "review"]
+
+    path = f"/v1/images/{number}/reviews"
+    service.client.post(path, json={"verdict": "bad"})
+    assert (reviews("plate"), reviews("wheel")) == ([f"image {number}: bad"], [])
+    service.client.post("/v1/models/wheel/score", content=png())
+    service.client.post(path, json={"verdict": "good"})
+    assert reviews("wheel") == [f"image {number}: good"]  # it was the last to score it
+    service.client.post(path, json={"verdict": "unsure", "model": "plate"})
+    assert reviews("plate") == [f"image {number}: unsure", f"image {number}: bad"]
+    assert len(reviews("")) == 3
+    problem(service.client.post(path, json={"verdict": "bad", "model": "none"}), 404)
+    assert len(reviews("")) == 3
+
+
+def test_many_reviews_do_not_hide_the_way_back(service: Service) -> None:
+    first = service.store.released("plate")
+    second = service.store.add_version("plate", "b" * 64, "plate.bgad", state="candidate")
+    for version in (first, second):
+        service.store.release(version["id"], "ann")
+    number = service.store.add_image("c" * 64, "p", 1, 1)
+    with service.store.engine.begin() as connection:
+        event = {"who": "ann", "what": "review", "name": "plate", "detail": f"image {number}: bad", "created": 1.0}
+        connection.execute(tables.events.insert(), [event] * 1001)
+    assert service.bench.before("plate")["id"] == first["id"]
+
+
 def test_a_review_of_nothing(service: Service) -> None:
     for number in (99, 0, 2**40):
         problem(service.client.post(f"/v1/images/{number}/reviews", json={"verdict": "bad"}), 404)
@@ -641,7 +778,7 @@ def test_each_role_may_what_it_may_and_nothing_else(make: Maker) -> None:
 
 def test_what_is_open_without_a_token(make: Maker) -> None:
     service = make(tokens=True)
-    for path in ("/", "/healthz", "/readyz"):
+    for path in ("/", "/v1/docs", "/static/docs.js", "/healthz", "/readyz"):
         assert service.client.get(path).status_code == 200, path
     for path in ("/metrics", "/v1/openapi.json", "/v1/nothing", "/static-not", "/healthz/x"):
         problem(service.client.get(path), 401)
@@ -700,7 +837,7 @@ def test_another_host_is_refused(service: Service) -> None:
 
 def test_security_headers_are_on_every_answer(service: Service) -> None:
     number = service.score(png())
-    paths = ["/", "/v1/models", "/v1/nothing", f"/v1/images/{number}/view.png", "/metrics", "/v1/images/99"]
+    paths = ["/", "/v1/docs", "/v1/models", "/v1/nothing", f"/v1/images/{number}/view.png", "/metrics", "/v1/images/99"]
     answers = [service.client.get(path) for path in paths]
     answers += [service.client.get("/", headers={"Host": "evil.example"}), service.client.delete("/v1/models")]
     for answer in answers:

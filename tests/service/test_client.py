@@ -90,7 +90,10 @@ def test_models_images_and_reviews(client: Client) -> None:
     assert (review.verdict, review.note, review.who) == ("bad", "a blot", "ann")
     assert review.mask is not None
     assert client.get(review.mask)[:4] == b"\x89PNG"
-    assert number in [image.id for image in client.images("plate", review="bad")]
+    assert {image.id: image.has_mask for image in client.images("plate", review="bad")}[number]
+    seen = client.drift("plate", every="day")
+    assert (seen.total, seen.every) == (sum(day["count"] for day in seen.bins), "day")
+    assert number in [point["image"] for point in seen.series]
     assert len(list(client.images("plate", order="newest", limit=1))) == 1
 
 

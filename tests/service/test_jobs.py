@@ -14,8 +14,9 @@ import numpy as np
 import pytest
 from conftest import picture
 
+from bgad import modelfile, origins
 from bgad.errors import ConfigError
-from bgad.service.jobs import Limits
+from bgad.service.jobs import Limits, _why
 from bgad.service.store import Store
 from bgad.service.workbench import FOLDER
 from service.conftest import Live, Maker, Service, as_file, png, sqlite_address, wait_for
@@ -118,13 +119,24 @@ def test_a_running_job_is_cancelled_and_one_that_waits_too(make: Maker, data_set
 def test_a_job_that_takes_too_long_is_ended(make: Maker, data_set: Path) -> None:
     service = make(limits=Limits(minutes=0.01), data=data_set.parent)
     job = ended(service, teach(service)["id"], 30)
-    assert (job["state"], job["message"]) == ("failed", "it took more than 0.01 minutes")
+    assert (job["state"], job["message"]) == (
+        "failed",
+        "it took more than 0.01 minutes: give the service more --job-minutes",
+    )
 
 
 def test_a_job_that_takes_too_much_memory_is_ended(make: Maker, data_set: Path) -> None:
     service = make(limits=Limits(memory_gb=0.05), data=data_set.parent)
     job = ended(service, teach(service)["id"], 30)
-    assert (job["state"], job["message"]) == ("failed", "it took more than 0.05 GB of memory")
+    wanted = "it took more than 0.05 GB of memory: give the service more --job-memory"
+    assert (job["state"], job["message"]) == ("failed", wanted)
+
+
+def test_why_a_process_failed(tmp_path: Path) -> None:
+    assert "most likely for want of memory: free some" in _why(-signal.SIGKILL, "a warning", tmp_path)
+    assert f"was ended by SIGSEGV: resume the job; if it fails again, see {tmp_path}" in _why(-11, "", tmp_path)
+    assert _why(2, "no such picture", tmp_path) == "no such picture"
+    assert "with exit code 1 and said nothing: resume the job" in _why(1, "", tmp_path)
 
 
 def test_a_job_that_fails_does_not_hurt_the_service(make: Maker, models: Path, tmp_path: Path) -> None:
@@ -147,6 +159,52 @@ def test_a_picture_that_is_gone_fails_the_job_alone(make: Maker, data_set: Path)
     job = ended(service, service.client.post("/v1/jobs", json={"model": "plate"}).json()["id"], 30)
     assert job["state"] == "failed"
     assert "is not there any more" in job["message"]
+
+
+def test_a_job_is_told_what_was_painted(make: Maker, data_set: Path) -> None:
+    service = make(data=data_set.parent)
+    image, mask = picture(np.random.default_rng(5), defect=True)
+    marked, region = as_file(mask.astype(np.uint8) * 255), as_file(np.eye(64, dtype=np.uint8) * 255)
+    number = service.score(as_file(image), "blot.png")
+    service.bench.review(number, "bad", "ann", mask=marked, ignore=region)
+    good = service.score(png(70))
+    service.bench.review(good, "good", "ann", ignore=region)
+    job = service.store.add_job("teach", service.store.released("plate"), [number, good], "ann")
+    task = service.jobs._task(job, service.bench.models)
+    painted = {
+        r["image"]: [r[kind] and Path(r[kind]).read_bytes() for kind in ("mask", "ignore")] for r in task["learn"]
+    }
+    assert painted == {number: [marked, region], good: [None, region]}
+    assert task["found"] == []
+
+
+def test_teaching_again_where_nobody_remembers_the_first_time(
+    make: Maker, data_set: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    service = make(data=data_set.parent)
+    image, mask = picture(np.random.default_rng(5), defect=True)
+    region = as_file(np.eye(64, dtype=np.uint8) * 255)
+    number = service.score(as_file(image), "blot.png")
+    service.bench.review(number, "bad", "ann", mask=as_file(mask.astype(np.uint8) * 255), ignore=region)
+    first = ended(service, service.client.post("/v1/jobs", json={"model": "plate"}).json()["id"])
+    assert first["state"] == "done", first["message"]
+    service.client.post(f"/v1/models/plate/versions/{first['made']}/release")
+    monkeypatch.setenv("BGAD_STATE", str(tmp_path / "another user"))
+
+    more = service.score(png(71, defect=True))
+    service.bench.review(more, "bad", "ann")
+    body = {"model": "plate", "images": [more]}
+    second = ended(service, service.client.post("/v1/jobs", json=body).json()["id"])
+    assert second["state"] == "done", second["message"]
+    card = modelfile.read(service.bench.models / service.store.version(second["made"])["folder"])
+    roles = {image["sha256"]: image["role"] for image in card.split["images"]}
+    learnt = [service.store.image(n)["sha256"] for n in (number, more)]
+    assert [roles[digest] for digest in learnt] == ["known", "known"]
+    origin = origins.recall(card.data["checksum"])
+    assert origin is not None
+    assert {path.name for path in origin.taught.values()} == set(learnt)
+    assert len(origin.masks) == 1
+    assert [path.read_bytes() for path in origin.ignored.values()] == [region]
 
 
 def test_a_model_learns_from_its_own_reviews_only(make: Maker, models: Path) -> None:

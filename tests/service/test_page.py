@@ -136,6 +136,7 @@ def test_the_whole_loop(page: Any, live: Start) -> None:
     assert 50 < marked(page) < 64 * 64 / 2, "the ring is filled, and nothing outside of it"
     page.keyboard.press("Escape")
     cell(page, "bad-0").wait_for()
+    sync_api.expect(page.locator(".cell .painted")).to_have_count(1)
     judge_all(page)
     assert len(ask(service, "images?model=plate&review=good")["images"]) == 6
     assert len(ask(service, "images?model=plate&review=bad")["images"]) == 3
@@ -158,7 +159,14 @@ def test_the_whole_loop(page: Any, live: Start) -> None:
     page.get_by_role("button", name="Roll back").click()
     sync_api.expect(versions.last).to_contain_text("scores now")
     assert ask(service, "models/plate")["version"]["id"] == 1
+    page.get_by_role("link", name="Drift").click()
+    sync_api.expect(page.locator(".words")).to_contain_text("No sign of a change in")
+    sync_api.expect(page.locator("figure")).to_have_count(3)
+    page.get_by_label("Scores by").select_option("day")
+    sync_api.expect(page.locator("rect.range")).to_have_count(1)
     page.get_by_role("link", name="History").click()
+    page.get_by_label("About").select_option("plate")
+    sync_api.expect(page.get_by_role("cell", name="review", exact=True)).to_have_count(10)
     sync_api.expect(page.get_by_role("cell", name="release", exact=True)).to_have_count(2)
 
 
@@ -191,6 +199,50 @@ def test_script_in_a_name_or_a_note_is_text(page: Any, live: Start) -> None:
         page.locator("main > *").first.wait_for()
         assert page.evaluate("window.ran") is None
     assert page.locator("main script, img[src='x']").count() == 0
+
+
+def test_what_was_painted_on_a_good_part_is_not_sent(page: Any, live: Start) -> None:
+    service = live()
+    page.goto(service.address)
+    add_pictures(page, {"one.png": png(1)})
+    page.locator("#cell-0 .name").click()
+    sync_api.expect(page.locator(".side")).to_contain_text("boundary")  # the map has come
+    paint_ring(page)
+    page.keyboard.press("u")
+    sync_api.expect(page.locator(".side")).to_contain_text("painted")
+    page.keyboard.press("g")
+    said(page, "A good part has no defect: that layer was not kept.")
+    page.goto(f"{service.address}/#/queue")
+    page.locator(".cell .badge.good").wait_for()
+    assert page.locator(".cell .painted").count() == 0
+    assert [bool(review["mask"]) for review in ask(service, "images/1")["reviews"]] == [True, False]
+
+
+def test_the_api_has_a_page(page: Any, live: Start, models: Path) -> None:
+    store = Store(sqlite_address(models))
+    token = new_token(store, "ann", "score")
+    store.close()
+    service = live()
+    page.goto(f"{service.address}/v1/docs")
+    page.get_by_role("textbox", name="Token").fill(token)
+    page.get_by_role("button", name="Go on").click()
+    schema = page.evaluate(
+        "async (token) => (await fetch('/v1/openapi.json', { headers: { Authorization: `Bearer ${token}` } })).json()",
+        token,
+    )
+    operations = page.locator(".operation:has(> summary .badge)")
+    sync_api.expect(operations).to_have_count(sum(len(item) for item in schema["paths"].values()))
+    sync_api.expect(page.locator("pre")).to_contain_text(f"{service.address}/v1/models/NAME/score")
+    score = operations.filter(has_text="/v1/models/{name}/score")
+    score.locator("> summary").click()
+    for text in ("POST", "Score one picture", "filename", "application/octet-stream", "multipart/form-data"):
+        sync_api.expect(score).to_contain_text(text)
+    score.get_by_role("link", name="Score", exact=True).click()
+    sync_api.expect(page.locator("#schema-Score")).to_contain_text("share of good parts that look at least as strange")
+    page.get_by_role("link", name="Workbench").click()
+    sync_api.expect(page.locator("#who")).to_contain_text("ann (score)")  # the same token
+    page.get_by_role("link", name="API").click()
+    sync_api.expect(operations.first).to_be_visible()
 
 
 def test_who_has_no_token_is_asked_for_one(page: Any, live: Start, models: Path) -> None:

@@ -93,8 +93,8 @@ export function decision(isAnomaly) {
   return isAnomaly ? "anomalous" : "normal";
 }
 
-export function badge(text, kind) {
-  return el("span", { class: `badge ${kind}` }, text);
+export function badge(content, kind) {
+  return el("span", { class: `badge ${kind}` }, content);
 }
 
 /** The version of a model as people call it: its number here and the start of its checksum. */

@@ -58,10 +58,10 @@ export class List {
   }
 
   /** Remember a new verdict; the row stays where it is, so that nothing moves under the eyes. */
-  judged(image, verdict, note) {
+  judged(image, verdict, note, hasMask) {
     const place = this.placeOf(image);
     if (place < 0) return;
-    Object.assign(this.rows[place], { verdict, note });
+    Object.assign(this.rows[place], { verdict, note, has_mask: hasMask });
     const wanted = this.filters.review;
     const fits = !wanted || wanted === "any" || wanted === verdict;
     if (fits) this.gone.delete(place);

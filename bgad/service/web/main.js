@@ -1,13 +1,14 @@
 // Starts the page: top bar, theme, and which view belongs to the address.
 
 import { forgetToken, get, token } from "./api.js";
-import { el, fail, say } from "./dom.js";
+import { el, fail } from "./dom.js";
 import { showDrift } from "./drift.js";
 import { showHistory } from "./history.js";
 import { showImage } from "./image.js";
 import { showQueue } from "./queue.js";
 import { loadModels, mayReview, newList, state } from "./state.js";
 import { showTeach } from "./teach.js";
+import { prepareTheme } from "./theme.js";
 import { showThreshold } from "./threshold.js";
 import { prepareUpload } from "./upload.js";
 
@@ -51,18 +52,6 @@ async function route() {
     fail(error);
     main.append(el("p", { class: "empty" }, error.message));
   }
-}
-
-function prepareTheme() {
-  const root = document.documentElement;
-  const saved = localStorage.getItem("bgad-theme");
-  if (saved) root.dataset.theme = saved;
-  by("theme").addEventListener("click", () => {
-    const dark = root.dataset.theme ? root.dataset.theme === "dark" : matchMedia("(prefers-color-scheme: dark)").matches;
-    root.dataset.theme = dark ? "light" : "dark";
-    localStorage.setItem("bgad-theme", root.dataset.theme);
-    say(`The ${root.dataset.theme} theme.`);
-  });
 }
 
 function prepareModels() {

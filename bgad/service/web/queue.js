@@ -156,8 +156,10 @@ class Grid {
       picture,
       el("div", { class: "name", title: row.name }, row.name),
       el("div", { class: "line" }, el("span", { class: "score" }, number(row.score)), badge(what, what)));
-    if (row.verdict) cell.append(el("div", { class: "said" }, badge(row.verdict, row.verdict)));
-    cell.setAttribute("aria-label", `${row.name}, score ${number(row.score)}, ${what}, ${row.verdict ?? "not reviewed"}`);
+    const said = `${row.verdict ?? "not reviewed"}${row.has_mask ? ", painted" : ""}`;
+    const brush = row.has_mask && el("span", { class: "painted", title: "the defect is painted" }, " ✎");
+    if (row.verdict) cell.append(el("div", { class: "said" }, badge([row.verdict, brush], row.verdict)));
+    cell.setAttribute("aria-label", `${row.name}, score ${number(row.score)}, ${what}, ${said}`);
     cell.setAttribute("aria-setsize", list.total);
     cell.setAttribute("aria-posinset", place + 1);
     this.mark(place);
