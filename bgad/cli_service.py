@@ -123,7 +123,9 @@ def _serve(arguments: argparse.Namespace) -> int:
         shown = "localhost" if local else arguments.host
         console.say(f"{len(bench.names())} models from {models}: {', '.join(bench.names())}")
         console.say(f"open http://{shown}:{port} (stop with Ctrl-C)")
-        config = uvicorn.Config(service, log_level="warning", server_header=False, timeout_graceful_shutdown=GRACE)
+        config = uvicorn.Config(
+            service, log_level="warning", server_header=False, proxy_headers=False, timeout_graceful_shutdown=GRACE
+        )
         with listening, suppress(KeyboardInterrupt):
             uvicorn.Server(config).run(sockets=[listening])
         store.close()

@@ -229,20 +229,20 @@ def _model(workbench: Workbench, name: str) -> schemas.Model:
 # --- scoring
 
 
-@router.post("/models/{name}/score", openapi_extra=PICTURES)
+@router.post("/models/{name}/score", openapi_extra=PICTURES, response_model=schemas.Score)
 async def score(
     name: str,
     request: Request,
     workbench: Bench,
     _: MayScore,
     filename: Annotated[str, Query(max_length=1000, description="of a picture that is the body itself")] = "",
-) -> schemas.Score:
+) -> Response:
     """Score one picture: the body itself, or the field `file` of a form."""
     content, given = await _picture(request, workbench)
     shown = shown_name(given or filename)
     limiter = request.app.state.scoring
     found = await to_thread.run_sync(lambda: workbench.score(name, content, shown), limiter=limiter)
-    return _score(found, shown)
+    return Response(_score(found, shown).model_dump_json(), media_type="application/json")  # it has been validated
 
 
 @router.post("/models/{name}/batches", openapi_extra=SEVERAL)

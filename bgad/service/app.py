@@ -15,7 +15,6 @@ from fastapi.exceptions import RequestValidationError
 from fastapi.responses import FileResponse, JSONResponse
 from fastapi.staticfiles import StaticFiles
 from prometheus_client import CollectorRegistry, Counter, Gauge, Histogram, generate_latest
-from starlette.datastructures import MutableHeaders
 from starlette.types import ASGIApp, Message, Receive, Scope, Send
 
 from bgad import __version__
@@ -35,6 +34,7 @@ HEADERS = {
     "Referrer-Policy": "no-referrer",
     "Cross-Origin-Resource-Policy": "same-origin",
 }
+RAW_HEADERS = [(name.lower().encode(), value.encode()) for name, value in HEADERS.items()]
 OPEN = ("/", "/v1/docs", "/healthz", "/readyz", "/static")  # without a token: the pages, which then ask for one
 SAFE = ("GET", "HEAD", "OPTIONS")
 METHODS = (*SAFE, "POST", "PUT", "DELETE", "PATCH")
@@ -76,7 +76,7 @@ def create(
     @asynccontextmanager
     async def living(app: FastAPI) -> AsyncIterator[None]:
         # More threads than places, so that who finds none hears it at once; batches wait for each other instead.
-        app.state.scoring, app.state.batches = CapacityLimiter(2 * WAITING), CapacityLimiter(BATCH)
+        app.state.scoring, app.state.batches = CapacityLimiter(2 * WAITING), CapacityLimiter(2 * BATCH)
         jobs.start()
         yield
         await to_thread.run_sync(jobs.stop)
@@ -149,9 +149,8 @@ class Guard:
             nonlocal status
             if message["type"] == "http.response.start":
                 status = message["status"]
-                headers = MutableHeaders(scope=message)
-                for key, value in HEADERS.items():
-                    headers.setdefault(key, value)
+                there = {name for name, _ in message["headers"]}
+                message["headers"] = [*message["headers"], *(pair for pair in RAW_HEADERS if pair[0] not in there)]
             await send(message)
 
         request = Request(scope)
@@ -170,7 +169,7 @@ def refused(request: Request, hosts: tuple[str, ...]) -> Response | None:
     host = re.sub(r":\d+$", "", request.headers.get("host", "")).strip("[]").lower()
     if hosts and host not in hosts:
         return _problem(421, f"{host[:100]!r} is not a name of this service: use {hosts[0]}")
-    if "\0" in request.url.path or "%00" in request.url.query:
+    if "\0" in request.scope["path"] or b"%00" in request.scope["query_string"]:
         return _problem(400, "there is a NUL character in the address")
     if request.method in SAFE:
         return None

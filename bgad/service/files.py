@@ -21,12 +21,12 @@ class Files:
     def __init__(self, folder: Path) -> None:
         self.folder = folder
 
-    def put(self, kind: str, content: bytes, *, durable: bool = True) -> str:
-        """Keep some bytes; on the disk when this returns, if `durable`, else after `sync`. Their sha256."""
+    def put(self, kind: str, content: bytes) -> str:
+        """Keep some bytes, which are on the disk when this returns; their sha256."""
         name = hashlib.sha256(content).hexdigest()
         path = self._path(kind, name)
         if not path.exists():
-            self._write(path, content, durable=durable)
+            self._write(path, content, durable=True)
         return name
 
     def sync(self, kind: str, name: str) -> None:
@@ -35,7 +35,8 @@ class Files:
             os.fsync(file.fileno())
 
     def put_as(self, kind: str, name: str, content: bytes) -> None:
-        """Keep what was made of other bytes (a thumbnail), under their name."""
+        """Keep some bytes under the name that they, or those they were made of (a thumbnail), have; on the disk after
+        `sync`."""
         self._write(self._path(kind, name), content, durable=False)
 
     def path(self, kind: str, name: str) -> Path:
@@ -65,7 +66,8 @@ class Files:
     def _write(self, path: Path, content: bytes, *, durable: bool) -> None:
         draft = path.with_name(f".{uuid.uuid4().hex}")
         try:
-            path.parent.mkdir(parents=True, exist_ok=True)
+            if not path.parent.exists():
+                path.parent.mkdir(parents=True, exist_ok=True)
             with draft.open("wb") as file:
                 file.write(content)
                 file.flush()
