@@ -60,7 +60,7 @@ class Batcher:
         self._running, self._alone = 0, False  # batches in the engine; whether one has all cores
         self._closed = self._ended = False
         self._changed = threading.Condition()
-        self._reading = threading.Semaphore(2 * scorer.threads)  # whole pictures in memory
+        self._reading = threading.Semaphore(scorer.threads)  # whole pictures in memory
         self._whole = threading.Lock()  # pictures cut into tiles are a batch of their own
         name = f"score {scorer.card.data['name']}"
         self._threads = [

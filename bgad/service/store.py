@@ -9,7 +9,7 @@ from __future__ import annotations
 import threading
 import time
 from collections.abc import Callable, Sequence
-from contextlib import nullcontext
+from contextlib import nullcontext, suppress
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
@@ -29,6 +29,7 @@ REVIEWED = (*VERDICTS, "none", "any")  # none: not looked at yet; any: looked at
 UNFINISHED = ("queued", "running")
 INTERRUPTED = "the service ended before the job did"
 BUSY_SECONDS = 30
+TIDY_SECONDS = 10
 POOL = 16  # connections that are kept
 
 Row = dict[str, Any]
@@ -63,6 +64,7 @@ class Store:
         self._quick = _engine(address, "NORMAL") if embedded else self.engine
         # SQLite lets one write at a time: who waits for a lock here waits no longer than it must.
         self._writing = threading.Lock() if embedded else nullcontext()
+        self._ended = threading.Event()
         self._put_image, self._put_score, self._keep_score = _upserts(sqlite if embedded else postgresql)
         try:
             with self.engine.begin() as connection:
@@ -79,9 +81,19 @@ class Store:
             raise ConfigError(
                 f"the store {self.engine.url.render_as_string()} was made by a newer bgad ({error}): update bgad"
             ) from error
+        if embedded:
+            threading.Thread(target=self._tidy, name="store", daemon=True).start()
+
+    def _tidy(self) -> None:
+        """Bring what was written from SQLite's log into its file, now and then and beside everything else: a writer
+        that has to do it waits for the disk, and all others with it."""
+        while not self._ended.wait(TIDY_SECONDS):
+            with suppress(sa.exc.SQLAlchemyError), self._quick.connect() as connection:
+                connection.exec_driver_sql("PRAGMA wal_checkpoint(PASSIVE)")
 
     def close(self) -> None:
         """Give the connections back."""
+        self._ended.set()
         self.engine.dispose()
         self._quick.dispose()
 
@@ -451,7 +463,7 @@ def _engine(address: str, synchronous: str = "FULL") -> sa.Engine:
 
     def prepare(connection: Any, _: object) -> None:
         cursor = connection.cursor()
-        for line in ("journal_mode=WAL", f"synchronous={synchronous}", "foreign_keys=ON"):
+        for line in ("journal_mode=WAL", f"synchronous={synchronous}", "foreign_keys=ON", "wal_autocheckpoint=0"):
             cursor.execute(f"PRAGMA {line}")
         cursor.close()
 
