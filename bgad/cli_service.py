@@ -36,6 +36,13 @@ def add_serve(commands: Any) -> None:
     )
     parser.add_argument("--host", default="127.0.0.1", help="address to listen on (default: this machine only)")
     parser.add_argument("--port", type=number(int, 0, 65536), default=PORT, help=f"(default {PORT})")
+    parser.add_argument(
+        "--name",
+        action="append",
+        default=[],
+        metavar="HOST",
+        help="a name under which browsers reach the service by way of a proxy on this machine; may be repeated",
+    )
     group = parser.add_argument_group("limits")
     group.add_argument(
         "--max-mb", type=number(float, 0.001), default=64, metavar="MB", help="of a picture that is sent (default 64)"
@@ -100,9 +107,11 @@ def _serve(arguments: argparse.Namespace) -> int:
     with outputs.locked(models / FOLDER, "service", "--models"):
         store = _store(arguments, models)
         tokens = bool(store.tokens())
-        if not local and not tokens:
+        names = tuple(name.lower() for name in arguments.name)
+        open_as = next((name for name in (arguments.host, *names) if not auth.is_local(name)), None)
+        if open_as is not None and not tokens:
             raise ConfigError(
-                f"{arguments.host} can be reached from other machines, and no token guards it: make one first with "
+                f"{open_as} can be reached from other machines, and no token guards it: make one first with "
                 f"`bgad token add NAME --role admin --models {models}`"
             )
         bench = Workbench(
@@ -115,7 +124,8 @@ def _serve(arguments: argparse.Namespace) -> int:
         if not bench.names():
             raise DataError(f"{models}: no model that could be read; put NAME.bgad folders there")
         jobs = Jobs(bench, Limits(arguments.job_minutes, arguments.job_memory))
-        service = app.create(bench, jobs, hosts=app.LOCAL_NAMES if local else (), tokens=tokens)
+        hosts = (*app.LOCAL_NAMES, *names) if local else ()  # an address that others reach has any name
+        service = app.create(bench, jobs, hosts=hosts, tokens=tokens)
         listening = _listen(arguments.host, arguments.port)
         port = listening.getsockname()[1]
         if arguments.data is None:

@@ -7,7 +7,7 @@ import json
 import platform
 import shutil
 import time
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from contextlib import contextmanager
 from dataclasses import dataclass, field, replace
@@ -30,7 +30,7 @@ from bgad.data.samples import ignored, read, read_mask
 from bgad.data.split import Split, holdout_size, make_split
 from bgad.detector import BACKBONE_FILE, FLOW_FILE, Detector, ScoringModel, pool, weights
 from bgad.errors import BgadError, ConfigError, DataError, ModelError, OutputError
-from bgad.features import even_pick
+from bgad.features import Index, even_pick
 from bgad.keys import run_key
 from bgad.material import PUSHING, Material, gather
 from bgad.modelfile import Card
@@ -181,8 +181,8 @@ def learn(
             material = gather(
                 model, learnt, scan.bits, torch_device, work, key, options.memory_gb, None if config.tile.size else roi
             )
-            before = 0 if start is None or config.tile.size else _trained_on(start)
-            detector = fit(job, model, material, resume=options.resume, watch=watch, learnt_before=before)
+            aside = None if start is None else _set_aside_before(start, learnt.train)
+            detector = fit(job, model, material, resume=options.resume, watch=watch, aside=aside)
         log = (work / LOG).read_bytes()
         files = {**weights(model), LOG: log, modelfile.SPLIT: split.to_bytes()}
         if roi is not None:
@@ -230,9 +230,10 @@ def _looking_at(split: Split, roi: Roi, file: Path) -> Split:
     return replace(split, train=train, calibration=calibration, known=known, test=test)
 
 
-def _trained_on(folder: Path) -> int:
-    """How many images a model learnt from: they come first in the split of one that goes on from it."""
-    return sum(image["role"] == "train" for image in modelfile.read(folder).split["images"])
+def _set_aside_before(folder: Path, train: Sequence[Sample]) -> Index | None:
+    """Those normals that the flows of a model have not learnt; None where its card does not say."""
+    names = modelfile.read(folder).data["training"].get("aside")
+    return None if names is None else np.flatnonzero(np.isin([sample.name for sample in train], names))
 
 
 def flows_of(folder: Path) -> dict[str, torch.Tensor]:
@@ -410,10 +411,10 @@ def fit(
     resume: bool = False,
     phase_one: PhaseOne | None = None,
     watch: Callable[[Trainer, dict[str, float]], None] | None = None,
-    learnt_before: int = 0,
+    aside: Index | None = None,
 ) -> Detector:
     """Train the model on ready features and calibrate it; the detector's card is complete but written nowhere."""
-    weighing = Weighing(model, material, learnt_before)
+    weighing = Weighing(model, material, aside)
     trainer = Trainer(
         model,
         weighing.learnt,
@@ -513,6 +514,7 @@ def _finish(job: Job, model: ScoringModel, material: Material, trainer: Trainer,
             "seconds": round(time.monotonic() - job.began + trainer.seconds_before, 2),
             "loop_seconds": round(trainer.seconds, 2),
             "steps": trainer.step,
+            "aside": [job.learnt.train[i].name for i in weighing.aside],  # normals that the flows have not learnt
             "device": str(job.device),
             "torch": torch.__version__,
             "python": platform.python_version(),

@@ -27,20 +27,19 @@ class Weighing:
     or some of the learnt ones where there are none.
     """
 
-    def __init__(self, model: ScoringModel, material: Material, learnt_before: int = 0) -> None:
-        """Where the flows go on from another model's, so many normals were there before, and those of them that its
-        flows have not learnt are set aside again."""
+    def __init__(self, model: ScoringModel, material: Material, aside: Index | None = None) -> None:
+        """`aside`: which normals the flows are not to learn; chosen here by default."""
         self.model = model
         normals = material.normals
         everyone = np.arange(normals.count)
         wanted = model.image is not None or model.config.score.trust > 0
-        first = min(learnt_before or normals.count, normals.count)
-        pictures = None if material.pictures is None else material.pictures[:first]
-        kept = set_aside(first, pictures) if wanted else everyone[:0]
+        chosen = set_aside(normals.count, material.pictures) if aside is None else aside
+        kept = chosen if wanted else everyone[:0]
         together = (
             kept if material.pictures is None else np.flatnonzero(np.isin(material.pictures, material.pictures[kept]))
         )
         self.learnt = normals.select(np.setdiff1d(everyone, together))  # no tile beside one that is set aside
+        self.aside = kept
         self.unseen = normals.select(kept) if len(kept) else None
         self.sample_index: Index = kept if len(kept) else even_pick(normals.count, ASIDE)
         self.sample = normals.select(self.sample_index)

@@ -18,7 +18,7 @@ from PIL import Image
 from test_trainer import DRIVER, saved_step
 
 import bgad
-from bgad import learn, material, modelfile, origins
+from bgad import learn, material, modelfile, origins, weighing
 from bgad.cli import main
 from bgad.data import folders
 from bgad.data.split import Split
@@ -121,6 +121,25 @@ def test_a_corrected_verdict_and_a_later_mask_take_the_place_of_what_was_learnt(
     assert origin is not None
     assert list(origin.masks.values()) == [marked.mask]
     assert len(origin.taught) == 2
+
+
+def test_normals_that_the_flows_have_not_learnt_stay_so(
+    data_set: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(weighing, "MIN_ASIDE", 8)
+    bgad.train(data_set, tmp_path / "one.bgad", config=SHORT, device="cpu", export=False)
+
+    def aside(name: str) -> list[str]:
+        return list(modelfile.read(tmp_path / name).data["training"]["aside"])
+
+    assert aside("one.bgad")
+    trained = [name for name, role in roles(tmp_path / "one.bgad").items() if role == "train"]
+    learnt = next(name for name in trained if name not in aside("one.bgad"))  # taken out, all behind it move up
+    new = [Lesson(path, 0) for path in draw(tmp_path / "good", 6, defect=False)]
+    quick(tmp_path / "one.bgad", [Lesson(data_set / learnt, 1), *new[:4]], tmp_path / "two.bgad")
+    quick(tmp_path / "two.bgad", new[4:], tmp_path / "three.bgad")
+    assert aside("two.bgad") == aside("three.bgad") == aside("one.bgad")
+    assert {roles(tmp_path / "three.bgad")[name] for name in aside("three.bgad")} == {"train"}
 
 
 def test_duplicates_are_named_and_left_out(model: Path, data_set: Path, tmp_path: Path) -> None:
