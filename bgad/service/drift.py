@@ -51,29 +51,30 @@ def online_p_values(calibration: Sequence[float], scores: Sequence[float], seed:
     >>> online_p_values([1.0, 2.0, 3.0], [9.0])[0] < 0.25
     True
     """
-    rng = np.random.default_rng(seed)
+    lots = np.random.default_rng(seed).random(len(scores)).tolist()
     earlier = sorted(calibration)
     found = []
-    for score in scores:
+    for score, lot in zip(scores, lots, strict=True):
         left, right = bisect.bisect_left(earlier, score), bisect.bisect_right(earlier, score)
         higher, alike = len(earlier) - right, right - left + 1
-        found.append((higher + rng.random() * alike) / (len(earlier) + 1))
+        found.append((higher + lot * alike) / (len(earlier) + 1))
         earlier.insert(right, score)
     return found
 
 
 def watch(calibration: Sequence[float], scores: Sequence[float], *, patience: float = PATIENCE, seed: int = 0) -> Drift:
     """Run the test over scores in the order in which they came."""
-    stakes = np.full(len(SIDES), 1 / len(SIDES))
+    start = [1 / len(SIDES)] * len(SIDES)
+    stakes = start
     total, levels, alarms = 0.0, [], []
     gains: list[tuple[float, int]] = []
     moved: list[tuple[float, int]] = []  # up to the last alarm
     for number, p in enumerate(online_p_values(calibration, scores, seed)):
-        stakes = (1 - JUMP) * stakes + JUMP * stakes.sum() / len(SIDES)
-        before = float(stakes.sum())
-        stakes = stakes * (1 + np.array(SIDES) * (p - 0.5))
-        gain = float(stakes.sum()) / before
-        stakes /= stakes.sum()
+        share = JUMP * sum(stakes) / len(SIDES)
+        put = [(1 - JUMP) * stake + share for stake in stakes]
+        back = [stake * (1 + side * (p - 0.5)) for stake, side in zip(put, SIDES, strict=True)]
+        gain = sum(back) / sum(put)
+        stakes = [stake / sum(back) for stake in back]
         total = (total + 1) * gain
         levels.append(total)
         if total <= 2:
@@ -82,6 +83,6 @@ def watch(calibration: Sequence[float], scores: Sequence[float], *, patience: fl
         if total >= patience:
             alarms.append(number)
             moved = gains
-            total, stakes = 0.0, np.full(len(SIDES), 1 / len(SIDES))
+            total, stakes = 0.0, start
     drivers = [number for _, number in sorted(moved or gains, reverse=True)[:DRIVERS]]
     return Drift(levels, alarms, drivers, patience)
