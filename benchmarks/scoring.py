@@ -122,7 +122,10 @@ def anomalib(folder: Path, size: int) -> dict[str, dict[str, float]]:
         subprocess.run([python, "-m", "pip", "install", "--quiet", "anomalib"], check=True)
     data = next(path for path in sorted((folder / "data").iterdir()) if path.is_dir())
     script = Path(__file__).with_name("_anomalib.py")
-    done = subprocess.run([python, script, data / "train/good", str(size)], check=True, capture_output=True, text=True)
+    done = subprocess.run([python, script, data / "train/good", str(size)], capture_output=True, text=True)
+    if done.returncode:
+        print(f"anomalib was not measured: {done.stderr.strip().splitlines()[-1]}")
+        return {}
     found: dict[str, dict[str, float]] = json.loads(done.stdout.splitlines()[-1])
     return found
 

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import argparse
+import re
 import socket
 from contextlib import suppress
 from pathlib import Path
@@ -107,7 +108,7 @@ def _serve(arguments: argparse.Namespace) -> int:
     with outputs.locked(models / FOLDER, "service", "--models"):
         store = _store(arguments, models)
         tokens = bool(store.tokens())
-        names = tuple(name.lower() for name in arguments.name)
+        names = tuple(_host_name(name) for name in arguments.name)
         open_as = next((name for name in (arguments.host, *names) if not auth.is_local(name)), None)
         if open_as is not None and not tokens:
             raise ConfigError(
@@ -141,6 +142,12 @@ def _serve(arguments: argparse.Namespace) -> int:
         store.close()
         console.say(f"stopped; everything is in {models / FOLDER}")
     return 0
+
+
+def _host_name(given: str) -> str:
+    if not re.fullmatch(r"[\w.-]+", given):
+        raise ConfigError(f"{given!r} is no name of a host: give it without https:// and without a port")
+    return given.lower()
 
 
 def _listen(host: str, port: int) -> socket.socket:

@@ -92,9 +92,12 @@ def read_mask(path: str | Path) -> BoolArray:
 
 
 def mask_from_png(content: bytes) -> BoolArray:
-    """A mask of our own (H, W): all but black."""
+    """A mask of our own (H, W): all but black; transparent means unmarked."""
     with _LIMIT_OFF, Image.open(io.BytesIO(content), formats=("PNG",)) as image:
-        return np.asarray(image.convert("L")) > 0
+        marked = np.asarray(image.convert("L")) > 0
+        if image.has_transparency_data:
+            marked &= np.asarray(image.convert("RGBA").getchannel("A")) > 0
+        return marked
 
 
 def fit(image: AnyArray, size: tuple[int, int]) -> FloatArray:

@@ -40,7 +40,7 @@ from bgad.roi import Roi
 from bgad.scorer import Shape
 from bgad.trainer import CHECKPOINT, LOG, PhaseOne, Trainer
 from bgad.types import FloatArray, ImageLike, Sample
-from bgad.weighing import Weighing
+from bgad.weighing import ASIDE, Weighing
 
 EXPORT_PICTURES = 32  # that the graph is compared with torch on
 MAX_BAD = 10  # broken images that are skipped before training gives up
@@ -231,9 +231,13 @@ def _looking_at(split: Split, roi: Roi, file: Path) -> Split:
 
 
 def _set_aside_before(folder: Path, train: Sequence[Sample]) -> Index | None:
-    """Those normals that the flows of a model have not learnt; None where its card does not say."""
+    """Those normals that the flows of a model have not learnt; None where its card does not say. Of tiles, some of all
+    that their pictures have now."""
     names = modelfile.read(folder).data["training"].get("aside")
-    return None if names is None else np.flatnonzero(np.isin([sample.name for sample in train], names))
+    if names is None:
+        return None
+    found = np.flatnonzero(np.isin([tiles.picture_of(sample) for sample in train], names))
+    return found[even_pick(len(found), ASIDE)]
 
 
 def flows_of(folder: Path) -> dict[str, torch.Tensor]:
@@ -514,7 +518,7 @@ def _finish(job: Job, model: ScoringModel, material: Material, trainer: Trainer,
             "seconds": round(time.monotonic() - job.began + trainer.seconds_before, 2),
             "loop_seconds": round(trainer.seconds, 2),
             "steps": trainer.step,
-            "aside": [job.learnt.train[i].name for i in weighing.aside],  # normals that the flows have not learnt
+            "aside": sorted({tiles.picture_of(job.learnt.train[i]) for i in weighing.aside}),  # not learnt by the flows
             "device": str(job.device),
             "torch": torch.__version__,
             "python": platform.python_version(),

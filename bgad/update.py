@@ -236,8 +236,11 @@ def _taught_before(split: Mapping[str, Any], origin: Origin | None, found: Mappi
         if path is None:
             raise DataError(f"{name} was taught on another machine or by another user: update the model there")
         same = now if now is not None and now.label == label else None  # else it was painted for another verdict
-        mask = _there(was.masks.get(name), same.mask if same else None)
-        ignore = _there(was.ignored.get(name), same.ignore if same else None)
+        mask, ignore = was.masks.get(name), was.ignored.get(name)
+        if mask or name not in was.taught:  # else it is remembered without one: what was painted since is new
+            mask = _there(mask, same.mask if same else None)
+        if ignore or name not in was.taught:
+            ignore = _there(ignore, same.ignore if same else None)
         missing = [p for p in (path, ignore) if p is not None and not p.exists()]
         if missing:
             raise DataError(f"{missing[0]} was taught before and is not there any more: put it back")

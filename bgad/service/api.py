@@ -367,9 +367,10 @@ def picture(number: int, workbench: Bench, _: MayReview) -> FileResponse:
 
 
 @router.get("/images/{number}/view.png", response_class=Response, responses=PNG)
-def view(number: int, workbench: Bench, _: MayReview) -> Response:
+async def view(number: int, request: Request, workbench: Bench, _: MayReview) -> Response:
     """The picture as any browser shows it."""
-    return Response(workbench.view(_id(number)), media_type="image/png")
+    content = await to_thread.run_sync(workbench.view, _id(number), limiter=request.app.state.whole)
+    return Response(content, media_type="image/png")
 
 
 @router.get("/images/{number}/thumbnail.jpg", response_class=Response, responses=JPEG)
@@ -380,9 +381,15 @@ def thumbnail(number: int, workbench: Bench, _: MayReview, model: OfModel, versi
 
 
 @router.get("/images/{number}/overlay.png", response_class=Response, responses=PNG)
-def overlay(number: int, workbench: Bench, _: MayScore, model: OfModel, version: Number | None = None) -> Response:
+async def overlay(
+    number: int, request: Request, workbench: Bench, _: MayScore, model: OfModel, version: Number | None = None
+) -> Response:
     """The picture with its heat."""
-    content = workbench.overlay(_id(number), version_named(workbench, model, version))
+
+    def draw() -> bytes:
+        return workbench.overlay(_id(number), version_named(workbench, model, version))
+
+    content = await to_thread.run_sync(draw, limiter=request.app.state.whole)
     return Response(content, media_type="image/png")
 
 

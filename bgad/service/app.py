@@ -38,6 +38,8 @@ RAW_HEADERS = [(name.lower().encode(), value.encode()) for name, value in HEADER
 OPEN = ("/", "/v1/docs", "/healthz", "/readyz", "/static")  # without a token: the pages, which then ask for one
 SAFE = ("GET", "HEAD", "OPTIONS")
 METHODS = (*SAFE, "POST", "PUT", "DELETE", "PATCH")
+WHOLE = 2  # pictures, with or without their maps, that are drawn as large as they are, at a time
+DOORS = 8  # tokens that are looked up at a time
 ROOM = 2**20  # bytes of a request beside its pictures
 GONE = (sa.exc.OperationalError, sa.exc.InterfaceError, sa.exc.TimeoutError)  # of a store
 LOCAL_NAMES = ("localhost", "127.0.0.1", "::1")
@@ -77,6 +79,8 @@ def create(
     async def living(app: FastAPI) -> AsyncIterator[None]:
         # More threads than places, so that who finds none hears it at once; batches wait for each other instead.
         app.state.scoring, app.state.batches = CapacityLimiter(2 * WAITING), CapacityLimiter(2 * BATCH)
+        # Threads of their own: what takes long must not keep others from being let in.
+        app.state.whole, app.state.doors = CapacityLimiter(WHOLE), CapacityLimiter(DOORS)
         jobs.start()
         yield
         await to_thread.run_sync(jobs.stop)
@@ -109,8 +113,8 @@ def create(
         return {"status": "alive"}
 
     @app.get("/readyz", include_in_schema=False)
-    def readyz(response: Response) -> dict[str, str]:
-        ready = workbench.store.alive()
+    async def readyz(response: Response) -> dict[str, str]:
+        ready = await to_thread.run_sync(workbench.store.alive, limiter=app.state.doors)
         response.status_code = 200 if ready else 503
         return {"status": "ready" if ready else "the store does not answer"}
 
@@ -143,7 +147,7 @@ class Guard:
         if scope["type"] != "http":
             await self.app(scope, receive, send)
             return
-        began, status = time.perf_counter(), 500
+        began, status = time.perf_counter(), 0
 
         async def sent(message: Message) -> None:
             nonlocal status
@@ -155,13 +159,17 @@ class Guard:
 
         request = Request(scope)
         try:
-            answer = refused(request, self.hosts) or await identified(request, self.workbench, self.tokens)
-        except GONE as error:  # of the tokens; the API's own are answered further inside
-            answer = _no_store(request, error)
-        try:
+            try:
+                answer = refused(request, self.hosts) or await identified(request, self.workbench, self.tokens)
+            except GONE as error:  # of the tokens; the API's own are answered further inside
+                answer = _no_store(request, error)
             await (answer or self.app)(scope, receive, sent)
+        except Exception:
+            if not status:
+                await _problem(500, "something went wrong here: the log of the service says what")(scope, receive, sent)
+            raise  # to the log
         finally:
-            self.meters.count(scope, status, time.perf_counter() - began)
+            self.meters.count(scope, status or 500, time.perf_counter() - began)
 
 
 def refused(request: Request, hosts: tuple[str, ...]) -> Response | None:
@@ -191,7 +199,8 @@ async def identified(request: Request, workbench: Workbench, tokens: bool) -> Re
     if header is None:
         found = auth.caller(workbench.store, None, needed=tokens)  # which needs no store
     else:
-        found = await to_thread.run_sync(lambda: auth.caller(workbench.store, header, needed=tokens))
+        doors = request.app.state.doors
+        found = await to_thread.run_sync(lambda: auth.caller(workbench.store, header, needed=tokens), limiter=doors)
     if found is None:
         answer = _problem(401, "a token is needed: send Authorization: Bearer TOKEN (bgad token makes one)")
         answer.headers["WWW-Authenticate"] = "Bearer"

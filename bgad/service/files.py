@@ -30,8 +30,11 @@ class Files:
         return name
 
     def sync(self, kind: str, name: str) -> None:
-        """See to it that a file is on the disk."""
-        with self.path(kind, name).open("rb") as file:
+        """See to it that a file is on the disk; DataError when it is empty, as a power cut may leave it."""
+        path = self.path(kind, name)
+        if not path.stat().st_size:
+            raise DataError(f"the file {kind}/{name[:12]} is empty: send the picture again")
+        with path.open("rb") as file:
             os.fsync(file.fileno())
 
     def put_as(self, kind: str, name: str, content: bytes) -> None:
@@ -54,9 +57,10 @@ class Files:
         """Where it is, or would be."""
         return self._path(kind, name)
 
-    def has(self, kind: str, name: str) -> bool:
-        """Whether it is there."""
-        return self._path(kind, name).exists()
+    def has(self, kind: str, name: str, size: int | None = None) -> bool:
+        """Whether it is there, with so many bytes."""
+        path = self._path(kind, name)
+        return path.exists() and size in (None, path.stat().st_size)
 
     def _path(self, kind: str, name: str) -> Path:
         if not _SHA.fullmatch(name.partition(".")[0]):

@@ -170,14 +170,15 @@ class Jobs:
             "rate": version["rate"],
             "learn": [told(row) for row in rows if row["image"] in chosen],
             "compare": [told(row) for row in rows],
-            "found": self._found(model),
+            "found": self._found(model, chosen),
         }
 
-    def _found(self, model: Path) -> list[dict[str, Any]]:
-        """The pictures of the model's split that are here, with what was last said of them: a picture of an earlier
-        teaching may be gone from where it was then."""
+    def _found(self, model: Path, chosen: set[int]) -> list[dict[str, Any]]:
+        """The pictures of the model's split that are here, with what was last said of them, unless that is what is to
+        be taught now: a picture of an earlier teaching may be gone from where it was then."""
         files = self.workbench.files
-        reviewed = {row["sha256"]: row for row in self.workbench.store.reviewed()}
+        said = (row for row in self.workbench.store.reviewed() if row["verdict"] in ("good", "bad"))
+        reviewed = {row["sha256"]: row for row in said if row["image"] not in chosen}
         found = []
         for image in modelfile.read(model).split["images"]:
             if not files.has("pictures", image["sha256"]):

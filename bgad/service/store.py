@@ -30,6 +30,7 @@ UNFINISHED = ("queued", "running")
 INTERRUPTED = "the service ended before the job did"
 BUSY_SECONDS = 30
 TIDY_SECONDS = 10
+LOG_PAGES = 50_000  # of 4 KiB
 POOL = 16  # connections that are kept
 
 Row = dict[str, Any]
@@ -65,6 +66,7 @@ class Store:
         # SQLite lets one write at a time: who waits for a lock here waits no longer than it must.
         self._writing = threading.Lock() if embedded else nullcontext()
         self._ended = threading.Event()
+        self._tidier: threading.Thread | None = None
         self._put_image, self._put_score, self._keep_score = _upserts(sqlite if embedded else postgresql)
         try:
             with self.engine.begin() as connection:
@@ -82,18 +84,25 @@ class Store:
                 f"the store {self.engine.url.render_as_string()} was made by a newer bgad ({error}): update bgad"
             ) from error
         if embedded:
-            threading.Thread(target=self._tidy, name="store", daemon=True).start()
+            self._tidier = threading.Thread(target=self._tidy, name="store", daemon=True)
+            self._tidier.start()
 
     def _tidy(self) -> None:
         """Bring what was written from SQLite's log into its file, now and then and beside everything else: a writer
-        that has to do it waits for the disk, and all others with it."""
+        that has to do it waits for the disk, and all others with it. A log that grows all the same, as somebody writes
+        all the time, has to be brought in whole once."""
         while not self._ended.wait(TIDY_SECONDS):
             with suppress(sa.exc.SQLAlchemyError), self._quick.connect() as connection:
-                connection.exec_driver_sql("PRAGMA wal_checkpoint(PASSIVE)")
+                row = connection.exec_driver_sql("PRAGMA wal_checkpoint(PASSIVE)").one()
+                if row[1] > LOG_PAGES:
+                    with self._writing:
+                        connection.exec_driver_sql("PRAGMA wal_checkpoint(PASSIVE)")
 
     def close(self) -> None:
         """Give the connections back."""
         self._ended.set()
+        if self._tidier is not None:
+            self._tidier.join()
         self.engine.dispose()
         self._quick.dispose()
 
@@ -215,6 +224,11 @@ class Store:
         values |= {"distance": abs(said.score - said.threshold), "created": created or self.clock()}
         values |= {"image": image, "version": version}
         connection.execute(self._put_score if created is None else self._keep_score, values)
+
+    def has_image(self, sha256: str) -> bool:
+        """Whether there is an image with this content."""
+        with self.engine.connect() as connection:
+            return connection.execute(sa.select(images.c.id).where(images.c.sha256 == sha256)).first() is not None
 
     def image(self, number: int) -> Row:
         """One image with its scores and reviews, oldest first."""
@@ -412,7 +426,7 @@ def _upserts(dialect: Any) -> tuple[Any, Any, Any]:
     """Built once, as building one takes longer than running it: an image, whose number comes back also where it is
     there already; a score in place of that of the same version; a score that does not replace one."""
     image = dialect.insert(images)
-    image = image.on_conflict_do_update(index_elements=["sha256"], set_={"sha256": image.excluded.sha256})
+    image = image.on_conflict_do_update(index_elements=["sha256"], set_={"width": image.excluded.width})
     score, key = dialect.insert(scores), ["image", "version"]
     columns = ("score", "p_value", "threshold", "is_anomaly", "distance", "created")
     again = score.on_conflict_do_update(index_elements=key, set_={name: score.excluded[name] for name in columns})
@@ -463,8 +477,9 @@ def _engine(address: str, synchronous: str = "FULL") -> sa.Engine:
 
     def prepare(connection: Any, _: object) -> None:
         cursor = connection.cursor()
-        for line in ("journal_mode=WAL", f"synchronous={synchronous}", "foreign_keys=ON", "wal_autocheckpoint=0"):
+        for line in ("journal_mode=WAL", f"synchronous={synchronous}", "foreign_keys=ON"):
             cursor.execute(f"PRAGMA {line}")
+        cursor.execute(f"PRAGMA wal_autocheckpoint={4 * LOG_PAGES}")  # see _tidy; this is for when it does not run
         cursor.close()
 
     sa.event.listen(engine, "connect", prepare)

@@ -35,9 +35,8 @@ MAX_PIXELS = 50_000_000
 AGAIN = 2000  # images that a new version scores again
 LOADED = 4  # versions that are kept in memory
 THUMBNAIL = 192  # pixels, the longer side
-WHOLE = 2  # pictures with their maps that are drawn as large as they are, at a time
 PAUSE = 0.05  # seconds between two looks whether there is time to draw
-THUMBNAILS = 128  # that wait to be drawn; of what comes beyond, they are drawn when they are looked at
+THUMBNAILS = 256  # that wait to be drawn; of what comes beyond, they are drawn when they are looked at
 
 
 @dataclass(frozen=True)
@@ -88,8 +87,7 @@ class Workbench:
         self.files = Files(models / FOLDER)
         self._open: OrderedDict[int, Batcher] = OrderedDict()
         self._released: dict[str, Row] = {}  # all changes of them go through here
-        self._releasing = threading.Lock()
-        self._whole = threading.Semaphore(WHOLE)
+        self._releasing, self._setting = threading.Lock(), threading.Lock()
         self._facts: dict[tuple[int, float | None], Facts] = {}
         self._lock = threading.Lock()
         self._closed = False
@@ -176,8 +174,9 @@ class Workbench:
         folder = self.models / version["folder"]
         scorer = loading.load(folder, engine="onnx")
         _same(folder, scorer.card, version)
-        if version["rate"] is not None:
-            scorer.set_rate(version["rate"])
+        rate = self.store.version(version["id"])["rate"]  # the row at hand may be from before it was set
+        if rate is not None:
+            scorer.set_rate(rate)
         return scorer
 
     def facts(self, version: Row) -> Facts:
@@ -194,12 +193,17 @@ class Workbench:
 
     def set_rate(self, name: str, rate: float, who: str) -> Row:
         """Another false-reject rate for the released version; what it has scored is judged anew."""
-        version = self.released(name)
-        scorer = self.batcher(version).scorer
-        scorer.set_rate(rate)  # says so where the held-out normals do not support it
-        with self._releasing:
-            self.store.set_rate(version["id"], rate, scorer.threshold, who)
-            self._released.clear()
+        with self._setting:
+            version = self.released(name)
+            scorer = self.batcher(version).scorer
+            scorer.set_rate(rate)  # says so where the held-out normals do not support it
+            with self._releasing:
+                self.store.set_rate(version["id"], rate, scorer.threshold, who)
+                self._released.clear()
+            with self._lock:
+                now = self._open.get(version["id"])
+            if now is not None and now.scorer is not scorer:  # it was put away and opened again in between
+                now.scorer.set_rate(rate)
         return self.store.version(version["id"])
 
     def release(self, version: Row, who: str) -> None:
@@ -227,8 +231,8 @@ class Workbench:
     def _score_again(self, number: int, version: Row, created: float | None) -> None:
         """What was scored before, by another version; at its old time, as that is when the part was there."""
         try:
-            answer, _ = self.again(number, version)
-            self.store.add_score(number, version["id"], answer.scores, created)
+            answer, scorer = self.again(number, version)
+            self.store.add_score(number, version["id"], _judged(answer.scores, scorer), created)
         except (BgadError, SQLAlchemyError) as error:
             if not self._closed:
                 console.warn(f"image {number} is not scored again: {error}")
@@ -272,19 +276,19 @@ class Workbench:
         version = self.released(name)
         self.batcher(version)
         sha256 = hashlib.sha256(content).hexdigest()
-        new = not self.files.has("pictures", sha256)
+        new = not self.files.has("pictures", sha256, len(content))
         if new:
             self.files.put_as("pictures", sha256, content)  # a review sees to it that it is on the disk
         try:
             answer, scorer = self._score(version, self.files.path("pictures", sha256), patient=patient)
         except ImageError as error:
-            if new:  # else another model has scored it
+            if new and not self.store.has_image(sha256):  # else another model has scored it
                 self.files.drop("pictures", sha256)
             raise ImageError(str(error).replace(str(self.files.place("pictures", sha256)), "picture")) from error
         scores, (height, width) = answer.scores, answer.shape
         image = self.store.add_scored(sha256, shown_name(given_name), width, height, version["id"], scores)
         if scores.threshold != scorer.threshold:  # it was set while the picture was under way
-            scores = replace(scores, threshold=scorer.threshold, is_anomaly=scores.score > scorer.threshold)
+            scores = _judged(scores, scorer)
             self.store.add_score(image, version["id"], scores)
         self._draw_later(sha256, version["id"], scores, scorer)
         return Scored(image, version, scores)
@@ -303,8 +307,7 @@ class Workbench:
 
     def view(self, number: int) -> bytes:
         """A PNG of an image, whatever kind of file it came as."""
-        with self._whole:
-            return png(images.to_uint8(images.read(self.picture(number))))
+        return png(images.to_uint8(images.read(self.picture(number))))
 
     def painted(self, number: int, kind: str) -> bytes:
         """What was painted with a review: a PNG."""
@@ -319,10 +322,9 @@ class Workbench:
 
     def overlay(self, number: int, version: Row) -> bytes:
         """A PNG of the image with its map as heat."""
-        with self._whole:
-            answer, scorer = self.again(number, version, whole=True)
-            picture = images.read(self.picture(number), bits=scorer.card.bits)
-            return png(images.overlay(picture, answer.scores.map, scorer.card.map_boundary, scorer.card.map_centre))
+        answer, scorer = self.again(number, version, whole=True)
+        picture = images.read(self.picture(number), bits=scorer.card.bits)
+        return png(images.overlay(picture, answer.scores.map, scorer.card.map_boundary, scorer.card.map_centre))
 
     def map_picture(self, number: int, version: Row) -> tuple[bytes, float, float, float]:
         """The map of an image as a grey PNG of the model's size, and the values of black, white and the boundary."""
@@ -343,9 +345,11 @@ class Workbench:
 
     def _draw_later(self, sha256: str, version: int, scores: Scores, scorer: BaseScorer) -> None:
         """When nobody waits for a score; in vain where too many are to be drawn already."""
-        if not self.files.has("thumbnails", f"{sha256}.{version}"):
-            with suppress(queue.Full):
-                self._to_draw.put_nowait(Drawing(sha256, f"{sha256}.{version}", scores.map, scorer.card))
+        if self._to_draw.full() or self.files.has("thumbnails", f"{sha256}.{version}"):
+            return
+        small = images.resize_map(scores.map, fitted(scores.map.shape, THUMBNAIL))
+        with suppress(queue.Full):
+            self._to_draw.put_nowait(Drawing(sha256, f"{sha256}.{version}", small, scorer.card))
 
     def _paint(self) -> None:
         while (drawing := self._to_draw.get()) is not None:
@@ -468,6 +472,11 @@ class Workbench:
             "patience": found.patience,
             "promise": found.promise(),
         }
+
+
+def _judged(scores: Scores, scorer: BaseScorer) -> Scores:
+    """By the threshold of now, which may have been set while the picture was under way."""
+    return replace(scores, threshold=scorer.threshold, is_anomaly=scores.score > scorer.threshold)
 
 
 def _same(folder: Path, card: modelfile.Card, version: Row) -> None:

@@ -22,6 +22,7 @@ import sqlalchemy as sa
 from conftest import SIZE
 from PIL import Image
 from starlette.datastructures import UploadFile
+from starlette.testclient import TestClient
 
 from bgad.runtime import Runtime
 from bgad.service import auth, tables
@@ -839,6 +840,38 @@ def test_another_host_is_refused(service: Service) -> None:
         assert service.client.get("/healthz", headers={"Host": host}).status_code == 200, host
 
 
+def test_a_fault_of_ours_is_one_line_with_the_headers(service: Service, monkeypatch: pytest.MonkeyPatch) -> None:
+    def broken() -> list[str]:
+        raise RuntimeError("secret")
+
+    monkeypatch.setattr(service.bench, "names", broken)
+    client = TestClient(service.client.app, base_url="http://localhost", raise_server_exceptions=False)
+    answer = client.get("/v1/models")
+    assert problem(answer, 500) == "something went wrong here: the log of the service says what"
+    assert "default-src 'self'" in answer.headers["content-security-policy"]
+    assert 'route="/v1/models",status="500"' in service.client.get("/metrics").text
+
+
+def test_a_picture_that_a_power_cut_left_empty(service: Service) -> None:
+    number = service.score(png())
+    file = service.bench.picture(number)
+    file.write_bytes(b"")
+    sent = service.client.post(f"/v1/images/{number}/reviews", json={"verdict": "good"})
+    assert "is empty: send the picture again" in problem(sent, 410)
+    assert service.score(png()) == number  # which puts it back
+    assert file.read_bytes() == png()
+    assert service.client.post(f"/v1/images/{number}/reviews", json={"verdict": "good"}).status_code == 201
+
+
+def test_a_transparent_mask_marks_nothing(service: Service) -> None:
+    number = service.score(png())
+    mask = np.full((SIZE, SIZE, 4), 255, np.uint8)
+    mask[..., 3] = 0
+    text = base64.b64encode(as_file(mask)).decode()
+    sent = service.client.post(f"/v1/images/{number}/reviews", json={"verdict": "bad", "mask": text})
+    assert (sent.status_code, sent.json()["mask"]) == (201, None)
+
+
 def test_security_headers_are_on_every_answer(service: Service) -> None:
     number = service.score(png())
     paths = ["/", "/v1/docs", "/v1/models", "/v1/nothing", f"/v1/images/{number}/view.png", "/metrics", "/v1/images/99"]
@@ -940,6 +973,13 @@ def test_a_name_that_a_proxy_passes_on(models: Path, live: Callable[..., Any]) -
         return httpx.get(f"{service.address}/v1/models", headers=headers).status_code
 
     assert [asked(host) for host in ("inspection.example.org", "localhost", "example.org")] == [200, 200, 421]
+
+
+@pytest.mark.parametrize("name", ["https://inspection.example.org", "inspection.example.org:8443", ""])
+def test_a_name_is_a_name(models: Path, name: str) -> None:
+    code, lines = serve("--models", str(models), "--name", name)
+    assert (code, len(lines)) == (2, 1)
+    assert "is no name of a host: give it without https:// and without a port" in lines[0]
 
 
 def test_serving_what_is_not_there(tmp_path: Path) -> None:
