@@ -24,7 +24,8 @@ from bgad.origins import Origin
 from bgad.roi import Roi
 from bgad.types import GOOD, Sample
 
-STEPS, PUSH_STEPS = 60, 240  # of the two phases; training anew takes 800 and 400
+STEPS, PUSH_STEPS = 10, 50  # of the two phases; training anew takes 800 and 400
+PSEUDO_SHARE = 4  # so many times fewer pseudo anomalies: making them takes long, and the flows know them
 LR = 2e-3  # of the normals; that of the push stays
 TAUGHT = "taught"  # the folder in the names of what was taught
 
@@ -148,7 +149,8 @@ def shortened(config: Config) -> Config:
         lr=min(LR, config.train.lr),
         push_lr=config.train.push_lr or min(LR, config.train.lr),
     )
-    return replace(config, train=train)
+    few = replace(config.pseudo, count=config.pseudo.count // PSEUDO_SHARE)
+    return replace(config, train=train, pseudo=few)
 
 
 def joined(old: Split, new: Sequence[Sample]) -> Split:
