@@ -25,7 +25,7 @@ from bgad.roi import Roi
 from bgad.types import GOOD, Sample
 
 STEPS, PUSH_STEPS = 10, 50  # of the two phases; training anew takes 800 and 400
-PSEUDO_SHARE = 4  # so many times fewer pseudo anomalies: making them takes long, and the flows know them
+PSEUDO = 40  # pseudo anomalies, of 160: making them takes long, and the flows know the like
 LR = 2e-3  # of the normals; that of the push stays
 TAUGHT = "taught"  # the folder in the names of what was taught
 
@@ -149,7 +149,7 @@ def shortened(config: Config) -> Config:
         lr=min(LR, config.train.lr),
         push_lr=config.train.push_lr or min(LR, config.train.lr),
     )
-    few = replace(config.pseudo, count=config.pseudo.count // PSEUDO_SHARE)
+    few = replace(config.pseudo, count=min(PSEUDO, config.pseudo.count))
     return replace(config, train=train, pseudo=few)
 
 

@@ -281,11 +281,18 @@ def test_lessons_from_folders_and_masks(tmp_path: Path) -> None:
 
 def test_the_recipe_is_that_of_the_model_but_shorter() -> None:
     config = tiny_config()
-    long = replace(config, train=replace(config.train, steps=800, push_steps=400, lr=0.05, passes=9))
+    long = replace(
+        config,
+        train=replace(config.train, steps=800, push_steps=400, lr=0.05, passes=9),
+        pseudo=replace(config.pseudo, count=160),
+    )
     found = shortened(long)
-    assert (found.train.steps, found.train.push_steps, found.train.lr, found.train.passes) == (60, 240, 2e-3, 0)
-    assert replace(found, train=long.train) == long
-    assert shortened(config).train.steps == config.train.steps
+    assert (found.train.steps, found.train.push_steps, found.train.lr, found.train.passes) == (10, 50, 2e-3, 0)
+    assert found.pseudo.count == 40
+    assert replace(found, train=long.train, pseudo=long.pseudo) == long
+    assert shortened(found) == found  # a model that was taught is taught again as long
+    tiny = replace(config, train=replace(config.train, steps=3, push_steps=2))
+    assert (shortened(tiny).train.steps, shortened(tiny).train.push_steps) == (3, 2)
 
 
 def test_it_goes_on_from_the_model(model: Path, data_set: Path, tmp_path: Path) -> None:

@@ -155,9 +155,10 @@ class Page {
 
   async load() {
     const { signal, detail, viewer } = this;
-    const { picture } = await bitmap(path(`images/${detail.id}/view.png`), signal);
-    viewer.setPicture(picture);
-    await Promise.all([this.loadMap(), this.loadMask("defect", this.last?.mask), this.loadMask("ignore", this.last?.ignore)]);
+    const shown = bitmap(path(`images/${detail.id}/view.png`), signal).then(({ picture }) => viewer.setPicture(picture));
+    const masks = () => Promise.all([this.loadMask("defect", this.last?.mask), this.loadMask("ignore", this.last?.ignore)]);
+    this.masks = shown.then(masks);
+    await Promise.all([shown.then(() => this.loadMap()), this.masks]);
   }
 
   async loadMap() {
@@ -256,6 +257,7 @@ class Page {
     if (this.saving) return;
     this.saving = true;
     try {
+      await this.masks; // a verdict keeps what was painted before, also when it comes before that is here
       if (this.tools.polygon.length) this.closePolygon();
       const [mask, ignore] = await Promise.all([this.painting.encoded("defect"), this.painting.encoded("ignore")]);
       await judge(this.detail.id, verdict, { note: this.note.value, mask, ignore });
