@@ -5,17 +5,12 @@ import io
 import json
 import shutil
 import struct
-import subprocess
-import sys
 import threading
 import time
 import zlib
-from collections.abc import Callable
-from contextlib import closing
 from pathlib import Path
 from typing import Any
 
-import httpx
 import numpy as np
 import pytest
 import sqlalchemy as sa
@@ -27,7 +22,6 @@ from starlette.testclient import TestClient
 from bgad.runtime import Runtime
 from bgad.service import auth, tables
 from bgad.service.scoring import BATCH, WAITING
-from bgad.service.store import Store
 from bgad.service.workbench import FOLDER, Workbench
 from service.conftest import Maker, Service, as_file, new_database, png, wait_for
 
@@ -944,75 +938,3 @@ def test_the_whole_way_on_both_stores(make: Maker, request: pytest.FixtureReques
     assert listed["images"][0]["note"] == "ü 齿轮 😀"
     assert len(service.client.get("/v1/models/plate/threshold").json()["good"]) == 8
     assert len(service.client.get("/v1/models/plate/drift").json()["series"]) == 8
-
-
-# --- bgad serve
-
-
-def serve(*options: str) -> tuple[int, list[str]]:
-    command = [sys.executable, "-m", "bgad", "serve", *options]
-    done = subprocess.run(command, capture_output=True, text=True, timeout=60)
-    return done.returncode, done.stderr.strip().splitlines()
-
-
-@pytest.mark.parametrize("option", ["--host 0.0.0.0", "--name inspection.example.org"])
-def test_a_service_for_others_needs_a_token(models: Path, option: str) -> None:
-    code, lines = serve("--models", str(models), *option.split(), "--port", "0")
-    assert (code, len(lines)) == (2, 1)
-    assert f"{option.split()[1]} can be reached from other machines, and no token guards it" in lines[0]
-    assert "bgad token add NAME --role admin" in lines[0]
-
-
-def test_a_name_that_a_proxy_passes_on(models: Path, live: Callable[..., Any]) -> None:
-    with closing(Store(f"sqlite:///{models / FOLDER / 'store.sqlite'}")) as store:
-        token = auth.new_token(store, "bea", "admin")
-    service = live("--name", "Inspection.example.org")
-
-    def asked(host: str) -> int:
-        headers = {"Host": host, "Authorization": f"Bearer {token}"}
-        return httpx.get(f"{service.address}/v1/models", headers=headers).status_code
-
-    assert [asked(host) for host in ("inspection.example.org", "localhost", "example.org")] == [200, 200, 421]
-
-
-@pytest.mark.parametrize("name", ["https://inspection.example.org", "inspection.example.org:8443", ""])
-def test_a_name_is_a_name(models: Path, name: str) -> None:
-    code, lines = serve("--models", str(models), "--name", name)
-    assert (code, len(lines)) == (2, 1)
-    assert "is no name of a host: give it without https:// and without a port" in lines[0]
-
-
-def test_serving_what_is_not_there(tmp_path: Path) -> None:
-    code, lines = serve("--models", str(tmp_path / "none"))
-    assert (code, len(lines)) == (2, 1)
-    assert "no such folder of models" in lines[0]
-    code, lines = serve("--models", str(tmp_path))
-    assert (code, len(lines)) == (2, 1)
-    assert "no model that could be read" in lines[0]
-
-
-def test_two_services_for_one_folder_or_one_port(models: Path, live: Any, tmp_path: Path, model: Path) -> None:
-    first = live()
-    code, lines = serve("--models", str(models), "--port", "0")
-    assert (code, len(lines)) == (2, 1)
-    assert "is in use by another service" in lines[0]
-    shutil.copytree(model, tmp_path / "other" / "plate.bgad")
-    code, lines = serve("--models", str(tmp_path / "other"), "--port", str(first.port))
-    assert code == 2
-    assert f"port {first.port}" in lines[-1]
-    assert "bgad: error: " in lines[-1]
-
-
-def test_tokens_by_command(models: Path) -> None:
-    def run(*arguments: str) -> subprocess.CompletedProcess[str]:
-        command = [sys.executable, "-m", "bgad", "token", *arguments, "--models", str(models)]
-        return subprocess.run(command, capture_output=True, text=True, timeout=60)
-
-    made = run("add", "camera", "--role", "score").stdout.strip()
-    assert made.startswith(auth.PREFIX)
-    assert run("list").stdout == "score   camera\n"
-    assert run("drop", "camera").returncode == 0
-    again = run("drop", "camera")
-    assert (again.returncode, again.stderr.count("\n")) == (2, 1)
-    assert "'camera' has no token" in again.stderr
-    assert run("list").stdout == ""
