@@ -2,9 +2,12 @@
 
 The plain way is what one would write first: timm's backbone in eager torch and FrEIA's flows, the position joined to
 every feature; once with the paper's flows (8 blocks, every map as it comes) and once with the very flows of our model.
-Same backbone and input; batch 1 and 16; the sides take turns. Weights do not matter for speed, so the model is hardly
-trained. With --anomalib, PatchCore and PaDiM of anomalib on the same backbone, in an
-environment of its own (made on the first run), are measured right after.
+Same backbone and input; batch 1, many pictures of batch 1, and batch 16; the sides take turns. One picture at a time is
+what a camera waits for. Many are scored as the runtime scores a folder or a stream: side by side, a core each; the
+bare backbone too. The plain way takes them one after the other with all cores on each, and, to know what that alone
+brings, side by side as well. Weights do not matter for speed, so the model is hardly trained. With --anomalib,
+PatchCore and PaDiM of anomalib on the same backbone, in an environment of its own (made on the first run), are measured
+right after.
 """
 
 from __future__ import annotations
@@ -17,6 +20,7 @@ import sys
 import tempfile
 import time
 from collections.abc import Callable
+from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 
 import numpy as np
@@ -34,8 +38,16 @@ from bgad.scorer import cores
 from bgad.types import FloatArray
 
 ROUNDS = 6
+MANY = 16  # pictures of a stream, each a batch of its own
 IN_A_ROW = 5
 SHORT = {"train": {"steps": 20, "push_steps": 10}, "pseudo": {"count": 8}}
+
+NAMES = {
+    "backbone": "the bare backbone",
+    "plain": "the plain way with the paper's flows",
+    "plain, our flows": "the plain way with our flows",
+    "plain, our flows, side by side": "the plain way with our flows, side by side",
+}
 
 Side = Callable[[FloatArray], object]
 
@@ -46,10 +58,10 @@ def model(folder: Path) -> Detector:
     return train(data, folder / "model.bgad", config=from_dict(SHORT), device="cpu")
 
 
-def bare(detector: Detector) -> Side:
+def bare(detector: Detector, threads: int) -> Side:
     """The backbone alone on ONNX Runtime, with the options of our own session."""
     graph = extract.graph(detector.model.backbone, detector.card.size)
-    session = onnxruntime.InferenceSession(graph, session_options(cores()), providers=["CPUExecutionProvider"])
+    session = onnxruntime.InferenceSession(graph, session_options(threads), providers=["CPUExecutionProvider"])
     return lambda pixels: session.run(None, {PIXELS: pixels})
 
 
@@ -62,6 +74,17 @@ def eager(plain: PlainModel) -> Side:
             return plain(torch.from_numpy(pixels))
 
     return run
+
+
+def in_turn(side: Side) -> Side:
+    """Each picture is a batch of its own, one after the other."""
+    return lambda pixels: [side(pixels[i : i + 1]) for i in range(len(pixels))]
+
+
+def side_by_side(side: Side, start: Callable[[], None] = lambda: None) -> Side:
+    """Each picture is a batch of its own, one on each core."""
+    pool = ThreadPoolExecutor(cores(), initializer=start)
+    return lambda pixels: list(pool.map(side, (pixels[i : i + 1] for i in range(len(pixels)))))
 
 
 def seconds(sides: dict[str, Side], batch: int, size: int, rounds: int) -> dict[str, float]:
@@ -93,18 +116,29 @@ def main() -> None:
         size = detector.card.size
         sides: dict[str, Side] = {
             "ours": ours.run,
-            "backbone": bare(detector),
+            "backbone": bare(detector, cores()),
             "plain": eager(PlainModel(papers(size))),
             "plain, our flows": eager(PlainModel(detector.model.config)),
         }
-        for batch in (1, 16):
-            found = seconds(sides, batch, size, arguments.rounds if batch == 1 else max(2, arguments.rounds // 3))
+        streams: dict[str, Side] = {
+            "ours": side_by_side(ours.run, ours.start_thread),
+            "backbone": side_by_side(bare(detector, 1)),
+            "plain": in_turn(sides["plain"]),
+            "plain, our flows": in_turn(sides["plain, our flows"]),
+            "plain, our flows, side by side": side_by_side(sides["plain, our flows"], lambda: torch.set_num_threads(1)),
+        }
+        fewer = max(2, arguments.rounds // 3)
+        for what, batch, rounds, some in (
+            ("batch 1", 1, arguments.rounds, sides),
+            ("many of batch 1", MANY, fewer, streams),
+            ("batch 16", 16, fewer, sides),
+        ):
+            found = seconds(some, batch, size, rounds)
             rates = {side: 1 / value for side, value in found.items()}
-            print(f"batch {batch}: " + ", ".join(f"{side} {rate:.1f} images/s" for side, rate in rates.items()))
-            for side, flows in (("plain", "the paper's flows"), ("plain, our flows", "our flows")):
-                title = f"scoring, batch {batch}, against the plain way with {flows}"
-                record(title, found["ours"], found[side], "s/image")
-            record(f"scoring, batch {batch}, against the bare backbone", found["ours"], found["backbone"], "s/image")
+            print(f"{what}: " + ", ".join(f"{side} {rate:.1f} images/s" for side, rate in rates.items()))
+            for side, value in found.items():
+                if side != "ours":
+                    record(f"scoring, {what}, against {NAMES[side]}", found["ours"], value, "s/image")
         if arguments.anomalib:
             for method, values in anomalib(folder, size).items():
                 for text, other in values.items():

@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
+import atexit
 import os
+import shutil
 import tempfile
 from pathlib import Path
 
@@ -13,7 +15,9 @@ from PIL import Image
 from bgad.config import Config, from_dict
 
 SIZE = 64
-os.environ["BGAD_STATE"] = tempfile.mkdtemp(prefix="bgad-state-")  # not the user's own; child processes inherit it
+STATE = tempfile.mkdtemp(prefix="bgad-state-")
+os.environ["BGAD_STATE"] = STATE  # not the user's own; child processes inherit it
+atexit.register(shutil.rmtree, STATE, ignore_errors=True)
 
 
 def picture(rng: np.random.Generator, *, defect: bool) -> tuple[np.ndarray, np.ndarray]:
