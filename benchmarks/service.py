@@ -116,7 +116,8 @@ def load(port: int, paths: list[str], seconds: float, queue: Any) -> None:
             with lock:
                 number = next(taken)
             name, content = contents[number % len(contents)]
-            latencies.append(connection.score(content + number.to_bytes(4, "big"), name))  # bytes after the end: new
+            mark = time.time_ns().to_bytes(8, "big") + number.to_bytes(4, "big")  # bytes after the end: a new picture
+            latencies.append(connection.score(content + mark, name))
 
     began = time.perf_counter()
     with ThreadPoolExecutor(CLIENTS) as pool:

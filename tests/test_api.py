@@ -89,3 +89,13 @@ def test_threads_sleep_while_they_wait() -> None:
         environment = {k: v for k, v in os.environ.items() if k != "OMP_WAIT_POLICY"} | given
         done = subprocess.run([sys.executable, "-c", code], env=environment, capture_output=True, text=True, check=True)
         assert done.stdout.strip() == expected
+
+
+def test_nothing_is_told_to_anybody(model: Path, tmp_path: Path) -> None:
+    """ONNX Runtime keeps what it wants to send in a file of the user's cache."""
+    code = f"import bgad, numpy; bgad.load({str(model)!r}, device='cpu').score(numpy.zeros((9, 9, 3), 'uint8'))"
+    environment = {k: v for k, v in os.environ.items() if k != "ORT_DISABLE_TELEMETRY"}
+    for place in ("HOME", "XDG_CACHE_HOME", "XDG_CONFIG_HOME", "XDG_DATA_HOME"):
+        environment[place] = str(tmp_path)
+    subprocess.run([sys.executable, "-c", code], env=environment, check=True)
+    assert list(tmp_path.rglob("*")) == []
