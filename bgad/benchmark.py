@@ -128,7 +128,7 @@ def _run_group(group: Group, setup: Setup) -> Iterator[Outcome]:
             config = replace(config, seed=request.seed)
             key = _cell_key(config, split, request, truth, setup.device)
             stored = _stored(setup.out / "cells", key)
-            if stored is None:
+            if stored is None or (setup.keep_models and not _kept(setup, request, key).exists()):
                 if pool is None:
                     pool = Pool(
                         dataset.samples,
@@ -160,6 +160,11 @@ def _cell_key(config: Config, split: Split, request: Request, truth: list[list[s
 def _work(setup: Setup, key: str) -> Path:
     """Where the training of a cell keeps its state."""
     return setup.out / "work" / f"cell-{key[:16]}"
+
+
+def _kept(setup: Setup, request: Request, key: str) -> Path:
+    """Where the model of a cell is, for who wants to keep it."""
+    return setup.out / "models" / f"{request.name()}-{key[:SHORT]}.bgad"
 
 
 def _copy(folder: Path, to: Path) -> None:
@@ -218,7 +223,7 @@ def _cell(
         cell["curve"] = curve
     if setup.keep_models:
         files = {**weights(model), LOG: (work / LOG).read_bytes(), modelfile.SPLIT: content}
-        modelfile.write(setup.out / "models" / f"{request.name()}-{key[:SHORT]}.bgad", detector.card.data, files)
+        modelfile.write(_kept(setup, request, key), detector.card.data, files)
     return {
         "key": key,
         "cell": cell,

@@ -281,6 +281,15 @@ def test_features_on_disk_give_the_same_figures(root: Path, tmp_path: Path) -> N
     assert [path.name for path in (tmp_path / "disk/work").iterdir()] == ["phase-one"]  # the features are gone
 
 
+def test_models_may_be_wanted_later(root: Path, tmp_path: Path) -> None:
+    fast(tmp_path, root, "nfad")
+    before = timeless(tmp_path)
+    assert not (tmp_path / "models").exists()
+    fast(tmp_path, root, "nfad", keep_models=True)
+    assert [path.suffix for path in (tmp_path / "models").iterdir()] == [".bgad"] * len(before["cells"])
+    assert timeless(tmp_path) == before
+
+
 def test_a_cell_is_what_train_and_evaluate_give(root: Path, tmp_path: Path) -> None:
     """Features in half precision instead of pixels: the same figures; a shared phase 1: the same weights."""
     config = replace(CONFIG, train=replace(CONFIG.train, steps=12, push_steps=6, images=6))
