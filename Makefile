@@ -3,6 +3,7 @@ PYTHON ?= python3
 VENV := .venv
 BIN := $(VENV)/bin
 PIP := $(BIN)/python -m pip install --quiet --disable-pip-version-check --constraint constraints.txt
+PYTEST := $(BIN)/python -m pytest --numprocesses 2 --dist loadfile --no-loadscope-reorder
 
 .PHONY: help demo test check bench clean
 
@@ -13,13 +14,13 @@ demo: $(VENV)/.train  ## make pictures, train on them, show what was found (./bg
 	$(BIN)/bgad demo
 
 test: $(VENV)/.dev  ## run the tests
-	$(BIN)/python -m pytest
+	$(PYTEST)
 
 check: $(VENV)/.dev  ## lint, format, types and tests
 	$(BIN)/ruff check .
 	$(BIN)/ruff format --check .
 	$(BIN)/mypy
-	$(BIN)/python -m pytest
+	$(PYTEST)
 
 bench: $(VENV)/.dev  ## measure speed against other ways of doing the same
 	$(BIN)/python -m benchmarks.flow

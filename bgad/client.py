@@ -56,8 +56,10 @@ class Model:
     threshold: float
     rate: float
     guarantee: str
+    calibration: int
     size: int
     scored: int
+    again: dict[str, int]
 
 
 @dataclass(frozen=True)

@@ -15,9 +15,15 @@ from PIL import Image
 from bgad.config import Config, from_dict
 
 SIZE = 64
+SLOW = ("test_update.py", "test_jobs.py", "test_learn.py", "test_trainer.py", "test_page.py", "test_page_held.py")
 STATE = tempfile.mkdtemp(prefix="bgad-state-")
 os.environ["BGAD_STATE"] = STATE  # not the user's own; child processes inherit it
 atexit.register(shutil.rmtree, STATE, ignore_errors=True)
+
+
+def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
+    """The files that take longest come first, so that two processes end at about the same time."""
+    items.sort(key=lambda item: item.path.name not in SLOW)
 
 
 def picture(rng: np.random.Generator, *, defect: bool) -> tuple[np.ndarray, np.ndarray]:

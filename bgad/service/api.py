@@ -5,8 +5,8 @@ from __future__ import annotations
 import asyncio
 import base64
 import binascii
+import time
 from collections.abc import AsyncIterator, Awaitable, Callable
-from contextlib import asynccontextmanager
 from typing import Annotated, Any, Literal
 from urllib.parse import quote
 
@@ -16,8 +16,8 @@ from fastapi.responses import FileResponse, StreamingResponse
 from starlette.datastructures import UploadFile
 
 from bgad import console
-from bgad.errors import BgadError, ConfigError, ImageError, ModelError
-from bgad.service import schemas
+from bgad.errors import BgadError, ImageError, ModelError
+from bgad.service import forms, schemas
 from bgad.service.auth import Caller
 from bgad.service.files import shown_name
 from bgad.service.jobs import Jobs
@@ -25,45 +25,18 @@ from bgad.service.store import MissingError, Row, Wanted
 from bgad.service.summary import DAY, MOST
 from bgad.service.workbench import Scored, Workbench, version_named
 
-MAX_BATCH = 64  # pictures of one request
 POLL_SECONDS = 0.5
-PICTURES = {
-    "requestBody": {
-        "required": True,
-        "content": {
-            "application/octet-stream": {"schema": {"type": "string", "format": "binary"}},
-            "multipart/form-data": {
-                "schema": {
-                    "type": "object",
-                    "required": ["file"],
-                    "properties": {"file": {"type": "string", "format": "binary"}},
-                }
-            },
-        },
-    }
-}
-SEVERAL = {
-    "requestBody": {
-        "required": True,
-        "content": {
-            "multipart/form-data": {
-                "schema": {
-                    "type": "object",
-                    "required": ["files"],
-                    "properties": {"files": {"type": "array", "items": {"type": "string", "format": "binary"}}},
-                }
-            }
-        },
-    }
-}
+QUIET_SECONDS = 15  # after which a line of events is sent that says nothing, so that no proxy takes it for dead
 
 
-def _gives(kind: str) -> dict[int | str, dict[str, Any]]:
+def _gives(*kinds: str) -> dict[int | str, dict[str, Any]]:
     """An answer that is no JSON."""
-    return {200: {"description": "as it is", "content": {kind: {"schema": {"type": "string", "format": "binary"}}}}}
+    schema = {"schema": {"type": "string", "format": "binary"}}
+    return {200: {"description": "as it is", "content": dict.fromkeys(kinds, schema)}}
 
 
 PNG, JPEG, BYTES = _gives("image/png"), _gives("image/jpeg"), _gives("application/octet-stream")
+SHOWN = _gives("image/png", "image/jpeg")
 EVENTS: dict[int | str, dict[str, Any]] = {200: {"description": "as it goes", "content": {"text/event-stream": {}}}}
 PROBLEMS: dict[int | str, dict[str, Any]] = {
     code: {"model": schemas.Problem, "description": text}
@@ -91,14 +64,6 @@ Seconds = Annotated[float, Query(ge=0, allow_inf_nan=False)]
 
 class ForbiddenError(BgadError):
     """The caller's role is not enough."""
-
-
-class NoLengthError(BgadError):
-    """A form that does not say how long it is."""
-
-
-class TooLargeError(BgadError):
-    """More bytes than are taken."""
 
 
 async def bench(request: Request) -> Workbench:  # async: what is not gets a thread for every request
@@ -188,6 +153,12 @@ def drift(
     return schemas.DriftView(**workbench.drift(name, since, every=every, ahead=ahead, last=last))
 
 
+@router.get("/models/{name}/lessons")
+def lessons(name: str, workbench: Bench, _: MayReview) -> list[schemas.Lesson]:
+    """All pictures of a model that were reviewed as good or bad, the newest review first."""
+    return [schemas.Lesson(**row) for row in workbench.store.lessons(name)]
+
+
 @router.post("/models/{name}/versions/{number}/release")
 def release(name: str, number: int, workbench: Bench, caller: MayAll) -> schemas.Model:
     """Let a version score from now on; also the way back to an earlier one."""
@@ -221,15 +192,17 @@ def _model(workbench: Workbench, name: str) -> schemas.Model:
         threshold=facts.threshold,
         rate=facts.rate,
         guarantee=facts.guarantee,
+        calibration=facts.calibration,
         size=facts.size,
         scored=workbench.store.listed(Wanted(name, limit=1))[1],
+        again=schemas.Again(**workbench.again.state(name)),
     )
 
 
 # --- scoring
 
 
-@router.post("/models/{name}/score", openapi_extra=PICTURES, response_model=schemas.Score)
+@router.post("/models/{name}/score", openapi_extra=forms.ONE, response_model=schemas.Score)
 async def score(
     name: str,
     request: Request,
@@ -238,20 +211,23 @@ async def score(
     filename: Annotated[str, Query(max_length=1000, description="of a picture that is the body itself")] = "",
 ) -> Response:
     """Score one picture: the body itself, or the field `file` of a form."""
-    content, given = await _picture(request, workbench)
+    content, given = await forms.picture(request, workbench.max_bytes)
     shown = shown_name(given or filename)
     limiter = request.app.state.scoring
     found = await to_thread.run_sync(lambda: workbench.score(name, content, shown), limiter=limiter)
     return Response(_score(found, shown).model_dump_json(), media_type="application/json")  # it has been validated
 
 
-@router.post("/models/{name}/batches", openapi_extra=SEVERAL)
+@router.post("/models/{name}/batches", openapi_extra=forms.SEVERAL)
 async def batch(name: str, request: Request, workbench: Bench, _: MayScore) -> schemas.Batch:
-    """Score several pictures: the fields `files` of a form. One that cannot be read does not stop the others."""
+    """Score several pictures: the fields `files` of a form. One that cannot be read, or is too large,
+    does not stop the others."""
     await to_thread.run_sync(workbench.store.released, name)
 
     def one(file: UploadFile) -> schemas.Score | schemas.Failure:
         shown = shown_name(file.filename or "")
+        if (file.size or 0) > workbench.max_bytes:
+            return schemas.Failure(name=shown, error=forms.too_large(workbench.max_bytes))
         try:
             return _score(workbench.score(name, file.file.read(), shown, patient=True), shown)
         except ImageError as error:
@@ -259,44 +235,13 @@ async def batch(name: str, request: Request, workbench: Bench, _: MayScore) -> s
 
     limiter = request.app.state.batches
     results = []
-    async with _files(request, workbench, "files") as files:
+    async with forms.files(request, "files", forms.MAX_BATCH * workbench.max_bytes) as files:
         turns = (to_thread.run_sync(one, file, limiter=limiter) for file in files)
         for result in await asyncio.gather(*turns, return_exceptions=True):  # the files are open until all are done
             if isinstance(result, BaseException):
                 raise result
             results.append(result)
     return schemas.Batch(results=results)
-
-
-async def _picture(request: Request, workbench: Workbench) -> tuple[bytes, str]:
-    if not request.headers.get("content-type", "").startswith("multipart/form-data"):
-        content = bytearray()
-        async for chunk in request.stream():
-            content += chunk
-            if len(content) > workbench.max_bytes:
-                raise TooLargeError(f"a picture may have {workbench.max_bytes} bytes: send a smaller one")
-        return bytes(content), ""
-    async with _files(request, workbench, "file") as files:
-        if len(files) != 1:
-            raise ConfigError("the form must have one field `file` with the picture; for several, use batches")
-        return await files[0].read(), files[0].filename or ""
-
-
-@asynccontextmanager
-async def _files(request: Request, workbench: Workbench, field: str) -> AsyncIterator[list[UploadFile]]:
-    """The files of a field of a form; the large ones are on the disk until they are read."""
-    length = request.headers.get("content-length", "")
-    if not length.isdecimal():
-        raise NoLengthError("a form must say how long it is: send it with Content-Length")
-    if int(length) > (MAX_BATCH if field == "files" else 2) * workbench.max_bytes:
-        raise TooLargeError("the form is too large: send fewer or smaller pictures at a time")
-    async with request.form(max_files=MAX_BATCH, max_fields=MAX_BATCH) as form:
-        found = [value for value in form.getlist(field) if isinstance(value, UploadFile)]
-        if not found:
-            raise ConfigError(f"the form has no file in the field `{field}`")
-        if any((file.size or 0) > workbench.max_bytes for file in found):
-            raise TooLargeError(f"a picture may have {workbench.max_bytes} bytes: send a smaller one")
-        yield found
 
 
 def _score(found: Scored, given: str) -> schemas.Score:
@@ -366,11 +311,11 @@ def picture(number: int, workbench: Bench, _: MayReview) -> FileResponse:
     return FileResponse(path, media_type="application/octet-stream", headers={"Content-Disposition": "attachment"})
 
 
-@router.get("/images/{number}/view.png", response_class=Response, responses=PNG)
+@router.get("/images/{number}/view.png", response_class=Response, responses=SHOWN)
 async def view(number: int, request: Request, workbench: Bench, _: MayReview) -> Response:
-    """The picture as any browser shows it."""
-    content = await to_thread.run_sync(workbench.view, _id(number), limiter=request.app.state.whole)
-    return Response(content, media_type="image/png")
+    """The picture as any browser shows it: a PNG, or the JPEG that was sent."""
+    content, kind = await to_thread.run_sync(workbench.view, _id(number), limiter=request.app.state.whole)
+    return Response(content, media_type=kind)
 
 
 @router.get("/images/{number}/thumbnail.jpg", response_class=Response, responses=JPEG)
@@ -439,9 +384,9 @@ def _decoded(kind: str, text: str | None) -> bytes | None:
 
 
 @router.get("/jobs")
-def jobs(workbench: Bench, _: MayReview) -> list[schemas.Job]:
-    """All of them, the newest first."""
-    return [schemas.Job(**row) for row in workbench.store.all_jobs()]
+def jobs(workbench: Bench, _: MayReview, model: OfModel = "") -> list[schemas.Job]:
+    """All of them, or those of a model, the newest first; without their results, which one job alone has."""
+    return [schemas.Job(**row, result=None) for row in workbench.store.all_jobs(model)]
 
 
 @router.post("/jobs", status_code=201)
@@ -475,18 +420,22 @@ async def job_events(number: int, request: Request, workbench: Bench, _: MayRevi
     await to_thread.run_sync(workbench.store.job, _id(number))
 
     async def follow() -> AsyncIterator[str]:
-        last = ""
+        last, told = "", time.monotonic()
         while not await request.is_disconnected():
             row = await to_thread.run_sync(workbench.store.job, number)
             text = schemas.Job(**row).model_dump_json()
             if text != last:
-                last = text
+                last, told = text, time.monotonic()
                 yield f"data: {text}\n\n"
+            elif time.monotonic() - told >= QUIET_SECONDS:
+                told = time.monotonic()
+                yield ": \n\n"
             if row["state"] not in ("queued", "running"):
                 return
             await asyncio.sleep(POLL_SECONDS)
 
-    return StreamingResponse(follow(), media_type="text/event-stream", headers={"Cache-Control": "no-store"})
+    headers = {"Cache-Control": "no-store", "X-Accel-Buffering": "no"}  # else nginx keeps them back
+    return StreamingResponse(follow(), media_type="text/event-stream", headers=headers)
 
 
 @router.get("/history")

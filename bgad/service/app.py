@@ -19,7 +19,7 @@ from starlette.types import ASGIApp, Message, Receive, Scope, Send
 
 from bgad import __version__
 from bgad.errors import BgadError, ConfigError, DataError, ImageError, OutputError
-from bgad.service import api, auth
+from bgad.service import api, auth, forms
 from bgad.service.jobs import Jobs
 from bgad.service.scoring import BATCH, WAITING, BusyError
 from bgad.service.store import MissingError
@@ -82,6 +82,7 @@ def create(
         # Threads of their own: what takes long must not keep others from being let in.
         app.state.whole, app.state.doors = CapacityLimiter(WHOLE), CapacityLimiter(DOORS)
         jobs.start()
+        workbench.again.start()
         yield
         await to_thread.run_sync(jobs.stop)
         await to_thread.run_sync(workbench.close)
@@ -246,7 +247,7 @@ class Bounded:
         if scope["type"] != "http":
             await self.app(scope, receive, send)
             return
-        pictures = api.MAX_BATCH if scope["path"].endswith("/batches") else 3  # a review may have two, in base64
+        pictures = forms.MAX_BATCH if scope["path"].endswith("/batches") else 3  # a review may have two, in base64
         limit, seen = pictures * self.max_bytes + ROOM, 0
 
         async def counted() -> Message:
@@ -264,8 +265,8 @@ STATUS: dict[type[Exception], int] = {
     BusyError: 503,
     MissingError: 404,
     api.ForbiddenError: 403,
-    api.TooLargeError: 413,
-    api.NoLengthError: 411,
+    forms.TooLargeError: 413,
+    forms.NoLengthError: 411,
     ImageError: 422,
     ConfigError: 422,
     DataError: 410,

@@ -32,11 +32,6 @@ class Drift:
     drivers: list[int]  # the images, by number, that moved it most: to the last alarm, or since it was last quiet
     patience: float
 
-    @property
-    def alarmed(self) -> bool:
-        """Whether there has been an alarm."""
-        return bool(self.alarms)
-
     def promise(self) -> str:
         """What the alarm means, in words."""
         return (

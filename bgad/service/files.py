@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import errno
 import hashlib
 import os
 import re
@@ -36,6 +37,7 @@ class Files:
             raise DataError(f"the file {kind}/{name[:12]} is empty: send the picture again")
         with path.open("rb") as file:
             os.fsync(file.fileno())
+        self._sync_way(path)
 
     def put_as(self, kind: str, name: str, content: bytes) -> None:
         """Keep some bytes under the name that they, or those they were made of (a thumbnail), have; on the disk after
@@ -78,9 +80,30 @@ class Files:
                 if durable:
                     os.fsync(file.fileno())
             draft.replace(path)
+            if durable:
+                self._sync_way(path)
         except OSError as error:
             draft.unlink(missing_ok=True)
             raise OutputError(f"cannot write below {self.folder}: {error.strerror or error}") from error
+
+    def _sync_way(self, path: Path) -> None:
+        """The folders that lead to a file, any of which may be new: without its name the file is lost."""
+        for folder in (path.parent, path.parent.parent, self.folder):
+            _sync_folder(folder)
+
+
+def _sync_folder(folder: Path) -> None:
+    try:
+        opened = os.open(folder, os.O_RDONLY)
+    except OSError:  # not every system opens folders
+        return
+    try:
+        os.fsync(opened)
+    except OSError as error:
+        if error.errno not in (errno.EBADF, errno.EINVAL):  # nor syncs them
+            raise
+    finally:
+        os.close(opened)
 
 
 def shown_name(given: str) -> str:

@@ -14,11 +14,11 @@ import subprocess
 import sys
 import threading
 import time
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from contextlib import suppress
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Any
+from typing import Any, TypeVar
 
 from sqlalchemy.exc import SQLAlchemyError
 
@@ -30,6 +30,9 @@ from bgad.service.workbench import FOLDER, Workbench
 MINUTES, MEMORY_GB = 120.0, 12.0  # that a job may take
 POLL = 0.5  # seconds
 GRACE = 10.0  # seconds to end by itself
+PAUSES = (0.5, 1.0, 2.0, 4.0, 8.0, 15.0, 30.0)  # seconds between tries to write to a store that does not answer
+
+T = TypeVar("T")
 
 
 @dataclass(frozen=True)
@@ -48,7 +51,7 @@ class Jobs:
         self._waiting: queue.Queue[int | None] = queue.Queue()
         self._cancelled: set[int] = set()
         self._running: tuple[int, subprocess.Popen[str]] | None = None
-        self._stopping = False
+        self._stopped = threading.Event()
         self._lock = threading.Lock()
         self._thread = threading.Thread(target=self._work, name="jobs", daemon=True)
 
@@ -60,7 +63,7 @@ class Jobs:
     def stop(self) -> None:
         """End the running job; what waits stays in the store and is called interrupted at the next start."""
         with self._lock:
-            self._stopping = True
+            self._stopped.set()
             running = self._running
         self._waiting.put(None)
         if running is not None:
@@ -72,11 +75,11 @@ class Jobs:
         """Queue a teaching from reviewed images; all of them where none are chosen."""
         version = self.workbench.store.released(name)
         reviewed = {row["image"]: row["verdict"] for row in self.workbench.store.reviewed(name)}
-        usable = [image for image, verdict in reviewed.items() if verdict in ("good", "bad")]
-        wanted = usable if chosen is None else list(dict.fromkeys(chosen))
-        missing = [image for image in wanted if image not in usable]
-        if missing:
-            raise ConfigError(f"image {missing[0]} has no verdict good or bad: review it first")
+        usable = {image: verdict for image, verdict in reviewed.items() if verdict in ("good", "bad")}
+        wanted = list(usable if chosen is None else dict.fromkeys(chosen))
+        missing = next((image for image in wanted if image not in usable), None)
+        if missing is not None:
+            raise ConfigError(f"image {missing} has no verdict good or bad: review it first")
         if not wanted:
             raise ConfigError("no image has been reviewed as good or bad: there is nothing to teach")
         row = self.workbench.store.add_job("teach", version, wanted, who)
@@ -110,14 +113,14 @@ class Jobs:
     # --- the thread that works
 
     def _work(self) -> None:
-        while (number := self._waiting.get()) is not None and not self._stopping:
+        while (number := self._waiting.get()) is not None and not self._stopped.is_set():
             if number in self._cancelled:
                 continue
             try:
                 self._run(number)
             except Exception as error:  # noqa: BLE001 - one job must not end the others
-                with suppress(SQLAlchemyError):  # a store that is gone for a while must not end the thread
-                    self.workbench.store.update_job(number, state="failed", message=f"{type(error).__name__}: {error}")
+                with suppress(SQLAlchemyError):  # a store that is gone for good must not end the thread
+                    self._update(number, state="failed", message=f"{type(error).__name__}: {error}")
 
     def _run(self, number: int) -> None:
         store = self.workbench.store
@@ -137,17 +140,21 @@ class Jobs:
                 text=True,
                 start_new_session=True,
             )
-            with self._lock:
-                self._running = number, process
-                unwanted = number in self._cancelled or self._stopping
-            if unwanted:
-                _end(process)
-            ended = self._follow(number, process)
-            for pipe in (process.stdin, process.stdout):
-                if pipe is not None:
-                    pipe.close()
-        with self._lock:
-            self._running = None
+            try:
+                with self._lock:
+                    self._running = number, process
+                    unwanted = number in self._cancelled or self._stopped.is_set()
+                if unwanted:
+                    _end(process)
+                ended = self._follow(number, process)
+            finally:
+                if process.poll() is None:
+                    _end(process)
+                for pipe in (process.stdin, process.stdout):
+                    if pipe is not None:
+                        pipe.close()
+                with self._lock:
+                    self._running = None
         self._conclude(number, job, folder, process, ended)
 
     def _task(self, job: Row, folder: Path) -> dict[str, Any]:
@@ -232,26 +239,45 @@ class Jobs:
         except ValueError:
             return
         if "progress" in said:
-            self.workbench.store.update_job(number, progress=float(said["progress"]), message=str(said["message"]))
+            with suppress(SQLAlchemyError):  # the next one will be told
+                self.workbench.store.update_job(number, progress=float(said["progress"]), message=str(said["message"]))
 
     def _conclude(self, number: int, job: Row, folder: Path, process: subprocess.Popen[str], ended: str) -> None:
-        store = self.workbench.store
         if number in self._cancelled:
-            store.update_job(number, state="cancelled", message="cancelled")
+            self._update(number, state="cancelled", message="cancelled")
             shutil.rmtree(folder, ignore_errors=True)
             return
-        if self._stopping:
-            store.update_job(number, state="interrupted", message=INTERRUPTED)
+        if self._stopped.is_set():
+            self._update(number, state="interrupted", message=INTERRUPTED)
             return
         result = folder / "result.json"
         if ended or process.returncode or not result.exists():
             reason = ended or _why(process.returncode, _last_line(folder / "log.txt"), folder)
-            store.update_job(number, state="failed", message=reason)
+            self._update(number, state="failed", message=reason)
             return
-        made = self.workbench.adopt(folder / "model.bgad", store.version(job["version"]), job["who"])
         found = json.loads(result.read_text())
-        store.update_job(number, state="done", progress=1.0, message="done", result=found, made=made["id"])
+        place, checksum = self.workbench.adopt(folder / "model.bgad", job["name"])
+        made = self._surely(
+            lambda: self.workbench.store.add_version(
+                job["name"], checksum, place, state="candidate", parent=job["version"], who=job["who"]
+            )
+        )
+        self._update(number, state="done", progress=1.0, message="done", result=found, made=made["id"])
         shutil.rmtree(folder, ignore_errors=True)
+
+    def _update(self, number: int, **values: Any) -> None:
+        self._surely(lambda: self.workbench.store.update_job(number, **values))
+
+    def _surely(self, write: Callable[[], T]) -> T:
+        """Write to the store, which may be gone for a while; not when the service is being stopped, as the next one
+        then says what became of the job."""
+        for pause in PAUSES:
+            try:
+                return write()
+            except SQLAlchemyError:
+                if self._stopped.wait(pause):
+                    break
+        return write()
 
 
 def _end(process: subprocess.Popen[str]) -> None:

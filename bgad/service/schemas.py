@@ -34,6 +34,13 @@ class Version(BaseModel):
     created: float = Field(description="seconds since 1970, UTC")
 
 
+class Again(BaseModel):
+    """How far a version that was released is with what it scores again; 0 of 0 where nothing is under way."""
+
+    done: int
+    total: int
+
+
 class Model(BaseModel):
     """A model by its name, and its versions."""
 
@@ -43,8 +50,10 @@ class Model(BaseModel):
     threshold: float
     rate: float = Field(description="share of good parts that are rejected, at most")
     guarantee: str
+    calibration: int = Field(description="held-out normals that the threshold rests on")
     size: int = Field(description="pixels that the model looks at, a side")
     scored: int = Field(description="images that the released version has scored")
+    again: Again = Field(description="what was reviewed or scored before, being scored by the released version")
 
 
 class Score(BaseModel):
@@ -100,6 +109,18 @@ class ImageList(BaseModel):
 
     images: list[Listed]
     total: int
+
+
+class Lesson(BaseModel):
+    """A picture that was reviewed as good or bad, from which a model can learn."""
+
+    id: int
+    name: str
+    verdict: Literal["good", "bad"]
+    has_mask: bool = Field(description="whether a defect was painted with the verdict")
+    width: int
+    height: int
+    score: float | None = Field(description="by the released version; none where it has not scored it yet")
 
 
 class Review(BaseModel):
@@ -172,7 +193,6 @@ class Threshold(BaseModel):
     good: list[float]
     bad: list[float]
     smallest_rate: float
-    worst_rate: float
     guarantee: str
 
 
@@ -259,7 +279,9 @@ class Job(BaseModel):
     who: str
     created: float
     ended: float | None
-    result: dict[str, object] | None = Field(description="how the new version compares with the old one")
+    result: dict[str, object] | None = Field(
+        description="how the new version compares with the old one; none in a list of jobs"
+    )
 
 
 class Event(BaseModel):

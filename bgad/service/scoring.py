@@ -173,6 +173,11 @@ class Batcher:
             request.done.set_result((scores[one], maps[one], [level[one] for level in levels]))
 
 
+def judged(scores: Scores, scorer: BaseScorer) -> Scores:
+    """By the threshold of now, which may have been set while the picture was under way."""
+    return replace(scores, threshold=scorer.threshold, is_anomaly=scores.score > scorer.threshold)
+
+
 def fitted(shape: Sequence[int], longest: int) -> Shape:
     """The size of a picture, made smaller where its longer side is longer.
 

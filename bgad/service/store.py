@@ -17,21 +17,17 @@ from typing import Any
 import alembic.command
 import alembic.config
 import sqlalchemy as sa
-from sqlalchemy.dialects import postgresql, sqlite
 
 from bgad.errors import ConfigError, ModelError
+from bgad.service import database
 from bgad.service.tables import events, images, jobs, reviews, scores, tokens, versions
 from bgad.types import Scores
 
-ORDERS = ("uncertain", "anomalous", "newest")
 VERDICTS = ("good", "bad", "unsure")
 REVIEWED = (*VERDICTS, "none", "any")  # none: not looked at yet; any: looked at
 UNFINISHED = ("queued", "running")
 INTERRUPTED = "the service ended before the job did"
-BUSY_SECONDS = 30
 TIDY_SECONDS = 10
-LOG_PAGES = 50_000  # of 4 KiB
-POOL = 16  # connections that are kept
 
 Row = dict[str, Any]
 
@@ -60,14 +56,14 @@ class Store:
     def __init__(self, address: str, clock: Callable[[], float] = time.time) -> None:
         """`address` is SQLAlchemy's, as `sqlite:///file` or `postgresql://user@host/name`."""
         self.clock = clock
-        self.engine = _engine(address)
+        self.engine = database.engine(address)
         embedded = self.engine.dialect.name == "sqlite"
-        self._quick = _engine(address, "NORMAL") if embedded else self.engine
+        self._quick = database.engine(address, "NORMAL") if embedded else self.engine
         # SQLite lets one write at a time: who waits for a lock here waits no longer than it must.
         self._writing = threading.Lock() if embedded else nullcontext()
         self._ended = threading.Event()
         self._tidier: threading.Thread | None = None
-        self._put_image, self._put_score, self._keep_score = _upserts(sqlite if embedded else postgresql)
+        self._put_image, self._put_score, self._keep_score = database.upserts(self.engine.dialect.name)
         try:
             with self.engine.begin() as connection:
                 config = alembic.config.Config()
@@ -94,7 +90,7 @@ class Store:
         while not self._ended.wait(TIDY_SECONDS):
             with suppress(sa.exc.SQLAlchemyError), self._quick.connect() as connection:
                 row = connection.exec_driver_sql("PRAGMA wal_checkpoint(PASSIVE)").one()
-                if row[1] > LOG_PAGES:
+                if row[1] > database.LOG_PAGES:
                     with self._writing:
                         connection.exec_driver_sql("PRAGMA wal_checkpoint(PASSIVE)")
 
@@ -203,11 +199,6 @@ class Store:
             self._add_score(connection, image, version, said)
         return image
 
-    def add_image(self, sha256: str, name: str, width: int, height: int) -> int:
-        """Its number; an image that is there already keeps its own."""
-        with self.engine.begin() as connection:
-            return self._add_image(connection, sha256, name, width, height)
-
     def add_score(self, image: int, version: int, said: Scores, created: float | None = None) -> None:
         """What a version says of an image. Now, or, where a time is given, then, unless it has said so already."""
         with self.engine.begin() as connection:
@@ -302,6 +293,29 @@ class Store:
         query = query.where(scores.c.version == version, scores.c.created >= since)
         return self._all(query.order_by(scores.c.created, scores.c.id))
 
+    def unscored(self, version: Row, before: int | None, most: int) -> list[Row]:
+        """What a version has yet to score: of its model's images those that were reviewed, and of the last ones of the
+        version before it, `most` of them, the newest first; each with the time when it was last sent."""
+        mine = scores.alias()
+        missing = ~sa.exists().where(mine.c.image == images.c.id, mine.c.version == version["id"])
+        columns, time = (images.c.id, images.c.sha256), sa.func.max(scores.c.created).label("created")
+        ones = sa.select(versions.c.id).where(versions.c.name == version["name"])
+        reviewed = (
+            sa.select(*columns, time)
+            .join(reviews, reviews.c.image == images.c.id)
+            .join(scores, scores.c.image == images.c.id)
+            .where(reviews.c.last, scores.c.version.in_(ones), missing)
+            .group_by(*columns)
+            .order_by(time.desc())
+        )
+        last = sa.select(scores.c.image, scores.c.created).where(scores.c.version == before)
+        recent = last.order_by(scores.c.created.desc(), scores.c.id.desc()).limit(most).subquery()
+        rest = sa.select(*columns, recent.c.created).join(recent, recent.c.image == images.c.id).where(missing)
+        found: dict[int, Row] = {}
+        for row in (*self._all(reviewed), *self._all(rest.order_by(recent.c.created.desc()))):
+            found.setdefault(row["id"], row)
+        return list(found.values())
+
     # --- reviews
 
     def add_review(
@@ -336,9 +350,21 @@ class Store:
         """Every image that has a verdict, with the last one; or those that a version of a model has scored."""
         query = sa.select(reviews, images.c.sha256, images.c.name).join(images, images.c.id == reviews.c.image)
         if name is not None:
-            own = sa.select(scores.c.image).join(versions, versions.c.id == scores.c.version)
-            query = query.where(reviews.c.image.in_(own.where(versions.c.name == name)))
+            query = query.where(_of_model(name))
         return self._all(query.where(reviews.c.last).order_by(reviews.c.image))
+
+    def lessons(self, name: str) -> list[Row]:
+        """Of the images that a version of a model has scored, those whose last verdict is good or bad, the newest
+        review first; with the score of the released version, where it has one."""
+        own = sa.and_(scores.c.image == images.c.id, scores.c.version == self.released(name)["id"])
+        columns: list[Any] = [images.c[key] for key in ("id", "name", "width", "height")]
+        query = (
+            sa.select(*columns, reviews.c.verdict, reviews.c.mask.is_not(None).label("has_mask"), scores.c.score)
+            .join(reviews, reviews.c.image == images.c.id)
+            .outerjoin(scores, own)
+            .where(reviews.c.last, reviews.c.verdict.in_(("good", "bad")), _of_model(name))
+        )
+        return self._all(query.order_by(reviews.c.id.desc()))
 
     # --- jobs
 
@@ -355,9 +381,10 @@ class Store:
         """One job."""
         return self._one(sa.select(jobs).where(jobs.c.id == number), f"job {number}")
 
-    def all_jobs(self) -> list[Row]:
-        """Newest first."""
-        return self._all(sa.select(jobs).order_by(jobs.c.id.desc()))
+    def all_jobs(self, name: str = "") -> list[Row]:
+        """Newest first, or those of a model; without their results, which are large."""
+        query = sa.select(*(column for column in jobs.c if column.name != "result")).order_by(jobs.c.id.desc())
+        return self._all(query.where(jobs.c.name == name) if name else query)
 
     def update_job(self, number: int, **values: Any) -> None:
         """State, progress, message, result."""
@@ -422,22 +449,17 @@ class Store:
         return found[0]
 
 
-def _upserts(dialect: Any) -> tuple[Any, Any, Any]:
-    """Built once, as building one takes longer than running it: an image, whose number comes back also where it is
-    there already; a score in place of that of the same version; a score that does not replace one."""
-    image = dialect.insert(images)
-    image = image.on_conflict_do_update(index_elements=["sha256"], set_={"width": image.excluded.width})
-    score, key = dialect.insert(scores), ["image", "version"]
-    columns = ("score", "p_value", "threshold", "is_anomaly", "distance", "created")
-    again = score.on_conflict_do_update(index_elements=key, set_={name: score.excluded[name] for name in columns})
-    return image.returning(images.c.id), again, score.on_conflict_do_nothing(index_elements=key)
-
-
 def _new(connection: sa.Connection, table: sa.Table, values: Row) -> int:
     """Insert a row; its number."""
     key = connection.execute(table.insert().values(**values)).inserted_primary_key
     assert key is not None  # noqa: S101 - every table here has one
     return int(key[0])
+
+
+def _of_model(name: str) -> sa.Exists:
+    """That a version of a model has scored the image of a review."""
+    said, of = scores.alias(), sa.select(versions.c.id).where(versions.c.name == name)
+    return sa.exists().where(said.c.image == reviews.c.image, said.c.version.in_(of))
 
 
 def _last_model(connection: sa.Connection, image: int) -> str:
@@ -448,39 +470,8 @@ def _last_model(connection: sa.Connection, image: int) -> str:
 
 def _for_change(connection: sa.Connection, number: int) -> sa.RowMapping:
     """A version whose state nobody else changes until the end of the transaction."""
-    _alone(connection, versions)
+    database.alone(connection, versions)
     chosen = connection.execute(sa.select(versions).where(versions.c.id == number)).mappings().first()
     if chosen is None:
         raise MissingError(f"there is no version {number}")
     return chosen
-
-
-def _alone(connection: sa.Connection, table: sa.Table) -> None:
-    """Keep other writers from a table until the end of the transaction."""
-    if connection.dialect.name == "postgresql":
-        connection.execute(sa.text(f"LOCK TABLE {table.name} IN SHARE ROW EXCLUSIVE MODE"))
-    else:
-        connection.execute(table.update().where(sa.false()).values(id=table.c.id))  # SQLite has one lock for all
-
-
-def _engine(address: str, synchronous: str = "FULL") -> sa.Engine:
-    try:
-        url = sa.make_url(address)
-    except sa.exc.ArgumentError as error:
-        raise ConfigError(f"{address!r} is no address of a store: give postgresql://user@host/name") from error
-    if url.get_backend_name() == "postgresql":
-        url = url.set(drivername="postgresql+psycopg")
-        return sa.create_engine(url, pool_pre_ping=True, pool_size=POOL)
-    if url.get_backend_name() != "sqlite":
-        raise ConfigError(f"{url.get_backend_name()} is not supported as a store: use postgresql, or leave --store out")
-    engine = sa.create_engine(url, connect_args={"timeout": BUSY_SECONDS}, pool_size=POOL)
-
-    def prepare(connection: Any, _: object) -> None:
-        cursor = connection.cursor()
-        for line in ("journal_mode=WAL", f"synchronous={synchronous}", "foreign_keys=ON"):
-            cursor.execute(f"PRAGMA {line}")
-        cursor.execute(f"PRAGMA wal_autocheckpoint={4 * LOG_PAGES}")  # see _tidy; this is for when it does not run
-        cursor.close()
-
-    sa.event.listen(engine, "connect", prepare)
-    return engine

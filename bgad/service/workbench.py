@@ -4,39 +4,36 @@ from __future__ import annotations
 
 import hashlib
 import io
-import queue
 import threading
-import time
-from collections import OrderedDict
-from contextlib import suppress
-from dataclasses import dataclass, replace
+from collections import Counter, OrderedDict
+from collections.abc import Iterator
+from contextlib import contextmanager
+from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
 import numpy as np
-from PIL import Image
-from sqlalchemy.exc import SQLAlchemyError
+from PIL import ExifTags, Image
 
 from bgad import console, images, loading, modelfile
-from bgad.calibration import Calibration, rate_bound, smallest_rate
+from bgad.calibration import Calibration, smallest_rate
 from bgad.errors import BgadError, ConfigError, ImageError, ModelError
 from bgad.scorer import BaseScorer
 from bgad.service import drift, summary
+from bgad.service.again import Again
 from bgad.service.files import Files, shown_name
-from bgad.service.scoring import Answer, Batcher, BusyError, ClosedError, fitted
+from bgad.service.scoring import Answer, Batcher, BusyError, ClosedError, judged
 from bgad.service.store import MissingError, Row, Store
-from bgad.types import BoolArray, FloatArray, Scores
+from bgad.service.thumbnails import Thumbnails
+from bgad.types import BoolArray, Scores
 
 DATA = "data"  # beside the models: their data sets, as after `bgad demo`
 FOLDER = ".workbench"  # beside the models: the store and all files
 SUFFIX = ".bgad"
 MAX_BYTES = 64 * 2**20  # of a picture that is sent
 MAX_PIXELS = 50_000_000
-AGAIN = 2000  # images that a new version scores again
+PNG_TURNED = (b"eXIf", b"Raw profile type", b"XML:com.adobe.xmp")  # where a PNG may say that it is to be turned
 LOADED = 4  # versions that are kept in memory
-THUMBNAIL = 192  # pixels, the longer side
-PAUSE = 0.05  # seconds between two looks whether there is time to draw
-THUMBNAILS = 256  # that wait to be drawn; of what comes beyond, they are drawn when they are looked at
 
 
 @dataclass(frozen=True)
@@ -49,22 +46,13 @@ class Scored:
 
 
 @dataclass(frozen=True)
-class Drawing:
-    """A thumbnail to be drawn."""
-
-    sha256: str
-    name: str
-    small: FloatArray  # the map, no larger than the model's
-    card: modelfile.Card
-
-
-@dataclass(frozen=True)
 class Facts:
     """What the card of a version says of its decisions."""
 
     threshold: float
     rate: float
     guarantee: str
+    calibration: int  # held-out normals
     size: int
 
 
@@ -91,25 +79,21 @@ class Workbench:
         self._facts: dict[tuple[int, float | None], Facts] = {}
         self._lock = threading.Lock()
         self._closed = False
-        self._again: threading.Thread | None = None
-        self._to_draw: queue.Queue[Drawing | None] = queue.Queue(THUMBNAILS)
-        self._painter = threading.Thread(target=self._paint, name="thumbnails", daemon=True)
-        self._painter.start()
+        self._sent: Counter[str] = Counter()  # pictures that are on their way, by their sha256
+        self._sending = threading.Lock()
+        self.thumbnails, self.again = Thumbnails(self.files, self.waiting), Again(self)
         self.find_models()
 
     def close(self) -> None:
         """Finish what waits."""
+        self.again.close()
         with self._lock:
             self._closed = True
             batchers = list(self._open.values())
             self._open.clear()
         for batcher in batchers:
             batcher.close()
-        with suppress(queue.Full):  # then there is something to wake it up
-            self._to_draw.put_nowait(None)
-        self._painter.join()
-        if self._again is not None:
-            self._again.join()
+        self.thumbnails.close()
 
     # --- models
 
@@ -159,7 +143,7 @@ class Workbench:
             self._open.move_to_end(version["id"])
             return self._open[version["id"]]
 
-    def _score(self, version: Row, path: Path, *, patient: bool, whole: bool = False) -> tuple[Answer, BaseScorer]:
+    def answer(self, version: Row, path: Path, *, patient: bool, whole: bool = False) -> tuple[Answer, BaseScorer]:
         """By the version, opened again where it was put away in between; with a map of the model's size, unless
         `whole`."""
         while True:
@@ -188,7 +172,8 @@ class Workbench:
             _same(folder, card, version)
             rate = card.calibration["rate"] if version["rate"] is None else version["rate"]
             calibration = Calibration(tuple(card.calibration["scores"]), rate)
-            self._facts[key] = Facts(calibration.threshold, rate, calibration.guarantee(), card.size)
+            normals = len(calibration.scores)
+            self._facts[key] = Facts(calibration.threshold, rate, calibration.guarantee(), normals, card.size)
         return self._facts[key]
 
     def set_rate(self, name: str, rate: float, who: str) -> Row:
@@ -207,35 +192,12 @@ class Workbench:
         return self.store.version(version["id"])
 
     def release(self, version: Row, who: str) -> None:
-        """Let a version score from now on, once it is known that it can. Then, beside everything else, it scores what
-        has been reviewed and the last of what the version before it has scored, so that the page stays full."""
+        """Let a version score from now on, once it is known that it can; then it also scores what it missed."""
         self.batcher(version)
-        old = next((v for v in self.store.versions(version["name"]) if v["state"] == "released"), version)
         with self._releasing:
             self.store.release(version["id"], who)
             self._released.clear()
-        times = {row["image"]: row["created"] for row in self.store.series(old["id"])}
-        there = {row["image"] for row in self.store.series(version["id"])}
-        reviewed = [row["image"] for row in self.store.reviewed(version["name"]) if row["image"] not in there]
-        rest = [n for n in sorted(times, key=times.__getitem__, reverse=True) if n not in {*there, *reviewed}]
-
-        def work() -> None:
-            for number in [*reviewed, *rest[:AGAIN]]:
-                if self._closed or self.store.version(version["id"])["state"] != "released":
-                    return
-                self._score_again(number, version, times.get(number))
-
-        self._again = threading.Thread(target=work, name="score again", daemon=True)
-        self._again.start()
-
-    def _score_again(self, number: int, version: Row, created: float | None) -> None:
-        """What was scored before, by another version; at its old time, as that is when the part was there."""
-        try:
-            answer, scorer = self.again(number, version)
-            self.store.add_score(number, version["id"], _judged(answer.scores, scorer), created)
-        except (BgadError, SQLAlchemyError) as error:
-            if not self._closed:
-                console.warn(f"image {number} is not scored again: {error}")
+        self.again.release(version)
 
     def before(self, name: str) -> Row:
         """The version that was released before the one that is."""
@@ -250,18 +212,15 @@ class Workbench:
             raise MissingError(f"no other version of {name!r} has been released: there is no way back")
         return usable[found]
 
-    def adopt(self, folder: Path, parent: Row, who: str) -> Row:
-        """Take over a model folder that a job made, as a candidate."""
-        card = modelfile.read(folder)
-        place = Path(FOLDER) / "versions" / f"{parent['name']}-{card.data['checksum'][:16]}{SUFFIX}"
+    def adopt(self, folder: Path, name: str) -> tuple[str, str]:
+        """Take over a model folder that a job made; where it is now, and its checksum."""
+        checksum = modelfile.read(folder).data["checksum"]
+        place = Path(FOLDER) / "versions" / f"{name}-{checksum[:16]}{SUFFIX}"
         to = self.models / place
         if not to.exists():
             to.parent.mkdir(parents=True, exist_ok=True)
             folder.rename(to)
-        checksum = card.data["checksum"]
-        return self.store.add_version(
-            parent["name"], checksum, place.as_posix(), state="candidate", parent=parent["id"], who=who
-        )
+        return place.as_posix(), checksum
 
     def waiting(self) -> int:
         """Pictures that wait to be scored."""
@@ -276,22 +235,39 @@ class Workbench:
         version = self.released(name)
         self.batcher(version)
         sha256 = hashlib.sha256(content).hexdigest()
-        new = not self.files.has("pictures", sha256, len(content))
-        if new:
-            self.files.put_as("pictures", sha256, content)  # a review sees to it that it is on the disk
-        try:
-            answer, scorer = self._score(version, self.files.path("pictures", sha256), patient=patient)
-        except ImageError as error:
-            if new and not self.store.has_image(sha256):  # else another model has scored it
-                self.files.drop("pictures", sha256)
-            raise ImageError(str(error).replace(str(self.files.place("pictures", sha256)), "picture")) from error
-        scores, (height, width) = answer.scores, answer.shape
-        image = self.store.add_scored(sha256, shown_name(given_name), width, height, version["id"], scores)
+        with self._file(sha256, content) as path:
+            try:
+                answer, scorer = self.answer(version, path, patient=patient)
+            except ImageError as error:
+                raise ImageError(str(error).replace(str(path), "picture")) from error
+            scores, (height, width) = answer.scores, answer.shape
+            image = self.store.add_scored(sha256, shown_name(given_name), width, height, version["id"], scores)
         if scores.threshold != scorer.threshold:  # it was set while the picture was under way
-            scores = _judged(scores, scorer)
+            scores = judged(scores, scorer)
             self.store.add_score(image, version["id"], scores)
-        self._draw_later(sha256, version["id"], scores, scorer)
+        self.thumbnails.later(sha256, version["id"], scores.map, scorer.card)
         return Scored(image, version, scores)
+
+    @contextmanager
+    def _file(self, sha256: str, content: bytes) -> Iterator[Path]:
+        """The file of a picture that is sent. It goes again where the picture is not taken, unless it is known, or sent
+        by somebody else as well."""
+        with self._sending:
+            self._sent[sha256] += 1
+        try:
+            if not self.files.has("pictures", sha256, len(content)):
+                self.files.put_as("pictures", sha256, content)  # a review sees to it that it is on the disk
+            yield self.files.path("pictures", sha256)
+        except (ImageError, BusyError):
+            with self._sending:
+                if self._sent[sha256] == 1 and not self.store.has_image(sha256):
+                    self.files.drop("pictures", sha256)
+            raise
+        finally:
+            with self._sending:
+                self._sent[sha256] -= 1
+                if not self._sent[sha256]:
+                    del self._sent[sha256]
 
     def _check(self, content: bytes) -> None:
         """That the bytes are a picture, before they are kept: its kind and its size, without decoding it."""
@@ -305,9 +281,14 @@ class Workbench:
         """The file of an image, as it was sent."""
         return self.files.path("pictures", self.store.image(number)["sha256"])
 
-    def view(self, number: int) -> bytes:
-        """A PNG of an image, whatever kind of file it came as."""
-        return png(images.to_uint8(images.read(self.picture(number))))
+    def view(self, number: int) -> tuple[bytes, str]:
+        """An image as any browser shows it, and its media type: as it was sent where that will do, else a PNG."""
+        path = self.picture(number)
+        content = path.read_bytes()
+        kind = _shown_as_it_is(content)
+        if kind:
+            return content, kind
+        return png(images.to_uint8(images.read(path)), quickly=True), "image/png"
 
     def painted(self, number: int, kind: str) -> bytes:
         """What was painted with a review: a PNG."""
@@ -316,19 +297,19 @@ class Workbench:
             raise MissingError(f"no {kind} was painted with review {number}")
         return self.files.path("masks", name).read_bytes()
 
-    def again(self, number: int, version: Row, *, whole: bool = False) -> tuple[Answer, BaseScorer]:
+    def said(self, number: int, version: Row, *, whole: bool = False) -> tuple[Answer, BaseScorer]:
         """What a version says of an image that was sent before."""
-        return self._score(version, self.picture(number), patient=True, whole=whole)
+        return self.answer(version, self.picture(number), patient=True, whole=whole)
 
     def overlay(self, number: int, version: Row) -> bytes:
         """A PNG of the image with its map as heat."""
-        answer, scorer = self.again(number, version, whole=True)
+        answer, scorer = self.said(number, version, whole=True)
         picture = images.read(self.picture(number), bits=scorer.card.bits)
         return png(images.overlay(picture, answer.scores.map, scorer.card.map_boundary, scorer.card.map_centre))
 
     def map_picture(self, number: int, version: Row) -> tuple[bytes, float, float, float]:
         """The map of an image as a grey PNG of the model's size, and the values of black, white and the boundary."""
-        answer, scorer = self.again(number, version)
+        answer, scorer = self.said(number, version)
         small = answer.scores.map
         low, high = float(small.min()), float(small.max())
         grey = np.rint((small - low) / max(high - low, 1e-9) * 255).astype(np.uint8)
@@ -337,41 +318,10 @@ class Workbench:
     def thumbnail(self, number: int, version: Row) -> bytes:
         """A small JPEG of the image with its heat; made again where it is missing."""
         sha256 = self.store.image(number)["sha256"]
-        name = f"{sha256}.{version['id']}"
-        if not self.files.has("thumbnails", name):
-            answer, scorer = self.again(number, version)
-            self._draw(Drawing(sha256, name, answer.scores.map, scorer.card))
-        return self.files.path("thumbnails", name).read_bytes()
-
-    def _draw_later(self, sha256: str, version: int, scores: Scores, scorer: BaseScorer) -> None:
-        """When nobody waits for a score; in vain where too many are to be drawn already."""
-        if self._to_draw.full() or self.files.has("thumbnails", f"{sha256}.{version}"):
-            return
-        small = images.resize_map(scores.map, fitted(scores.map.shape, THUMBNAIL))
-        with suppress(queue.Full):
-            self._to_draw.put_nowait(Drawing(sha256, f"{sha256}.{version}", small, scorer.card))
-
-    def _paint(self) -> None:
-        while (drawing := self._to_draw.get()) is not None:
-            while self.waiting() and not self._closed:
-                time.sleep(PAUSE)
-            if self._closed:
-                return
-            try:
-                self._draw(drawing)
-            except (BgadError, OSError) as error:  # it is drawn when it is looked at, and then the error is heard
-                console.warn(f"no thumbnail of {drawing.name[:12]}: {error}")
-
-    def _draw(self, drawing: Drawing) -> None:
-        if self.files.has("thumbnails", drawing.name):
-            return
-        buffer = io.BytesIO()
-        small = images.resize_map(drawing.small, fitted(drawing.small.shape, THUMBNAIL))
-        picture = images.fit(images.read(self.files.path("pictures", drawing.sha256), bits=drawing.card.bits),
-                             small.shape)  # fmt: skip
-        drawn = images.overlay(picture, small, drawing.card.map_boundary, drawing.card.map_centre)
-        Image.fromarray(drawn).save(buffer, "JPEG", quality=80)
-        self.files.put_as("thumbnails", drawing.name, buffer.getvalue())
+        if not self.thumbnails.has(sha256, version["id"]):
+            answer, scorer = self.said(number, version)
+            self.thumbnails.draw(sha256, version["id"], answer.scores.map, scorer.card)
+        return self.thumbnails.read(sha256, version["id"])
 
     # --- reviews
 
@@ -432,15 +382,13 @@ class Workbench:
             if verdict in said:
                 said[verdict].append(row["score"])
         calibration = list(scorer.calibration.scores)
-        n = len(calibration)
         return {
             "rate": scorer.calibration.rate,
             "threshold": scorer.threshold,
             "calibration": sorted(calibration),
             "good": sorted(said["good"]),
             "bad": sorted(said["bad"]),
-            "smallest_rate": smallest_rate(n),
-            "worst_rate": rate_bound(n, max(1, int(scorer.calibration.rate * (n + 1) + 1e-9))),
+            "smallest_rate": smallest_rate(len(calibration)),
             "guarantee": scorer.calibration.guarantee(),
         }
 
@@ -474,11 +422,6 @@ class Workbench:
         }
 
 
-def _judged(scores: Scores, scorer: BaseScorer) -> Scores:
-    """By the threshold of now, which may have been set while the picture was under way."""
-    return replace(scores, threshold=scorer.threshold, is_anomaly=scores.score > scorer.threshold)
-
-
 def _same(folder: Path, card: modelfile.Card, version: Row) -> None:
     """That the folder holds what it held when the version was taken up."""
     if card.data["checksum"] != version["checksum"]:
@@ -491,10 +434,24 @@ def _learnt(scorer: BaseScorer) -> set[str]:
     return {image["sha256"] for image in listed if image["role"] in ("train", "calibration", "known")}
 
 
-def png(array: Any) -> bytes:
-    """An 8-bit picture as PNG."""
+def _shown_as_it_is(content: bytes) -> str:
+    """The media type of a PNG or JPEG that needs nothing: 8 bits, opaque, upright. Nothing for any other file."""
+    try:
+        with Image.open(io.BytesIO(content), formats=("PNG", "JPEG")) as image:
+            plain = image.mode in ("1", "L", "P", "RGB") and "transparency" not in image.info
+            if image.format == "PNG":  # whose 16 bits are shown by their own range; to ask for Exif would decode it
+                plain = plain and content[24] <= 8 and not any(mark in content for mark in PNG_TURNED)
+            else:
+                plain = plain and image.getexif().get(ExifTags.Base.Orientation, 1) == 1
+            return {"PNG": "image/png", "JPEG": "image/jpeg"}.get(image.format or "", "") if plain else ""
+    except (OSError, SyntaxError, ValueError, Image.DecompressionBombError):
+        return ""
+
+
+def png(array: Any, *, quickly: bool = False) -> bytes:
+    """An 8-bit picture as PNG; larger where it is made quickly."""
     buffer = io.BytesIO()
-    Image.fromarray(array).save(buffer, "PNG")
+    Image.fromarray(array).save(buffer, "PNG", compress_level=1 if quickly else 6)
     return buffer.getvalue()
 
 

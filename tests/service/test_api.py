@@ -1,6 +1,7 @@
 from __future__ import annotations
 
 import base64
+import hashlib
 import io
 import json
 import shutil
@@ -15,12 +16,12 @@ import numpy as np
 import pytest
 import sqlalchemy as sa
 from conftest import SIZE
-from PIL import Image
+from PIL import ExifTags, Image
 from starlette.datastructures import UploadFile
 from starlette.testclient import TestClient
 
 from bgad.runtime import Runtime
-from bgad.service import auth, tables
+from bgad.service import api, auth, tables
 from bgad.service.scoring import BATCH, WAITING
 from bgad.service.workbench import FOLDER, Workbench
 from service.conftest import Maker, Service, as_file, new_database, png, wait_for
@@ -52,6 +53,7 @@ def test_the_models_and_who_asks(service: Service) -> None:
     (model,) = service.client.get("/v1/models").json()
     assert model == service.client.get("/v1/models/plate").json()
     assert (model["name"], model["size"], model["scored"]) == ("plate", SIZE, 0)
+    assert (model["calibration"], model["again"]) == (5, {"done": 0, "total": 0})
     assert model["version"]["state"] == "released"
     assert model["versions"] == [model["version"]]
     assert model["guarantee"].startswith("A good part is rejected with probability at most")
@@ -247,6 +249,44 @@ def test_pictures_of_all_kinds_are_scored_and_shown(
     assert thumbnail.headers["content-type"] == "image/jpeg"
 
 
+def turned(kind: str) -> bytes:
+    """A picture that is to be turned by a quarter before it is shown."""
+    buffer, exif = io.BytesIO(), Image.Exif()
+    exif[ExifTags.Base.Orientation] = 6
+    Image.fromarray(np.full((40, 30, 3), 90, np.uint8)).save(buffer, kind, exif=exif)
+    return buffer.getvalue()
+
+
+@pytest.mark.parametrize("kind", ["PNG", "JPEG"])
+@pytest.mark.parametrize("shape", [(40, 30), (40, 30, 3)])
+def test_a_picture_that_browsers_show_is_sent_as_it_is(service: Service, kind: str, shape: tuple[int, ...]) -> None:
+    content = as_file(np.random.default_rng(0).integers(0, 255, shape, np.uint8), kind)
+    view = service.client.get(f"/v1/images/{service.score(content)}/view.png")
+    assert view.content == content
+    assert view.headers["content-type"] == f"image/{kind.lower()}"
+
+
+@pytest.mark.parametrize(
+    ("content", "size"),
+    [
+        (turned("JPEG"), (40, 30)),
+        (turned("PNG"), (40, 30)),
+        (as_file(np.full((40, 30, 4), 90, np.uint8)), (30, 40)),
+        (as_file(np.full((40, 30), 1000, np.uint16)), (30, 40)),
+        (as_file(np.full((40, 30, 3), 90, np.uint8), "JPEG", "CMYK"), (30, 40)),
+        (as_file(np.full((40, 30, 3), 90, np.uint8), "BMP"), (30, 40)),
+    ],
+    ids=["turned JPEG", "turned PNG", "transparent", "16 bits", "CMYK", "BMP"],
+)
+def test_a_picture_that_browsers_show_otherwise_is_sent_as_png(
+    service: Service, content: bytes, size: tuple[int, int]
+) -> None:
+    view = service.client.get(f"/v1/images/{service.score(content)}/view.png")
+    shown = Image.open(io.BytesIO(view.content))
+    assert view.headers["content-type"] == "image/png"
+    assert (shown.format, shown.mode, shown.size) == ("PNG", "RGB", size)
+
+
 def animated() -> bytes:
     frames = [Image.new("RGB", (20, 20), (i, 0, 0)) for i in (0, 90, 200)]
     buffer = io.BytesIO()
@@ -301,7 +341,6 @@ def test_what_is_too_large_is_refused(make: Maker) -> None:
     assert "10000 bytes" in problem(service.client.post(SCORE, content=iter([large[:6000], large[6000:]])), 413)
     assert "10000 bytes" in problem(service.client.post(SCORE, files={"file": large}), 413)
     assert "too large" in problem(service.client.post(SCORE, files={"file": large * 2}), 413)
-    assert "10000 bytes" in problem(service.client.post("/v1/models/plate/batches", files={"files": large}), 413)
     assert "too large" in problem(service.client.post("/v1/models/plate/batches", files={"files": bytes(700_000)}), 413)
 
 
@@ -345,6 +384,15 @@ def test_a_batch_is_scored_in_its_order_and_one_that_is_broken_does_not_stop_it(
     assert sum("score" in r for r in results) == 19
     assert results[3]["image"] == service.score(png(3))
     assert service.client.get("/v1/images", params={"model": "plate", "limit": 5}).json()["total"] == 19
+
+
+def test_a_picture_of_a_batch_that_is_too_large_does_not_stop_the_others(make: Maker) -> None:
+    service = make(max_bytes=10_000)
+    files = [("files", ("a.png", png(1))), ("files", ("large.png", bytes(10_001))), ("files", ("b.png", png(2)))]
+    first, failed, last = service.client.post("/v1/models/plate/batches", files=files).json()["results"]
+    assert failed == {"name": "large.png", "error": "a picture may have 10000 bytes: send a smaller one"}
+    assert (first["name"], last["name"]) == ("a.png", "b.png")
+    assert service.client.get("/v1/images", params={"model": "plate"}).json()["total"] == 2
 
 
 def test_the_files_of_a_batch_are_read_one_after_the_other(service: Service, monkeypatch: pytest.MonkeyPatch) -> None:
@@ -422,6 +470,11 @@ def test_when_too_many_wait_the_answer_is_503_and_says_when_to_come_again(
     refused = service.client.post(SCORE, content=png(999))
     assert "too many pictures wait" in problem(refused, 503)
     assert refused.headers["retry-after"] == "1"
+    problem(service.client.post(SCORE, content=png(0)), 503)
+    known = {hashlib.sha256(png(seed)).hexdigest(): seed for seed in (*range(WAITING), 999)}
+    files = (service.bench.models / FOLDER / "pictures").rglob("*")
+    left = {known[path.name] for path in files if path.is_file()}
+    assert left == set(range(WAITING))  # what was turned away is gone, unless the same picture is being scored
     assert service.client.get("/healthz").status_code == 200  # all else goes on
     assert service.client.get("/v1/models").status_code == 200
     gate.set()
@@ -621,6 +674,23 @@ def test_a_list_says_where_a_defect_was_painted(service: Service) -> None:
     assert {row["id"]: row["has_mask"] for row in listed} == {first: True, second: False}
 
 
+def test_the_lessons_of_a_model(service: Service) -> None:
+    first, second, third = (service.score(png(i), f"{i}.png") for i in range(3))
+    for number, sent in (
+        (third, {"verdict": "good"}),
+        (second, {"verdict": "unsure"}),
+        (first, {"verdict": "bad", "mask": painted()}),
+    ):
+        service.client.post(f"/v1/images/{number}/reviews", json=sent)
+    said = {number: service.store.image(number)["scores"][0]["score"] for number in (first, third)}
+    size = {"width": SIZE, "height": SIZE}
+    assert service.client.get("/v1/models/plate/lessons").json() == [
+        {"id": first, "name": "0.png", "verdict": "bad", "has_mask": True, "score": said[first], **size},
+        {"id": third, "name": "2.png", "verdict": "good", "has_mask": False, "score": said[third], **size},
+    ]
+    problem(service.client.get("/v1/models/wheel/lessons"), 404)
+
+
 def test_reviews_are_in_the_history_of_their_model(models: Path, make: Maker) -> None:
     shutil.copytree(models / "plate.bgad", models / "wheel.bgad")
     service = make()
@@ -648,9 +718,8 @@ def test_many_reviews_do_not_hide_the_way_back(service: Service) -> None:
     second = service.store.add_version("plate", "b" * 64, "plate.bgad", state="candidate")
     for version in (first, second):
         service.store.release(version["id"], "ann")
-    number = service.store.add_image("c" * 64, "p", 1, 1)
     with service.store.engine.begin() as connection:
-        event = {"who": "ann", "what": "review", "name": "plate", "detail": f"image {number}: bad", "created": 1.0}
+        event = {"who": "ann", "what": "review", "name": "plate", "detail": "image 1: bad", "created": 1.0}
         connection.execute(tables.events.insert(), [event] * 1001)
     assert service.bench.before("plate")["id"] == first["id"]
 
@@ -686,6 +755,36 @@ def test_jobs_that_make_no_sense(service: Service) -> None:
     for number in (99, 0, 2**40):
         for method, what in (("GET", ""), ("GET", "/events"), ("POST", "/cancel"), ("POST", "/resume")):
             problem(service.client.request(method, f"/v1/jobs/{number}{what}"), 404)
+
+
+def test_a_list_of_jobs_is_without_their_results_and_by_model(make: Maker, models: Path) -> None:
+    shutil.copytree(models / "plate.bgad", models / "wheel.bgad")
+    service = make()
+    jobs = {
+        name: service.store.add_job("teach", service.store.released(name), [], "ann") for name in ("plate", "wheel")
+    }
+    service.store.update_job(jobs["plate"]["id"], state="done", result={"rows": [1, 2]})
+    number = jobs["plate"]["id"]
+    assert service.client.get(f"/v1/jobs/{number}").json()["result"] == {"rows": [1, 2]}
+    listed = service.client.get("/v1/jobs").json()
+    assert [(job["name"], job["result"]) for job in listed] == [("wheel", None), ("plate", None)]
+    (only,) = service.client.get("/v1/jobs", params={"model": "plate"}).json()
+    assert (only["id"], only["state"], only["result"]) == (number, "done", None)
+
+
+def test_the_events_of_a_job_say_that_they_are_alive(service: Service, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(api, "POLL_SECONDS", 0.02)
+    monkeypatch.setattr(api, "QUIET_SECONDS", 0.1)
+    job = service.store.add_job("teach", service.store.released("plate"), [], "ann")["id"]
+    timer = threading.Timer(0.6, lambda: service.store.update_job(job, state="done"))
+    timer.start()
+    with service.client.stream("GET", f"/v1/jobs/{job}/events") as answer:
+        assert answer.headers["x-accel-buffering"] == "no"
+        lines = [line for line in answer.iter_lines() if line]
+    timer.join()
+    assert [line[:6] for line in (lines[0], lines[-1])] == ["data: ", "data: "]
+    assert 1 <= lines.count(": ") <= 6
+    assert len(lines) == 2 + lines.count(": ")
 
 
 def test_the_events_of_a_job_end_with_the_job(service: Service) -> None:
@@ -726,6 +825,7 @@ ENDPOINTS = [
     ("GET", "/v1/images/1/map.png?model=plate", "score"),
     ("GET", "/v1/models/plate/threshold", "review"),
     ("GET", "/v1/models/plate/drift", "review"),
+    ("GET", "/v1/models/plate/lessons", "review"),
     ("GET", "/v1/images?model=plate", "review"),
     ("GET", "/v1/images/1", "review"),
     ("GET", "/v1/images/1/picture", "review"),

@@ -54,7 +54,7 @@ def test_a_shift_is_found_soon_and_to_either_side(shift: float) -> None:
     found = watch(scores[:300], [*scores[300:], *normals(8, 200, shift)])
     assert found.alarms
     assert 300 <= found.alarms[0] < 400
-    assert found.alarmed
+    assert found.alarms
     assert found.levels[found.alarms[0]] >= found.patience
     assert max(found.levels[:300]) < found.patience
 
@@ -84,7 +84,7 @@ def test_the_test_begins_anew_after_an_alarm() -> None:
 
 def test_nothing_was_scored() -> None:
     found = watch([1.0, 2.0], [])
-    assert (found.levels, found.alarms, found.drivers, found.alarmed) == ([], [], [], False)
+    assert (found.levels, found.alarms, found.drivers) == ([], [], [])
     assert watch([], [1.0, 1.0, 2.0]).alarms == []  # nor was anything held out
     assert online_p_values([], []) == []
 

@@ -5,6 +5,7 @@ import shutil
 import signal
 import subprocess
 import threading
+import time
 import urllib.error
 import urllib.request
 from pathlib import Path
@@ -12,11 +13,13 @@ from typing import Any
 
 import numpy as np
 import pytest
+import sqlalchemy as sa
 from conftest import picture
 
 from bgad import modelfile, origins
 from bgad.errors import ConfigError
-from bgad.service.jobs import Limits, _why
+from bgad.service import jobs
+from bgad.service.jobs import Jobs, Limits, _why
 from bgad.service.store import Store
 from bgad.service.workbench import FOLDER
 from service.conftest import Live, Maker, Service, as_file, png, sqlite_address, wait_for
@@ -130,6 +133,71 @@ def test_a_job_that_takes_too_much_memory_is_ended(make: Maker, data_set: Path) 
     job = ended(service, teach(service)["id"], 30)
     wanted = "it took more than 0.05 GB of memory: give the service more --job-memory"
     assert (job["state"], job["message"]) == ("failed", wanted)
+
+
+def in_its_place(monkeypatch: pytest.MonkeyPatch, program: str) -> None:
+    """Another program than the teaching; it gets the same task."""
+    real = subprocess.Popen
+
+    def popen(command: list[str], **options: Any) -> Any:
+        return real([command[0], "-c", program, command[-1]], **options)
+
+    monkeypatch.setattr(subprocess, "Popen", popen)
+
+
+SAYS = "import json, time\nprint(json.dumps({'progress': 0.5, 'message': 'learning'}), flush=True)\n"
+
+
+def test_a_job_is_kept_while_the_store_is_gone_for_a_moment(service: Service, monkeypatch: pytest.MonkeyPatch) -> None:
+    take_over = (
+        "import shutil, sys, pathlib\ntask = json.load(open(sys.argv[1]))\n"
+        "shutil.copytree(task['model'], task['out'])\n"
+        "pathlib.Path(sys.argv[1]).with_name('result.json').write_text('{\"a\": 1}')"
+    )
+    in_its_place(monkeypatch, SAYS + take_over)
+    monkeypatch.setattr(jobs, "PAUSES", (0.01,) * 3)
+    gone = sa.exc.OperationalError("update", {}, Exception("gone"))
+    for name, left in (("update_job", 2), ("add_version", 2)):
+        real, failures = getattr(Store, name), [gone] * left
+
+        def failing(self: Store, *given: Any, real: Any = real, failures: Any = failures, **values: Any) -> Any:
+            if values.get("progress") == 0.5:
+                raise gone
+            if values.get("state") in ("done", "candidate") and failures:
+                raise failures.pop()
+            return real(self, *given, **values)
+
+        monkeypatch.setattr(Store, name, failing)
+    job = ended(service, teach(service)["id"], 30)
+    assert (job["state"], job["result"]) == ("done", {"a": 1}), job["message"]
+    assert job["made"] is not None
+
+
+def test_a_process_is_ended_where_it_cannot_be_followed(service: Service, monkeypatch: pytest.MonkeyPatch) -> None:
+    in_its_place(monkeypatch, SAYS + "time.sleep(600)")
+    seen = []
+
+    def broken(self: Jobs, number: int, line: str) -> None:
+        assert self._running is not None
+        seen.append(self._running[1])
+        raise RuntimeError("broken")
+
+    monkeypatch.setattr(Jobs, "_tell", broken)
+    monkeypatch.setattr(jobs, "GRACE", 1.0)
+    job = ended(service, teach(service)["id"], 30)
+    assert (job["state"], job["message"]) == ("failed", "RuntimeError: broken")
+    assert seen[0].poll() is not None
+    assert service.jobs._running is None
+
+
+def test_many_chosen_images_are_looked_up_quickly(service: Service, monkeypatch: pytest.MonkeyPatch) -> None:
+    count = 40_000
+    rows = [{"image": i, "verdict": "good"} for i in range(count)]
+    monkeypatch.setattr(service.store, "reviewed", lambda _: rows)
+    began = time.monotonic()
+    job = Jobs(service.bench).teach("plate", range(count), "ann")  # which does not begin
+    assert len(job["images"]) == count
+    assert time.monotonic() - began < 3
 
 
 def test_why_a_process_failed(tmp_path: Path) -> None:

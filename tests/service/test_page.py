@@ -82,6 +82,12 @@ def paint_ring(page: Any) -> None:
     page.mouse.click(x, y)
 
 
+def open_first(page: Any) -> None:
+    """The first picture of the queue, with its map."""
+    page.locator("#cell-0 .name").click()
+    sync_api.expect(page.locator(".side")).to_contain_text("boundary")
+
+
 def marked(page: Any) -> int:
     """Pixels of the picture's own that are painted as the defect in what was sent last."""
     count: int = page.evaluate(
@@ -151,11 +157,14 @@ def test_the_whole_loop(page: Any, live: Start) -> None:
     compared = page.get_by_label("Comparison")
     sync_api.expect(compared).to_contain_text("AUROC")
     sync_api.expect(compared).to_contain_text("What got worse")
+    page.reload()
+    sync_api.expect(compared).to_contain_text("What got worse")
     versions = page.locator("[data-version]")
     sync_api.expect(versions.first).to_contain_text("candidate")
     compared.get_by_role("button", name="Release").click()
     sync_api.expect(versions.first).to_contain_text("scores now")
     assert ask(service, "models/plate")["version"]["id"] == 2
+    sync_api.expect(page.get_by_role("button", name="Teach 9 pictures")).to_be_enabled()  # all, scored again or not
     page.get_by_role("button", name="Roll back").click()
     sync_api.expect(versions.last).to_contain_text("scores now")
     assert ask(service, "models/plate")["version"]["id"] == 1
@@ -205,8 +214,7 @@ def test_what_was_painted_on_a_good_part_is_not_sent(page: Any, live: Start) -> 
     service = live()
     page.goto(service.address)
     add_pictures(page, {"one.png": png(1)})
-    page.locator("#cell-0 .name").click()
-    sync_api.expect(page.locator(".side")).to_contain_text("boundary")  # the map has come
+    open_first(page)
     paint_ring(page)
     page.keyboard.press("u")
     sync_api.expect(page.locator(".side")).to_contain_text("painted")

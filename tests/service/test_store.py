@@ -3,6 +3,7 @@ from __future__ import annotations
 import hashlib
 import itertools
 import threading
+import time
 from collections.abc import Iterator
 from pathlib import Path
 
@@ -158,21 +159,19 @@ def test_another_rate_judges_the_scores_anew(store: Store, version: Row) -> None
 # --- images and scores
 
 
-def test_an_image_is_known_by_its_content(store: Store) -> None:
-    number = store.add_image("c" * 64, "first.png", 640, 480)
-    assert store.add_image("c" * 64, "second.png", 640, 480) == number
-    assert store.add_image("d" * 64, "first.png", 640, 480) != number
+def test_an_image_is_known_by_its_content(store: Store, version: Row) -> None:
+    number = store.add_scored("c" * 64, "first.png", 640, 480, version["id"], said(0.5))
+    assert store.add_scored("c" * 64, "second.png", 640, 480, version["id"], said(0.5)) == number
+    assert store.add_scored("d" * 64, "first.png", 640, 480, version["id"], said(0.5)) != number
     found = store.image(number)
-    assert (found["name"], found["width"], found["height"], found["scores"], found["reviews"]) == (
-        "first.png", 640, 480, [], [],
-    )  # fmt: skip
+    assert (found["name"], found["width"], found["height"], found["reviews"]) == ("first.png", 640, 480, [])
+    assert len(found["scores"]) == 1
     with pytest.raises(MissingError, match="there is no image 99"):
         store.image(99)
 
 
 def test_a_second_score_of_a_version_takes_the_place_of_the_first(store: Store, version: Row) -> None:
-    number = store.add_image("c" * 64, "a.png", 2, 2)
-    store.add_score(number, version["id"], said(0.5))
+    number = store.add_scored("c" * 64, "a.png", 2, 2, version["id"], said(0.5))
     store.add_score(number, version["id"], said(0.7))
     (only,) = store.image(number)["scores"]
     assert (only["score"], only["distance"], only["model"]) == (0.7, pytest.approx(0.3), "gear")
@@ -237,7 +236,8 @@ def test_neighbours_are_the_nearest_scores_of_the_same_version(store: Store, ver
     assert [n["score"] for n in store.neighbours(numbers[0], "gear", count=2)] == [1, 2]
     twin = scored(store, version, 5.0, "twin.png")
     assert twin in [n["id"] for n in store.neighbours(numbers[5], "gear", count=1)]
-    assert store.neighbours(store.add_image("e" * 64, "new.png", 2, 2), "gear") == []
+    wheel = store.add_version("wheel", "b" * 64, "wheel.bgad", state="released")
+    assert store.neighbours(scored(store, wheel, 4.5, "new.png"), "gear") == []
 
 
 def test_the_series_is_in_the_order_of_time(store: Store, version: Row) -> None:
@@ -275,6 +275,68 @@ def test_reviews_are_asked_for_by_model(store: Store, version: Row) -> None:
     assert [row["image"] for row in store.reviewed("wheel")] == [wheels]
 
 
+def test_lessons_are_what_any_version_of_a_model_has_scored_and_a_person_called_good_or_bad(
+    store: Store, version: Row
+) -> None:
+    wheel = store.add_version("wheel", "b" * 64, "wheel.bgad", state="released")
+    a, b, c, d = (scored(store, version, score) for score in (1.0, 2.0, 3.0, 4.0))
+    for number in (c, a, b, scored(store, wheel, 5.0)):
+        store.add_review(number, "good", "ann")
+    store.add_review(a, "bad", "bob", mask="f" * 64)
+    store.add_review(b, "unsure", "bob")
+    second = store.add_version("gear", "c" * 64, "2.bgad", state="candidate", parent=version["id"])
+    store.release(second["id"], "ann")
+    store.add_score(c, second["id"], said(0.25))
+    assert [tuple(row[key] for key in ("id", "verdict", "has_mask", "score")) for row in store.lessons("gear")] == [
+        (a, "bad", True, None),  # the newest review
+        (c, "good", False, 0.25),
+    ]
+    first = store.lessons("gear")[0]
+    assert (first["name"], first["width"], first["height"]) == ("part.png", 64, 48)
+    assert d not in [row["id"] for row in store.lessons("gear")]
+    with pytest.raises(MissingError, match="there is no released model 'none'"):
+        store.lessons("none")
+
+
+def test_what_a_version_has_yet_to_score(store: Store, version: Row) -> None:
+    wheel = store.add_version("wheel", "b" * 64, "wheel.bgad", state="released")
+    numbers = [scored(store, version, float(score)) for score in range(6)]
+    store.add_review(numbers[0], "unsure", "ann")
+    store.add_review(numbers[5], "good", "ann")
+    store.add_review(scored(store, wheel, 7.0), "bad", "ann")
+    times = {row["image"]: row["created"] for row in store.series(version["id"])}
+    second = store.add_version("gear", "c" * 64, "2.bgad", state="released", parent=version["id"])
+    store.add_score(numbers[4], second["id"], said(0.5))
+    found = store.unscored(second, version["id"], 4)  # of 5, 4, 3 and 2
+    assert [row["id"] for row in found] == [numbers[5], numbers[0], numbers[3], numbers[2]]
+    assert [row["created"] for row in found] == [times[row["id"]] for row in found]
+    for row in found:
+        store.add_score(row["id"], second["id"], said(0.5), row["created"])
+    assert store.unscored(second, version["id"], 4) == []  # and not another four
+    assert store.unscored(version, None, 4) == []
+
+
+@pytest.mark.parametrize("address", ["sqlite"], indirect=True)
+def test_lessons_and_what_is_to_be_scored_are_found_quickly_among_many(store: Store, version: Row) -> None:
+    numbers = range(1, 100_001)
+    said_of = {"version": version["id"], "score": 0.5, "p_value": 0.5, "threshold": 1.0, "is_anomaly": False}
+    image = {"name": "p", "width": 1, "height": 1, "received": 0.0}
+    review = {"verdict": "good", "note": "", "who": "ann", "last": True}
+    rows = {
+        tables.images: [{"id": i, "sha256": f"{i:064x}", **image} for i in numbers],
+        tables.scores: [{"image": i, "distance": 0.5, "created": float(i), **said_of} for i in numbers],
+        tables.reviews: [{"image": i, "created": float(i), **review} for i in numbers[::10]],
+    }
+    with store.engine.begin() as connection:
+        for table, values in rows.items():
+            connection.execute(table.insert(), values)
+    second = store.add_version("gear", "c" * 64, "2.bgad", state="candidate", parent=version["id"])
+    began = time.monotonic()
+    assert len(store.lessons("gear")) == 10_000
+    assert len(store.unscored(second, version["id"], 2000)) == 11_800
+    assert time.monotonic() - began < 5
+
+
 def test_a_review_needs_an_image_and_a_verdict(store: Store) -> None:
     with pytest.raises(MissingError, match="there is no image 7"):
         store.add_review(7, "bad", "ann")
@@ -304,8 +366,11 @@ def test_a_job_from_queued_to_done(store: Store, version: Row) -> None:
     ended = store.job(job["id"])
     assert (ended["result"], ended["progress"]) == ({"a": [1, None]}, 0.5)
     assert ended["ended"] > job["created"]
-    newer = store.add_job("teach", version, [], "ann")
+    wheel = store.add_version("wheel", "b" * 64, "wheel.bgad", state="released")
+    newer = store.add_job("teach", wheel, [], "ann")
     assert [row["id"] for row in store.all_jobs()] == [newer["id"], job["id"]]
+    (only,) = store.all_jobs("gear")
+    assert only == {key: value for key, value in ended.items() if key != "result"}
 
 
 def test_what_was_not_finished_is_called_interrupted(store: Store, version: Row) -> None:

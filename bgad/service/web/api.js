@@ -66,7 +66,7 @@ export async function send(method, route, body) {
   return answer.json();
 }
 
-/** Follow a job: call `tell` with it whenever it has changed, until it ends or `signal` aborts. */
+/** Follow a job: call `tell` with it whenever it has changed, until the events end or `signal` aborts. */
 export async function follow(job, tell, signal) {
   const answer = await request(path(`jobs/${job}/events`), { signal });
   const reader = answer.body.pipeThrough(new TextDecoderStream()).getReader();
@@ -74,9 +74,9 @@ export async function follow(job, tell, signal) {
   for (;;) {
     const { value, done } = await reader.read();
     if (done) return;
-    const blocks = (rest + value).split("\n\n");
-    rest = blocks.pop();
-    for (const block of blocks) if (block.startsWith("data: ")) tell(JSON.parse(block.slice(6)));
+    const lines = (rest + value).split("\n");
+    rest = lines.pop();
+    for (const line of lines) if (line.startsWith("data: ")) tell(JSON.parse(line.slice(6)));
   }
 }
 
@@ -109,26 +109,43 @@ function askToken(wasWrong) {
 
 // --- pictures
 
-const loading = new WeakMap();
+const wanted = new WeakMap(); // of an <img> that waits for its picture: the address, and what ends the fetching
+const watcher = new IntersectionObserver((entries) => {
+  for (const { target, isIntersecting } of entries) {
+    if (isIntersecting) load(target);
+    else wanted.get(target)?.control?.abort(); // it was scrolled away, or its view has ended
+  }
+}, { rootMargin: "200px" });
 
-/** Show a picture of the API in an <img>; with a token it goes through a blob, which is let go once it is drawn. */
+/** Show a picture of the API in an <img>; with a token it is fetched when it is seen. */
 export function show(img, url) {
-  loading.get(img)?.abort();
+  wanted.get(img)?.control?.abort();
   if (!token()) {
     img.src = url;
     return;
   }
+  wanted.set(img, { url, control: null });
+  watcher.unobserve(img);
+  watcher.observe(img);
+}
+
+/** By way of a blob, which is let go once it is drawn. */
+async function load(img) {
+  const one = wanted.get(img);
   const control = new AbortController();
-  loading.set(img, control);
-  blobUrl(url, control.signal)
-    .then((made) => {
-      const release = () => URL.revokeObjectURL(made);
-      img.addEventListener("load", release, { once: true });
-      img.addEventListener("error", release, { once: true });
-      img.loading = "eager"; // a lazy one might never be drawn, and its blob never let go
-      img.src = made;
-    })
-    .catch(() => {});
+  one.control = control;
+  let made;
+  try {
+    made = await blobUrl(one.url, control.signal);
+  } catch {
+    return;
+  }
+  watcher.unobserve(img);
+  const release = () => URL.revokeObjectURL(made);
+  img.addEventListener("load", release, { once: true });
+  img.addEventListener("error", release, { once: true });
+  img.loading = "eager"; // a lazy one might never be drawn, and its blob never let go
+  img.src = made;
 }
 
 async function blobUrl(url, signal) {

@@ -3,6 +3,7 @@
 import { bitmap, download, get, path, show, thumbnail } from "./api.js";
 import { contour, heatOf, readMap } from "./contour.js";
 import { badge, button, decision, el, fail, guarded, number, percent, plural, say, select, time, typing, versionText } from "./dom.js";
+import { dropDraft, keepDraft, takeDraft } from "./drafts.js";
 import { Painting } from "./paint.js";
 import { hint } from "./queue.js";
 import { judge } from "./review.js";
@@ -28,6 +29,8 @@ export async function showImage(main, signal, given) {
   const page = new Page(detail, signal);
   main.append(el("div", { class: "two" }, page.stage(), page.side()), hint(HINT));
   addEventListener("keydown", (event) => page.key(event), { signal });
+  addEventListener("beforeunload", (event) => page.unsaved() && event.preventDefault(), { signal });
+  signal.addEventListener("abort", () => page.keep());
   await page.load();
 }
 
@@ -43,7 +46,7 @@ class Page {
     this.tools = {
       tool: "move",
       size: Math.max(3, Math.round(Math.max(detail.width, detail.height) / 40)),
-      painting,
+      painting: null, // until what was painted before is here
       polygon: [],
       addPoint: (x, y, near) => this.addPoint(x, y, near),
       closePolygon: () => this.closePolygon(),
@@ -53,6 +56,9 @@ class Page {
     this.viewer = new Viewer(this.canvas, this.tools);
     this.note = el("textarea", { rows: "2", maxlength: "2000", "aria-label": "Note", placeholder: "Note (optional)" });
     this.note.value = this.last?.note ?? "";
+    this.saved = { mark: painting.mark, note: this.note.value };
+    this.draft = takeDraft(detail.id); // until it is restored
+    if (this.draft) this.note.value = this.draft.note;
   }
 
   // --- the left side
@@ -79,7 +85,7 @@ class Page {
       this.painting.current = value;
       this.canvas.focus(); // so that the keys work again
     });
-    layers.title = "ignore: what should not count; it is kept with the review, but teaching does not use it yet";
+    layers.title = "ignore: what should not count; teaching leaves it out";
     layers.classList.add("layer");
     return el("div", { class: "toolbar", role: "toolbar", "aria-label": "Painting" },
       el("span", { class: "group" }, this.toolButtons),
@@ -157,7 +163,7 @@ class Page {
     const { signal, detail, viewer } = this;
     const shown = bitmap(path(`images/${detail.id}/view.png`), signal).then(({ picture }) => viewer.setPicture(picture));
     const masks = () => Promise.all([this.loadMask("defect", this.last?.mask), this.loadMask("ignore", this.last?.ignore)]);
-    this.masks = shown.then(masks);
+    this.masks = shown.then(masks).then(() => this.restore());
     await Promise.all([shown.then(() => this.loadMap()), this.masks]);
   }
 
@@ -174,6 +180,36 @@ class Page {
 
   async loadMask(layer, link) {
     if (link) this.painting.load(layer, (await bitmap(link, this.signal)).picture);
+  }
+
+  // --- what is not saved yet
+
+  unsaved() {
+    const { painting, saved } = this;
+    const busy = this.draft !== null || painting.stroke !== null || this.tools.polygon.length > 0;
+    return busy || painting.mark !== saved.mark || this.note.value !== saved.note;
+  }
+
+  /** For the next time that the picture is opened. */
+  keep() {
+    const { detail, painting, saved } = this;
+    painting.end();
+    if (this.tools.polygon.length) this.closePolygon();
+    if (!this.unsaved()) return;
+    const layers = this.draft ? this.draft.layers : painting.mark !== saved.mark ? painting.kept() : null;
+    this.kept = { name: detail.name, note: this.note.value, layers };
+    keepDraft(detail.id, this.kept);
+  }
+
+  restore() {
+    if (this.signal.aborted) return;
+    this.tools.painting = this.painting;
+    this.viewer.draw();
+    if (!this.draft) return;
+    const { layers } = this.draft;
+    this.draft = null;
+    if (layers) this.painting.restore(layers);
+    say(`${this.detail.name}: your unsaved ${layers ? "painting" : "note"} is back.`);
   }
 
   // --- the right side
@@ -212,7 +248,7 @@ class Page {
     const { said } = this;
     const what = decision(said.is_anomaly);
     return el("div", {},
-      el("p", { class: "words" }, badge(what, what), ` ${inWords(said.p_value, state.calibration)}`),
+      el("p", { class: "words" }, badge(what, what), ` ${inWords(said.p_value, state.model.calibration)}`),
       el("dl", { class: "facts" },
         el("dt", {}, "Score"), el("dd", {}, number(said.score)),
         el("dt", {}, "Threshold"), el("dd", {}, number(said.threshold)),
@@ -256,19 +292,29 @@ class Page {
   async judge(verdict) {
     if (this.saving) return;
     this.saving = true;
+    if ((await this.save(verdict)) && !this.signal.aborted) await this.go(1, true).catch(fail);
+    this.saving = false;
+  }
+
+  /** Whether it could be saved. */
+  async save(verdict) {
+    const { detail, painting } = this;
     try {
       await this.masks; // a verdict keeps what was painted before, also when it comes before that is here
       if (this.tools.polygon.length) this.closePolygon();
-      const [mask, ignore] = await Promise.all([this.painting.encoded("defect"), this.painting.encoded("ignore")]);
-      await judge(this.detail.id, verdict, { note: this.note.value, mask, ignore });
+      const sent = { mark: painting.mark, note: this.note.value };
+      const [mask, ignore] = await Promise.all([painting.encoded("defect"), painting.encoded("ignore")]);
+      await judge(detail.id, verdict, { note: sent.note, mask, ignore });
+      this.saved = sent;
       const unkept = verdict === "good" && mask ? " A good part has no defect: that layer was not kept." : "";
-      say(`${this.detail.name}: ${verdict}.${unkept}`);
-      await this.go(1, true);
+      say(`${detail.name}: ${verdict}.${unkept}`);
     } catch (error) {
-      fail(error);
-    } finally {
-      this.saving = false;
+      const why = error.name === "AbortError" ? "it was left before it was loaded" : error.message;
+      say(`${detail.name} was not saved as ${verdict}: ${why}`, true);
+      return false;
     }
+    if (!this.unsaved()) dropDraft(detail.id, this.kept); // there is one if it was left while it was being saved
+    return true;
   }
 
   /** To the next or the one before in the order of the queue. */
@@ -278,6 +324,7 @@ class Page {
     const here = list.placeOf(this.detail.id);
     const place = here < 0 ? state.at : here + step;
     const row = place >= 0 && place < list.total ? await list.row(place) : undefined;
+    if (this.signal.aborted) return undefined; // somebody has gone elsewhere meanwhile
     if (!row || row.id === this.detail.id) {
       if (judged) return this.reload();
       return say(step > 0 ? "This is the last one." : "This is the first one.");
@@ -316,8 +363,9 @@ class Page {
   plainKey(key, event) {
     if (event.altKey) return false;
     const polygon = this.tools.polygon.length > 0;
+    const once = (verdict) => () => event.repeat || this.judge(verdict); // a key that is held judges once
     const actions = {
-      g: () => this.judge("good"), b: () => this.judge("bad"), u: () => this.judge("unsure"),
+      g: once("good"), b: once("bad"), u: once("unsure"),
       n: guarded(() => this.go(1)), p: guarded(() => this.go(-1)),
       "+": () => this.viewer.zoom(1.25), "=": () => this.viewer.zoom(1.25), "-": () => this.viewer.zoom(1 / 1.25),
       0: () => this.viewer.fit(), o: () => this.showMap(!this.viewer.mapShown),

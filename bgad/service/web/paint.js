@@ -4,6 +4,7 @@ import { base64 } from "./review.js";
 
 const COLOURS = { defect: [255, 0, 200, 130], ignore: [0, 140, 255, 130] };
 const MOST_STEPS = 100;
+const MOST_BYTES = 64 * 2 ** 20; // of all steps
 
 /** One mask: a byte for each pixel, and a canvas that shows it. */
 class Layer {
@@ -37,6 +38,22 @@ class Layer {
     return cut;
   }
 
+  /** The part of a box in which the mask is not what it was; null if there is none. */
+  changed(box, before) {
+    let [left, top, right, bottom] = [Infinity, Infinity, -1, -1];
+    for (let row = box.y; row < box.y + box.height; row += 1) {
+      for (let column = box.x; column < box.x + box.width; column += 1) {
+        const at = row * this.width + column;
+        if (this.bits[at] === before[at]) continue;
+        left = Math.min(left, column);
+        right = Math.max(right, column);
+        top = Math.min(top, row);
+        bottom = row;
+      }
+    }
+    return bottom < 0 ? null : { x: left, y: top, width: right - left + 1, height: bottom - top + 1 };
+  }
+
   paste(box, cut) {
     for (let row = 0; row < box.height; row += 1) {
       const part = cut.subarray(row * box.width, (row + 1) * box.width);
@@ -56,8 +73,11 @@ export class Painting {
       ignore: new Layer(width, height, COLOURS.ignore),
     };
     this.current = "defect";
+    this.whole = { x: 0, y: 0, width, height };
     this.done = [];
     this.undone = [];
+    this.steps = 0; // that were ever made
+    this.forgotten = 0; // the last step that cannot be taken back any more
     this.stroke = null;
   }
 
@@ -65,10 +85,15 @@ export class Painting {
     return this.layers[this.current];
   }
 
+  /** A number that says what is painted: the same again when steps were taken back. */
+  get mark() {
+    return this.done.at(-1)?.number ?? this.forgotten;
+  }
+
   // --- strokes
 
-  begin() {
-    this.stroke = { layer: this.layer, before: this.layer.bits.slice(), box: null, last: null };
+  begin(layer = this.layer) {
+    this.stroke = { layer, before: layer.bits.slice(), box: null, last: null };
   }
 
   /** A round brush from where it was last to here. */
@@ -97,8 +122,8 @@ export class Painting {
   }
 
   #clipped(left, top, right, bottom) {
-    const x = Math.max(0, Math.floor(left));
-    const y = Math.max(0, Math.floor(top));
+    const x = Math.min(this.width, Math.max(0, Math.floor(left)));
+    const y = Math.min(this.height, Math.max(0, Math.floor(top)));
     const width = Math.max(0, Math.min(this.width, Math.ceil(right) + 1) - x);
     const height = Math.max(0, Math.min(this.height, Math.ceil(bottom) + 1) - y);
     return { x, y, width, height };
@@ -111,14 +136,18 @@ export class Painting {
     this.changed();
   }
 
-  /** Keep the stroke, so that it can be taken back. */
+  /** Keep what the stroke has changed, so that it can be taken back. */
   end() {
     const { stroke } = this;
     this.stroke = null;
-    if (!stroke?.box) return;
-    const { layer, box } = stroke;
-    this.done.push({ layer, box, before: layer.crop(box, stroke.before), after: layer.crop(box) });
-    if (this.done.length > MOST_STEPS) this.done.shift();
+    const box = stroke?.box && stroke.layer.changed(stroke.box, stroke.before);
+    if (!box) return;
+    const { layer } = stroke;
+    this.steps += 1;
+    this.done.push({ number: this.steps, layer, box, before: layer.crop(box, stroke.before), after: layer.crop(box) });
+    while (this.done.length > MOST_STEPS || (this.done.length > 1 && bytes(this.done) > MOST_BYTES)) {
+      this.forgotten = this.done.shift().number;
+    }
     this.undone = [];
     this.changed();
   }
@@ -174,7 +203,7 @@ export class Painting {
     }
     this.begin();
     for (let i = 0; i < area.length; i += 1) if (area[i]) bits[i] = 1;
-    this.#dirty({ x: 0, y: 0, width, height });
+    this.#dirty(this.whole);
     this.end();
     return true;
   }
@@ -182,7 +211,7 @@ export class Painting {
   clear() {
     this.begin();
     this.layer.bits.fill(0);
-    this.#dirty({ x: 0, y: 0, width: this.width, height: this.height });
+    this.#dirty(this.whole);
     this.end();
   }
 
@@ -217,8 +246,29 @@ export class Painting {
     context.drawImage(picture, 0, 0, this.width, this.height);
     const { data } = context.getImageData(0, 0, this.width, this.height);
     for (let i = 0; i < layer.bits.length; i += 1) layer.bits[i] = data[4 * i] || data[4 * i + 1] || data[4 * i + 2] ? 1 : 0;
-    layer.refresh({ x: 0, y: 0, width: this.width, height: this.height });
+    layer.refresh(this.whole);
     this.changed();
+  }
+
+  /** What is marked in each layer, for `restore`; null where nothing is. */
+  kept() {
+    const empty = new Uint8Array(this.width * this.height);
+    return Object.entries(this.layers).map(([name, layer]) => {
+      const box = layer.changed(this.whole, empty);
+      return [name, box && { box, cut: layer.crop(box) }];
+    });
+  }
+
+  /** Paint what was kept, as a step that can be taken back. */
+  restore(kept) {
+    for (const [name, part] of kept) {
+      const layer = this.layers[name];
+      this.begin(layer);
+      layer.bits.fill(0);
+      if (part) layer.paste(part.box, part.cut);
+      this.#dirty(this.whole);
+      this.end();
+    }
   }
 
   /** White on black as PNG in base64; null where nothing is marked. */
@@ -242,6 +292,10 @@ function crossed(points, y) {
     if (y1 <= y !== y2 <= y) found.push(x1 + ((y - y1) / (y2 - y1)) * (x2 - x1));
   });
   return found.sort((a, b) => a - b);
+}
+
+function bytes(steps) {
+  return steps.reduce((sum, step) => sum + step.before.length + step.after.length, 0);
 }
 
 function joined(one, two) {

@@ -1,5 +1,6 @@
 // The queue: a grid of thumbnails of which only the visible ones exist.
 
+import { againLine } from "./again.js";
 import { show, thumbnail } from "./api.js";
 import { badge, decision, el, fail, number, plural, say, select, typing } from "./dom.js";
 import { judgeListed } from "./review.js";
@@ -16,7 +17,8 @@ const HINT = [
 
 export function showQueue(main, signal) {
   const grid = new Grid(signal);
-  main.append(toolbar(() => grid.renew()), grid.box, hint(HINT));
+  const again = againLine(signal, () => state.at || grid.renew()); // nothing moves under the eyes of who looks further down
+  main.append(toolbar(() => grid.renew()), again, grid.box, hint(HINT));
   addEventListener("keydown", (event) => grid.key(event), { signal });
   new ResizeObserver(() => !signal.aborted && grid.layout()).observe(grid.box);
   return grid.start();
@@ -156,9 +158,10 @@ class Grid {
       picture,
       el("div", { class: "name", title: row.name }, row.name),
       el("div", { class: "line" }, el("span", { class: "score" }, number(row.score)), badge(what, what)));
-    const said = `${row.verdict ?? "not reviewed"}${row.has_mask ? ", painted" : ""}`;
+    const said = row.failed ? "not saved" : `${row.verdict ?? "not reviewed"}${row.has_mask ? ", painted" : ""}`;
     const brush = row.has_mask && el("span", { class: "painted", title: "the defect is painted" }, " ✎");
-    if (row.verdict) cell.append(el("div", { class: "said" }, badge([row.verdict, brush], row.verdict)));
+    if (row.failed) cell.append(el("div", { class: "said" }, badge("not saved", "failed")));
+    else if (row.verdict) cell.append(el("div", { class: "said" }, badge([row.verdict, brush], row.verdict)));
     cell.setAttribute("aria-label", `${row.name}, score ${number(row.score)}, ${what}, ${said}`);
     cell.setAttribute("aria-setsize", list.total);
     cell.setAttribute("aria-posinset", place + 1);
@@ -201,14 +204,17 @@ class Grid {
     const row = this.list.at(place);
     if (!row) return;
     this.select(place + 1);
+    const turn = Promise.resolve(row.turn).then(() => judgeListed(row, verdict)); // the later one is the last
+    row.turn = turn.catch(() => {});
     try {
-      await judgeListed(row, verdict);
+      await turn;
+      row.failed = false;
+      say(`${row.name}: ${verdict}`);
     } catch (error) {
-      fail(error);
-      return;
+      row.failed = true;
+      say(`${row.name} was not saved as ${verdict}: ${error.message}`, true);
     }
     if (this.cells.has(place)) this.fill(place);
-    say(`${row.name}: ${verdict}`);
   }
 
   key(event) {
@@ -220,7 +226,7 @@ class Grid {
     };
     const key = event.key.length === 1 ? event.key.toLowerCase() : event.key;
     if (key in moves) this.select(state.at + moves[key]);
-    else if (key in VERDICT_KEYS) this.judge(VERDICT_KEYS[key]);
+    else if (key in VERDICT_KEYS) event.repeat || this.judge(VERDICT_KEYS[key]); // a key that is held judges once
     else if (key === "Enter" && !onButton) this.open();
     else return;
     event.preventDefault();

@@ -11,9 +11,8 @@ export async function judge(image, verdict, { note = "", mask = null, ignore = n
   return kept;
 }
 
-/** A verdict from the list: note and painting of an earlier review stay. */
+/** A verdict from the list: note and painting of an earlier review stay, also of one that came since. */
 export async function judgeListed(row, verdict) {
-  if (!row.verdict) return judge(row.id, verdict);
   const last = (await get(`images/${row.id}`)).reviews.at(-1);
   const [mask, ignore] = await Promise.all([last?.mask, last?.ignore].map(encoded));
   return judge(row.id, verdict, { note: last?.note ?? "", mask, ignore });

@@ -10,7 +10,6 @@ export const state = {
   filters: { order: "uncertain", decision: "", review: "", from: "", to: "" },
   list: null, // what the queue shows, also the order of "next" and "previous"
   at: 0, // the selection in it
-  calibration: 0, // held-out normals of the model
 };
 
 export function mayReview() {
@@ -25,9 +24,7 @@ export async function loadModels(wanted) {
   state.models = await get("models");
   const name = wanted ?? state.model?.name ?? localStorage.getItem("bgad-model");
   state.model = state.models.find((model) => model.name === name) ?? state.models[0] ?? null;
-  if (!state.model) return;
-  localStorage.setItem("bgad-model", state.model.name);
-  state.calibration = mayReview() ? (await get(`models/${encodeURIComponent(state.model.name)}/threshold`)).calibration.length : 0;
+  if (state.model) localStorage.setItem("bgad-model", state.model.name);
 }
 
 /** Of the chosen model's part of the API. */

@@ -1,13 +1,14 @@
 // Teach: choose reviewed images, follow the job, compare the new version with the old one, release it or not.
 
 import { follow, get, send, show, thumbnail } from "./api.js";
+import { againLine } from "./again.js";
 import { comparison } from "./compare.js";
 import { badge, button, el, fail, guarded, percent, plural, say, time, versionText } from "./dom.js";
 import { loadModels, mayAll, modelRoute, newList, state } from "./state.js";
 
-const PAGE = 200;
 const ENDED = ["done", "failed", "cancelled", "interrupted"];
 const ADMIN = "This needs the role admin";
+const PAUSE = 3000; // milliseconds before a lost connection is tried again
 
 export async function showTeach(main, signal, given) {
   const page = new Teach(signal, Number(given) || null);
@@ -21,11 +22,13 @@ class Teach {
     this.wanted = job;
     this.followed = new Set();
     this.jobs = [];
+    this.results = new Map(); // by job
+    this.again = el("div");
     this.lessons = el("section", { class: "card", "aria-label": "What to teach" });
     this.jobList = el("section", { class: "card", "aria-label": "Jobs" });
     this.compared = el("section", { "aria-label": "Comparison" });
     this.versions = el("section", { class: "card", "aria-label": "Versions" });
-    this.box = el("div", { class: "page" }, el("h1", {}, "Teach"), this.lessons, this.jobList, this.compared, this.versions);
+    this.box = el("div", { class: "page" }, el("h1", {}, "Teach"), this.again, this.lessons, this.jobList, this.compared, this.versions);
   }
 
   async start() {
@@ -37,7 +40,8 @@ class Teach {
   // --- what to teach
 
   async loadLessons() {
-    const [good, bad] = await Promise.all(["good", "bad"].map((verdict) => reviewed(verdict, this.signal)));
+    const rows = await get(modelRoute("/lessons"), {}, { signal: this.signal });
+    const [good, bad] = ["good", "bad"].map((verdict) => rows.filter((row) => row.verdict === verdict));
     this.rows = [...bad, ...good];
     this.chosen = new Set(this.rows.map((row) => row.id));
     if (!this.rows.length) {
@@ -94,22 +98,36 @@ class Teach {
   // --- jobs
 
   async loadJobs() {
-    this.jobs = (await get("jobs", {}, { signal: this.signal })).filter((job) => job.name === state.model.name);
+    this.jobs = await get("jobs", { model: state.model.name }, { signal: this.signal });
     this.showJobs();
-    this.showComparison();
     for (const job of this.jobs) if (!ENDED.includes(job.state)) this.follow(job.id);
+    await this.showComparison();
   }
 
+  /** Until it has ended; a connection that is lost is tried again. */
   async follow(number) {
     if (this.followed.has(number)) return;
     this.followed.add(number);
-    try {
-      await follow(number, (job) => this.told(job), this.signal);
-    } catch (error) {
-      if (!this.signal.aborted) fail(error);
-    } finally {
-      this.followed.delete(number);
+    let ended = false;
+    const tell = (job) => {
+      ended = ENDED.includes(job.state);
+      this.told(job);
+    };
+    for (let lost = false; !ended && !this.signal.aborted; ) {
+      try {
+        if (lost) await this.loadJobs();
+        lost = false;
+        await follow(number, tell, this.signal);
+      } catch (error) {
+        if (this.signal.aborted) break;
+        ended = error.status >= 400 && error.status < 500; // to ask again would not help
+        if (ended) fail(error);
+        else if (!lost) say("The connection to the service was lost: it is tried again.", true);
+      }
+      lost = true;
+      if (!ended) await new Promise((resolve) => setTimeout(resolve, PAUSE));
     }
+    this.followed.delete(number);
   }
 
   told(job) {
@@ -125,11 +143,17 @@ class Teach {
   async finished() {
     await loadModels();
     this.showVersions();
-    this.showComparison();
+    await this.showComparison();
   }
 
+  /** Where no state has changed, the lines stay as they are but for their progress. */
   showJobs() {
     if (!this.jobs.length) return this.jobList.replaceChildren(el("h2", {}, "Jobs"), el("p", { class: "dim" }, "None yet."));
+    const lines = [...this.jobList.querySelectorAll("li")];
+    const shows = (line, job) => line?.dataset.job === String(job.id) && line.dataset.state === job.state;
+    if (lines.length === this.jobs.length && this.jobs.every((job, i) => shows(lines[i], job))) {
+      return this.jobs.forEach((job, i) => showProgress(lines[i], job));
+    }
     return this.jobList.replaceChildren(el("h2", {}, "Jobs"), el("ul", { class: "plain jobs" }, this.jobs.map((job) => this.jobLine(job))));
   }
 
@@ -140,26 +164,29 @@ class Teach {
     });
     const running = !ENDED.includes(job.state);
     const right = { disabled: !mayAll(), title: mayAll() ? undefined : ADMIN };
-    return el("li", { "data-job": job.id },
+    return el("li", { "data-job": job.id, "data-state": job.state },
       el("span", {}, `Job ${job.id} `, badge(job.state, job.state)),
       running
-        ? el("span", { class: "grow" }, el("progress", { max: "1", value: job.progress, "aria-label": `Job ${job.id}` }), ` ${percent(job.progress)} ${job.message}`)
+        ? el("span", { class: "grow" }, el("progress", { max: "1", value: job.progress, "aria-label": `Job ${job.id}` }), progressText(job))
         : el("span", { class: "grow dim" }, `${plural(job.images.length, "picture")}, ${job.who}, ${time(job.created)}${job.state === "failed" ? `: ${job.message}` : ""}`),
       running && button("Cancel", act("cancel"), right),
       ["failed", "cancelled", "interrupted"].includes(job.state) && button("Resume", act("resume"), right),
-      job.state === "done" && button("Compare", () => {
+      job.state === "done" && button("Compare", guarded(async () => {
         this.wanted = job.id;
-        this.showComparison();
+        await this.showComparison();
         this.compared.scrollIntoView({ behavior: "smooth" });
-      }));
+      })));
   }
 
   // --- compare and release
 
-  showComparison() {
-    const done = this.jobs.filter((job) => job.state === "done" && job.result);
-    const job = done.find((one) => one.id === this.wanted) ?? done[0];
-    const version = job && state.model.versions.find((one) => one.id === job.made);
+  async showComparison() {
+    const done = this.jobs.filter((one) => one.state === "done");
+    const { id, made } = done.find((one) => one.id === this.wanted) ?? done[0] ?? {};
+    this.compares = id;
+    const job = made && (await this.whole(id));
+    if (this.compares !== id) return undefined; // another one was chosen meanwhile
+    const version = job?.result && state.model.versions.find((one) => one.id === made);
     if (!version) return this.compared.replaceChildren();
     return this.compared.replaceChildren(el("div", { class: "card" },
       el("h2", {}, `Job ${job.id}: version ${job.version} and version ${job.made}`),
@@ -167,7 +194,14 @@ class Teach {
       el("div", { class: "row" }, this.actions(version))));
   }
 
+  /** A job with its result, which a list of jobs does not have. */
+  async whole(number) {
+    if (!this.results.has(number)) this.results.set(number, await get(`jobs/${number}`, {}, { signal: this.signal }));
+    return this.results.get(number);
+  }
+
   showVersions() {
+    this.again.replaceChildren(againLine(this.signal));
     const { versions } = state.model;
     this.versions.replaceChildren(
       el("h2", {}, "Versions"),
@@ -203,21 +237,21 @@ class Teach {
       await loadModels();
       newList();
       this.showVersions();
+      this.jobList.replaceChildren(); // with buttons that can be used again
       this.showJobs();
-      this.showComparison();
-      await this.loadLessons();
+      await Promise.all([this.showComparison(), this.loadLessons()]);
     }
     say(`${versionText(state.model.version)} of ${state.model.name} scores now.`);
   }
 }
 
-/** Every image of the model with a verdict. */
-async function reviewed(verdict, signal) {
-  const rows = [];
-  for (;;) {
-    const query = { model: state.model.name, review: verdict, order: "newest", limit: PAGE, offset: rows.length };
-    const found = await get("images", query, { signal });
-    rows.push(...found.images);
-    if (!found.images.length || rows.length >= found.total) return rows;
-  }
+function progressText(job) {
+  return ` ${percent(job.progress)} ${job.message}`;
+}
+
+function showProgress(line, job) {
+  const bar = line.querySelector("progress");
+  if (!bar) return;
+  bar.value = job.progress;
+  bar.nextSibling.data = progressText(job);
 }

@@ -69,6 +69,7 @@ async function upload(files, done) {
   if (!pictures.length) return say("There is no picture among these files.", true);
   if (!state.model) return say("There is no model here to score them.", true);
   if (busy) return say("Pictures are being sent already: wait, or stop them.", true);
+  const route = path(modelRoute("/batches")); // of the model that is chosen now, also when another one is meanwhile
   busy = true;
   stopped = false;
   by("upload").hidden = false;
@@ -78,7 +79,7 @@ async function upload(files, done) {
     for (let i = 0; i < pictures.length && !stopped; i += CHUNK) {
       progress(sent, pictures.length);
       const some = pictures.slice(i, i + CHUNK);
-      failures.push(...(await sendSome(some)));
+      failures.push(...(await sendSome(route, some)));
       sent += some.length;
     }
   } finally {
@@ -101,12 +102,12 @@ function report(sent, failures) {
   say(`${scored} ${failures.length} could not be: ${first.name}: ${first.error}`, true);
 }
 
-async function sendSome(files) {
+async function sendSome(route, files) {
   const form = new FormData();
   for (const file of files) form.append("files", file, file.name);
   for (;;) {
     try {
-      const answer = await request(path(modelRoute("/batches")), { method: "POST", body: form });
+      const answer = await request(route, { method: "POST", body: form });
       return (await answer.json()).results.filter((result) => result.error !== undefined);
     } catch (error) {
       if (error.status !== 503 || stopped) throw error;

@@ -4,7 +4,7 @@ const LARGEST = 64; // screen pixels for one pixel of the image
 const LINE = "#00e5ff";
 
 export class Viewer {
-  /** `tools` says what pointers do: { tool, size, painting, polygon, message }. */
+  /** `tools` says what pointers do: { tool, size, painting, polygon, addPoint, closePolygon, fillAt }. */
   constructor(canvas, tools) {
     this.canvas = canvas;
     this.context = canvas.getContext("2d");

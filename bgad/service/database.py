@@ -1,0 +1,59 @@
+"""Where SQLite and PostgreSQL differ: how they are opened, written to at once, and kept from other writers."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import sqlalchemy as sa
+from sqlalchemy.dialects import postgresql, sqlite
+
+from bgad.errors import ConfigError
+from bgad.service.tables import images, scores
+
+BUSY_SECONDS = 30
+LOG_PAGES = 50_000  # of 4 KiB
+POOL = 16  # connections that are kept
+
+
+def engine(address: str, synchronous: str = "FULL") -> sa.Engine:
+    """Connections to a database; `synchronous` is SQLite's."""
+    try:
+        url = sa.make_url(address)
+    except sa.exc.ArgumentError as error:
+        raise ConfigError(f"{address!r} is no address of a store: give postgresql://user@host/name") from error
+    if url.get_backend_name() == "postgresql":
+        url = url.set(drivername="postgresql+psycopg")
+        return sa.create_engine(url, pool_pre_ping=True, pool_size=POOL)
+    if url.get_backend_name() != "sqlite":
+        raise ConfigError(f"{url.get_backend_name()} is not supported as a store: use postgresql, or leave --store out")
+    made = sa.create_engine(url, connect_args={"timeout": BUSY_SECONDS}, pool_size=POOL)
+
+    def prepare(connection: Any, _: object) -> None:
+        cursor = connection.cursor()
+        for line in ("journal_mode=WAL", f"synchronous={synchronous}", "foreign_keys=ON"):
+            cursor.execute(f"PRAGMA {line}")
+        cursor.execute(f"PRAGMA wal_autocheckpoint={4 * LOG_PAGES}")  # the store does it; this is for when it does not
+        cursor.close()
+
+    sa.event.listen(made, "connect", prepare)
+    return made
+
+
+def upserts(kind: str) -> tuple[Any, Any, Any]:
+    """Built once, as building one takes longer than running it: an image, whose number comes back also where it is
+    there already; a score in place of that of the same version; a score that does not replace one."""
+    dialect: Any = sqlite if kind == "sqlite" else postgresql
+    image = dialect.insert(images)
+    image = image.on_conflict_do_update(index_elements=["sha256"], set_={"width": image.excluded.width})
+    score, key = dialect.insert(scores), ["image", "version"]
+    columns = ("score", "p_value", "threshold", "is_anomaly", "distance", "created")
+    again = score.on_conflict_do_update(index_elements=key, set_={name: score.excluded[name] for name in columns})
+    return image.returning(images.c.id), again, score.on_conflict_do_nothing(index_elements=key)
+
+
+def alone(connection: sa.Connection, table: sa.Table) -> None:
+    """Keep other writers from a table until the end of the transaction."""
+    if connection.dialect.name == "postgresql":
+        connection.execute(sa.text(f"LOCK TABLE {table.name} IN SHARE ROW EXCLUSIVE MODE"))
+    else:
+        connection.execute(table.update().where(sa.false()).values(id=table.c.id))  # SQLite has one lock for all

@@ -1,0 +1,134 @@
+"""What a version that was released scores again."""
+
+from __future__ import annotations
+
+import json
+import shutil
+import threading
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+import sqlalchemy as sa
+
+from bgad.modelfile import checksum
+from bgad.runtime import Runtime
+from bgad.service import again
+from bgad.service.store import Row, Store
+from bgad.service.workbench import FOLDER
+from service.conftest import Maker, Service, png, wait_for
+
+NOTHING = {"done": 0, "total": 0}
+
+
+def taught(service: Service) -> Row:
+    """A candidate that scores as the released version does."""
+    old = service.store.released("plate")
+    place = Path(FOLDER) / "versions" / "taught.bgad"
+    shutil.copytree(service.bench.models / "plate.bgad", service.bench.models / place)
+    card = service.bench.models / place / "card.json"
+    data = json.loads(card.read_text()) | {"created": "another time"}
+    data["checksum"] = checksum(data)
+    card.write_text(json.dumps(data))
+    return service.store.add_version("plate", data["checksum"], place.as_posix(), state="candidate", parent=old["id"])
+
+
+def progress(service: Service) -> dict[str, int]:
+    return dict(service.client.get("/v1/models/plate").json()["again"])
+
+
+def scored_by(store: Store, version: Row) -> list[int]:
+    return sorted(row["image"] for row in store.series(version["id"]))
+
+
+@pytest.fixture
+def gate(monkeypatch: pytest.MonkeyPatch) -> threading.Event:
+    """Nothing is scored until it is set."""
+    opened, real = threading.Event(), Runtime.run
+    opened.set()
+
+    def held(self: Runtime, pixels: np.ndarray) -> Any:
+        assert opened.wait(60)
+        return real(self, pixels)
+
+    monkeypatch.setattr(Runtime, "run", held)
+    return opened
+
+
+def test_a_release_says_how_far_it_is_and_draws_thumbnails(service: Service, gate: threading.Event) -> None:
+    numbers = [service.score(png(i)) for i in range(4)]
+    service.store.add_review(numbers[0], "good", "ann")
+    second = taught(service)
+    gate.clear()
+    released = service.client.post(f"/v1/models/plate/versions/{second['id']}/release").json()
+    assert (released["version"]["id"], released["again"]) == (second["id"], {"done": 0, "total": 4})
+    assert service.client.post(f"/v1/models/plate/versions/{second['id']}/release").json()["again"]["total"] == 4
+    gate.set()
+    wait_for(lambda: progress(service) == NOTHING)
+    assert scored_by(service.store, second) == numbers
+    digests = [service.store.image(number)["sha256"] for number in numbers]
+    assert all(service.bench.thumbnails.has(digest, second["id"]) for digest in digests)
+
+
+def test_what_a_service_did_not_get_to_the_next_one_scores(make: Maker, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(again, "AGAIN", 2)
+    first = make()
+    numbers = [first.score(png(i)) for i in range(5)]
+    first.store.add_review(numbers[0], "unsure", "ann")
+    second = taught(first)
+    first.store.release(second["id"], "ann")  # as if it had ended right then
+    next_one = make()
+    wanted = [numbers[0], *numbers[3:]]
+    wait_for(lambda: scored_by(next_one.store, second) == wanted)
+    wait_for(lambda: progress(next_one) == NOTHING)
+    assert make().client.get("/v1/images", params={"model": "plate"}).json()["total"] == len(wanted)
+
+
+def test_a_service_that_is_stopped_does_not_score_to_the_end(make: Maker, gate: threading.Event) -> None:
+    service = make()
+    numbers = [service.score(png(i)) for i in range(6)]
+    second = taught(service)
+    gate.clear()
+    service.bench.release(second, "ann")
+    threading.Timer(0.3, gate.set).start()
+    service.bench.close()
+    assert len(scored_by(service.store, second)) < len(numbers)
+    after = make()
+    wait_for(lambda: scored_by(after.store, second) == numbers)
+
+
+def test_a_picture_that_is_gone_and_a_store_that_is_gone_for_a_while(
+    service: Service, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    monkeypatch.setattr(again, "PAUSE", 0.1)
+    numbers = [service.score(png(i)) for i in range(3)]
+    service.bench.picture(numbers[1]).unlink()
+    second = taught(service)
+    real, failures = service.store.add_score, [sa.exc.OperationalError("insert", {}, Exception("gone"))]
+
+    def failing(*given: Any) -> None:
+        if failures:
+            raise failures.pop()
+        real(*given)
+
+    monkeypatch.setattr(service.store, "add_score", failing)
+    service.bench.release(second, "ann")
+    wait_for(lambda: scored_by(service.store, second) == [numbers[0], numbers[2]])
+    wait_for(lambda: progress(service) == NOTHING)
+    said = capsys.readouterr().err
+    assert "scoring again for plate waits for the store" in said
+    assert f"image {numbers[1]} is not scored again" in said
+
+
+def test_another_release_ends_it(service: Service, gate: threading.Event) -> None:
+    old = service.store.released("plate")
+    for i in range(6):
+        service.score(png(i))
+    second = taught(service)
+    gate.clear()
+    service.bench.release(second, "ann")
+    service.bench.release(old, "ann")
+    gate.set()
+    wait_for(lambda: progress(service) == NOTHING and not any(t.is_alive() for t in service.bench.again._threads))
+    assert len(scored_by(service.store, second)) <= 1
