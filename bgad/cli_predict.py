@@ -24,8 +24,9 @@ def add_predict(commands: Any) -> None:
         "predict",
         _predict,
         "Score images with a model. A table on a terminal, JSON lines into a pipe.",
-        "A JSON line has path, score, p_value, is_anomaly, threshold, error. The exit code is 1 when an image could\n"
-        "not be scored, whatever the others say.\n\nexamples:\n  bgad predict gear.bgad new/ --out looked-at/\n"
+        "A JSON line has path, score, p_value, is_anomaly, threshold, error, and with --out stem. The exit code is 1\n"
+        "when an image could not be scored, whatever the others say.\n\n"
+        "examples:\n  bgad predict gear.bgad new/ --out looked-at/\n"
         "  bgad predict gear.bgad 'new/**/*.png' | jq 'select(.is_anomaly)'",
     )
     parser.add_argument("model", type=Path, metavar="MODEL")
@@ -40,7 +41,11 @@ def add_predict(commands: Any) -> None:
     parser.add_argument(
         "--no-pictures", action="store_true", help="with --out: the rows alone, without overlays and maps"
     )
-    parser.add_argument("--overwrite", action="store_true", help="with --out: score again what has a row there")
+    parser.add_argument(
+        "--overwrite",
+        action="store_true",
+        help="with --out: score again what has a row there; rows of another model or of other options go",
+    )
     parser.add_argument("--false-reject-rate", type=float, metavar="RATE", help="another threshold than the model's")
     parser.add_argument("--json", action="store_true", help="JSON lines on a terminal, too")
     add_engine(parser)
@@ -78,8 +83,8 @@ def _predict(arguments: argparse.Namespace) -> int:
     drawn = None if arguments.no_pictures else out
     with ExitStack() as stack:
         kept = stack.enter_context(journal.opened(out, about, paths, overwrite=arguments.overwrite)) if out else None
+        stems = dict(zip(paths, output_stems(paths, kept.stems), strict=True)) if kept and drawn else {}
         left = paths if kept is None else [path for path in paths if not journal.is_done(path, kept.done)]
-        stems = output_stems(left, kept.stems if kept else ()) if drawn else None
         if len(left) < len(paths):
             console.say(f"{len(paths) - len(left)} of {len(paths)} images have their rows in {out} already")
         bar = stack.enter_context(
@@ -88,9 +93,10 @@ def _predict(arguments: argparse.Namespace) -> int:
         for row in kept.rows() if kept else ():
             show(row)
         try:
-            for i, row in enumerate(predict(scorer, left, drawn, stems)):
+            for row in predict(scorer, left, drawn, [stems[path] for path in left] if stems else None):
                 if kept:
-                    kept.append(row, str(stems[i]) if stems else None)
+                    row.setdefault("stem", None)
+                    kept.append(row)
                 failed += row["error"] is not None
                 show(row)
                 bar.update()
@@ -102,11 +108,12 @@ def _predict(arguments: argparse.Namespace) -> int:
             raise error if journal.KEPT in str(error) else OutputError(f"{error}; {journal.KEPT}") from error
     scored = len(left)
     if as_table:
-        console.page().print(table(strangest(rows, TABLE_ROWS)))
+        console.page().print(table(strangest(rows, TABLE_ROWS), len(scorer.calibration.scores)))
         if len(paths) > TABLE_ROWS:
             console.say(f"{len(paths) - TABLE_ROWS} less strange ones are not shown")
     what = "rows are in" if arguments.no_pictures else "rows, overlays and maps are in"
-    flagged = f"{failed} of {scored} images could not be scored" if failed else f"{scored} images scored"
+    images = f"{scored} image{'' if scored == 1 else 's'}"
+    flagged = f"{failed} of {images} could not be scored" if failed else f"{images} scored"
     console.say(flagged + (f"; {what} {out}" if out else ""))
     return EXIT_BAD_IMAGES if failed else 0
 

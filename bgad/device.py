@@ -29,7 +29,9 @@ def pick(name: str) -> torch.device:
         device = torch.device(name)
         torch.zeros(1, device=device).item()
     except (RuntimeError, AssertionError) as error:
-        raise ConfigError(f"device {name!r} is not usable here: {str(error).splitlines()[0][:120]}") from error
+        raise ConfigError(
+            f"device {name!r} is not usable here: choose auto or cpu, or cuda or mps where torch finds one"
+        ) from error
     return device
 
 

@@ -118,6 +118,7 @@ def evaluate(
         rates=_rates(scorer, scores, labels),
         notes=left_out + found.notes,
         guarantee=scorer.calibration.guarantee(),
+        held_out=len(scorer.calibration.scores),
     )
     return cell, section, found.rows
 

@@ -9,9 +9,10 @@ import re
 import stat
 import sys
 import threading
-from collections import deque
+from collections import Counter, deque
 from collections.abc import Iterable, Iterator, Sequence
-from contextlib import contextmanager
+from contextlib import contextmanager, nullcontext, suppress
+from functools import cache
 from pathlib import Path
 from typing import Any
 
@@ -19,6 +20,7 @@ import numpy as np
 import numpy.typing as npt
 from PIL import Image, ImageFile, ImageOps, TiffImagePlugin, UnidentifiedImageError
 
+from bgad import console
 from bgad.errors import BgadError, DataError, ImageError
 from bgad.outputs import write_whole
 from bgad.types import BoolArray, FloatArray, ImageLike
@@ -26,6 +28,8 @@ from bgad.types import BoolArray, FloatArray, ImageLike
 MAX_PIXELS = 200_000_000
 FORMATS = ("PNG", "JPEG", "BMP", "TIFF", "WEBP")
 IMAGE_SUFFIXES = frozenset({".png", ".jpg", ".jpeg", ".bmp", ".tif", ".tiff", ".webp"})
+_OTHERS = "arw avif cr2 cr3 dcm dib dng exr gif heic heif hif j2k jfif jp2 jpe jxl nef pbm pgm pnm ppm psd raw tga"
+OTHER_SUFFIXES = frozenset(f".{name}" for name in _OTHERS.split())  # pictures too, but not looked for
 
 _DEPTHS = (8, 10, 12, 14, 16)
 _GREY_DEEP = ("I", "I;16", "I;16B", "I;16L", "I;16N")
@@ -33,6 +37,10 @@ _DEEP_RAW = re.compile(r"(LA|RGB|RGBA|RGBa|RGBX);16([BLN])")
 _BITS_PER_SAMPLE, _PLANAR = 258, 284  # TIFF tags
 # Yellow to dark red; the lightness falls evenly, so that hotter also reads as darker in grey print.
 _RAMP = np.array([[255, 237, 130], [254, 178, 76], [240, 90, 40], [165, 0, 38]], np.float32)
+_HAZE, _HEAT = 255, 1023  # steps of the heat table up to the boundary, and beyond it
+_STRIP = 64  # rows of a picture that are drawn at a time
+# How files of other kinds begin, some of them after a length of 4 bytes.
+_MAGIC = {b"GIF8": "GIF", b"ftyphei": "HEIC", b"ftypmif1": "HEIF", b"ftypavif": "AVIF", b"jP  ": "JPEG 2000"}
 
 AnyArray = npt.NDArray[Any]
 
@@ -128,13 +136,26 @@ def overlay(image: AnyArray, map: FloatArray, boundary: float, low: float | None
     """
     low = float(map.min()) if low is None else low
     unit = boundary - low if boundary > low else 1.0
-    haze = np.clip((map - low) / unit, 0, 1)
-    heat = 1 - np.exp(-np.maximum(map - boundary, 0) / unit)  # (H, W) in 0..1
-    alpha = np.where(map > boundary, 0.35 + 0.4 * heat, 0.1 * haze)[..., None]
+    keep, add = _heat_table()
+    drawn = np.empty(image.shape, np.uint8)
+    for top in range(0, len(map), _STRIP):
+        rows = slice(top, top + _STRIP)
+        some = map[rows]
+        haze = _HAZE * np.clip((some - low) / unit, 0, 1)
+        heat = _HAZE + 1 + _HEAT * (1 - np.exp(-np.maximum(some - boundary, 0) / unit))
+        step = np.rint(np.where(some > boundary, heat, haze)).astype(np.intp)  # (h, W)
+        drawn[rows] = np.rint(to_uint8(image[rows]) * keep.take(step, 0, mode="clip") + add.take(step, 0, mode="clip"))
+    return drawn
+
+
+@cache
+def _heat_table() -> tuple[FloatArray, FloatArray]:
+    """For each step of heat, the share of the picture that stays and the colour that is added, both (n, 3)."""
+    heat = np.concatenate([np.zeros(_HAZE + 1), np.linspace(0, 1, _HEAT + 1)])
+    alpha = np.concatenate([np.linspace(0, 0.1, _HAZE + 1), 0.35 + 0.4 * heat[_HAZE + 1 :]])[:, None]
     stops = np.linspace(0, 1, len(_RAMP))
-    colour = np.stack([np.interp(heat, stops, _RAMP[:, c]) for c in range(3)], axis=-1)  # (H, W, 3)
-    mixed: AnyArray = np.rint(to_uint8(image) * (1 - alpha) + colour * alpha)
-    return mixed.astype(np.uint8)
+    colour = np.stack([np.interp(heat, stops, _RAMP[:, c]) for c in range(3)], axis=-1)
+    return np.repeat(1 - alpha, 3, axis=1).astype(np.float32), (colour * alpha).astype(np.float32)
 
 
 def outline(image: AnyArray, mask: BoolArray, colour: tuple[int, int, int] = (255, 0, 0)) -> npt.NDArray[np.uint8]:
@@ -151,7 +172,7 @@ def outline(image: AnyArray, mask: BoolArray, colour: tuple[int, int, int] = (25
 def save_png(array: AnyArray, path: str | Path) -> None:
     """Write an 8-bit picture as PNG; the file appears whole or not at all."""
     buffer = io.BytesIO()
-    Image.fromarray(array).save(buffer, "PNG")
+    Image.fromarray(array).save(buffer, "PNG", compress_level=1)  # 4 times as fast, hardly larger
     write_whole(Path(path), buffer.getvalue())
 
 
@@ -169,36 +190,72 @@ def natural_key(path: Path) -> tuple[list[str | int], str]:
     return [int(part) if i % 2 else part for i, part in enumerate(parts)], text
 
 
-def walk(folder: Path) -> list[Path]:
-    """Every image below a folder, natural-sorted; hidden names are skipped and no folder is entered twice."""
-    found = [path for sub in _folders(folder) for path in _children(sub) if _is_image(path)]
+def walk(folder: Path, unused: Counter[str] | None = None) -> list[Path]:
+    """Every image below a folder, natural-sorted; hidden names are skipped and no folder is entered twice.
+
+    `unused` counts what a person would take for a picture but is none that is read.
+    """
+    found = []
+    for path in (path for sub in _folders(folder) for path in _children(sub)):
+        if _is_image(path):
+            found.append(path)
+        elif unused is not None:
+            _count(path, unused)
     return sorted(found, key=natural_key)
+
+
+def tally(unused: Counter[str]) -> str:
+    """What `walk` counted, for a message.
+
+    >>> tally(Counter({".heic": 4, "broken link": 1, ".gif": 2}))
+    '2 .gif, 4 .heic, 1 broken link'
+    """
+    return ", ".join(
+        f"{count} {what}{'s' if what[0] != '.' and count > 1 else ''}" for what, count in sorted(unused.items())
+    )
+
+
+def _count(path: Path, unused: Counter[str]) -> None:
+    if path.suffix.lower() in OTHER_SUFFIXES and path.is_file():
+        unused[path.suffix.lower()] += 1
+    elif path.is_symlink() and not path.exists():
+        unused["broken link"] += 1
 
 
 def expand(paths: Sequence[str | Path], *, missing_ok: bool = False) -> list[Path]:
     """Files, folders and glob patterns (with **) as a list of images, each once, in the order given.
 
-    With `missing_ok` a file that does not exist stays in the list, for its reader to complain of.
+    With `missing_ok` a file that does not exist stays in the list, for its reader to complain of. What a folder or a
+    pattern holds of pictures that are not read is told in one warning.
     """
     images: dict[Path, Path] = {}
+    unused: Counter[str] = Counter()
     for given in paths:
         path = Path(given)
         if path.is_dir():
-            found = walk(path)
+            found = walk(path, unused)
         elif path.exists():
             found = [path]
         elif glob.has_magic(str(given)):
             found = []
             for match in sorted(_glob(Path(given).as_posix()), key=natural_key):
-                found += walk(match) if match.is_dir() else [match] if _is_image(match) else []
+                if match.is_dir():
+                    found += walk(match, unused)
+                elif _is_image(match):
+                    found.append(match)
+                else:
+                    _count(match, unused)
         elif missing_ok:
             found = [path]
         else:
             raise DataError(f"{given}: no such file or folder")
         if not found:
-            raise DataError(f"{given}: no image found ({', '.join(sorted(IMAGE_SUFFIXES))})")
+            others = f"; {tally(unused)} not used" if unused else ""
+            raise DataError(f"{given}: no image found ({', '.join(sorted(IMAGE_SUFFIXES))}){others}")
         for one in found:
             images.setdefault(Path(os.path.realpath(one)), one)  # unlike resolve, takes a circle of links
+    if unused:
+        console.warn(f"{tally(unused)} not used")
     return list(images.values())
 
 
@@ -372,9 +429,25 @@ def _opened(source: Path | io.BytesIO, where: object, max_pixels: int) -> Iterat
     except BgadError:
         raise
     except UnidentifiedImageError as error:
-        raise ImageError(f"{where}: not an image, or its header is broken (formats: {', '.join(FORMATS)})") from error
+        kind, known = _other_kind(source), ", ".join(FORMATS)
+        if kind:
+            raise ImageError(
+                f"{where}: {kind} is not an image format that is read: save it as one of {known}"
+            ) from error
+        raise ImageError(f"{where}: not an image, or its header is broken (formats: {known})") from error
     except Exception as error:
         raise ImageError(f"{where}: cannot be read: {_cause(error)}") from error
+
+
+def _other_kind(source: Path | io.BytesIO) -> str | None:
+    """The name of a kind of picture that is not read."""
+    if isinstance(source, Path) and source.suffix.lower() in OTHER_SUFFIXES:
+        return source.suffix[1:].upper()
+    start = b""
+    with suppress(OSError), source.open("rb") if isinstance(source, Path) else nullcontext(source) as file:
+        file.seek(0)
+        start = file.read(16)
+    return next((kind for magic, kind in _MAGIC.items() if start.startswith((magic, start[:4] + magic))), None)
 
 
 def _cause(error: Exception) -> str:

@@ -10,6 +10,7 @@ from contextlib import contextmanager
 from pathlib import Path
 from typing import Any
 
+from bgad import console
 from bgad.errors import OutputError
 from bgad.outputs import check_folder, locked, write_whole
 
@@ -24,10 +25,10 @@ class Journal:
 
     Beside what `predict` says, a row has `file` (the absolute path), `changed` (the file's time and size when it was
     scored) and `stem` (of the names of its pictures). `done` are those of the paths at hand that have a row and have
-    not changed since; `stems` are those of all rows.
+    not changed since; `stems` gives the stem of a file, of those that are scored again too.
     """
 
-    def __init__(self, folder: Path, paths: dict[str, Any], done: set[str], stems: set[str]) -> None:
+    def __init__(self, folder: Path, paths: dict[str, Any], done: set[str], stems: dict[str, str]) -> None:
         self.file, self._paths, self.done, self.stems = folder / FILE, paths, done, stems
         try:
             self._stream = self.file.open("ab")
@@ -39,12 +40,12 @@ class Journal:
         """Those of the paths at hand, as `predict` gave them, in the order in which they were written."""
         for row in rows(self.file):
             if row["file"] in self.done:
-                yield {key: value for key, value in row.items() if key not in ("file", "changed", "stem")}
+                yield {key: value for key, value in row.items() if key not in ("file", "changed")}
 
-    def append(self, row: Row, stem: str | None) -> None:
+    def append(self, row: Row) -> None:
         """Write one row; when this returns, a kill of the process does not lose it."""
         name = absolute(Path(row["path"]))
-        whole = row | {"file": name, "changed": self._paths.get(name), "stem": stem}  # as it was before it was read
+        whole = row | {"file": name, "changed": self._paths.get(name)}  # as it was before it was read
         try:
             self._stream.write(json.dumps(whole).encode() + b"\n")
             self._stream.flush()
@@ -65,21 +66,27 @@ class Journal:
 
 @contextmanager
 def opened(folder: Path, about: Row, paths: Sequence[Path], *, overwrite: bool = False) -> Iterator[Journal]:
-    """The journal of a folder, begun or gone on with; `about` says what must be the same for going on."""
+    """The journal of a folder, begun or gone on with; `about` says what must be the same for going on.
+
+    With `overwrite` the rows of the paths at hand go, and all rows where `about` is not the same.
+    """
     check_folder(folder)
     with locked(folder, "scoring run"):
         file, note = folder / FILE, folder / ABOUT
-        if overwrite:
-            file.unlink(missing_ok=True)
+        if file.exists() and _read_about(note) != json.loads(json.dumps(about)):
+            if not overwrite:
+                raise OutputError(
+                    f"{folder} holds scores of another model or with other options: choose another --out, "
+                    "or --overwrite"
+                )
+            count = file.read_bytes().count(b"\n")
+            console.say(f"rows that go from {folder}: all {count}, of another model or with other options")
+            file.unlink()
         if not file.exists():
             write_whole(note, json.dumps(about, indent=1).encode())
-        elif _read_about(note) != json.loads(json.dumps(about)):
-            raise OutputError(
-                f"{folder} holds scores of another model or with other options: choose another --out, or --overwrite"
-            )
         try:
             at_hand = {absolute(path): _changed(path) for path in paths}
-            done, stems = _restore(file, at_hand)
+            done, stems = _restore(file, at_hand, overwrite=overwrite)
         except OSError as error:
             raise _cannot_write(file, error) from error
         journal = Journal(folder, at_hand, done, stems)
@@ -102,14 +109,16 @@ def absolute(path: Path) -> str:
     return os.path.abspath(path)  # noqa: PTH100 - resolve would follow links
 
 
-def _restore(file: Path, paths: dict[str, Any]) -> tuple[set[str], set[str]]:
-    """Which of the paths are done, and all stems in use. A line that a crash left unfinished goes, and of the paths at
-    hand those lines whose image could not be scored, or is another one by now: they get another try."""
+def _restore(file: Path, paths: dict[str, Any], *, overwrite: bool) -> tuple[set[str], dict[str, str]]:
+    """Which of the paths are done, and the stems of files. A line that a crash left unfinished goes, and of the paths
+    at hand those lines whose image could not be scored, or is another one by now: they get another try. With
+    `overwrite` all lines of the paths at hand go, and damaged ones."""
     done: set[str] = set()
-    stems: set[str] = set()
+    stems: dict[str, str] = {}
     if not file.exists():
         return done, stems
     draft = file.with_name(f"{file.name}.new")
+    kept = gone = 0
     with file.open("rb") as old, draft.open("wb") as new:
         for number, line in enumerate(old, start=1):
             if not line.endswith(b"\n"):
@@ -117,17 +126,26 @@ def _restore(file: Path, paths: dict[str, Any]) -> tuple[set[str], set[str]]:
             try:
                 row = json.loads(line)
                 name, changed, failed, stem = row["file"], row["changed"], row["error"] is not None, row["stem"]
+                if stem is not None and (Path(stem).is_absolute() or ".." in Path(stem).parts):
+                    raise ValueError(stem)
             except (ValueError, KeyError, TypeError) as problem:
-                raise OutputError(f"{file}: line {number} is damaged; --overwrite to begin again") from problem
-            if name in paths and (failed or changed != paths[name]):
+                if not overwrite:
+                    raise OutputError(f"{file}: line {number} is damaged; --overwrite leaves it out") from problem
+                gone += 1
+                continue
+            if stem is not None:
+                stems[name] = stem
+            if name in paths and (overwrite or failed or changed != paths[name]):
+                gone += 1
                 continue
             if name in paths:
                 done.add(name)
-            if stem is not None:
-                stems.add(stem)
+            kept += 1
             new.write(line)
         new.flush()
         os.fsync(new.fileno())
+    if overwrite and gone:
+        console.say(f"rows that go from {file.parent}: {gone} of {kept + gone}")
     draft.replace(file)
     return done, stems
 

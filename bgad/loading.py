@@ -5,7 +5,7 @@ from __future__ import annotations
 from importlib.util import find_spec
 from pathlib import Path
 
-from bgad import modelfile
+from bgad import console, modelfile
 from bgad.errors import ConfigError
 from bgad.runtime import GRAPH, Runtime, has_provider, no_graph
 from bgad.scorer import BaseScorer
@@ -36,6 +36,12 @@ def load(
     if engine == "auto":
         has_graph = GRAPH in modelfile.peek(folder).get("files", {})
         engine = "onnx" if has_graph and not _only_torch_has(device) else "torch"
+        if engine == "onnx" and _is_torchs(device):
+            missing = f"neither torch nor this build of ONNX Runtime can use {device} here"
+            if strict:
+                raise ConfigError(f"{missing}: choose another --device")
+            console.warn(f"{missing}: scoring on the CPU")
+            device = "cpu"
         if engine == "torch" and find_spec("torch") is None:
             raise no_graph(folder)
     if engine == "onnx":
@@ -49,8 +55,15 @@ def load(
     return Detector.load(folder, device, threads=threads, batch=batch)
 
 
+def _is_torchs(device: str) -> bool:
+    """Whether a device is one of torch's that the installed ONNX Runtime has not."""
+    return device == "mps" or (device.startswith("cuda") and not has_provider("cuda"))
+
+
 def _only_torch_has(device: str) -> bool:
-    """Whether a device was asked for that torch may have and the installed ONNX Runtime has not."""
-    if device == "mps":
-        return True
-    return device.startswith("cuda") and not has_provider("cuda") and find_spec("torch") is not None
+    """Whether a device was asked for that torch can use here and the installed ONNX Runtime cannot."""
+    if find_spec("torch") is None or not _is_torchs(device):
+        return False
+    import torch
+
+    return torch.backends.mps.is_available() if device == "mps" else torch.cuda.is_available()

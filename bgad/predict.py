@@ -2,9 +2,12 @@
 
 from __future__ import annotations
 
+import glob
 import heapq
 import os
-from collections.abc import Iterable, Iterator, Sequence
+from collections import deque
+from collections.abc import Iterator, Mapping, Sequence
+from concurrent.futures import Future, ThreadPoolExecutor
 from itertools import chain, count
 from pathlib import Path
 from typing import Any
@@ -14,7 +17,7 @@ from rich.text import Text
 
 from bgad import images
 from bgad.console import printable
-from bgad.errors import BgadError
+from bgad.errors import BgadError, DataError
 from bgad.outputs import check_folder
 from bgad.report import odds
 from bgad.scorer import BaseScorer
@@ -24,7 +27,15 @@ OVERLAY, MAP = ".overlay.png", ".map.tif"
 
 
 def find(given: Sequence[str | Path], out: Path | None = None) -> list[Path]:
-    """The images to score: files, folders and patterns, without what an earlier run wrote to `out`."""
+    """The images to score: files, folders and patterns, without what an earlier run wrote to `out`.
+
+    A file that is missing among others is for its row to tell; a folder that is, or all that was given, is an error.
+    """
+    lost = [str(one) for one in given if not glob.has_magic(str(one)) and not os.path.lexists(Path(one))]
+    folder = next((one for one in lost if one.endswith(("/", os.sep))), None)
+    if folder or (lost and len(lost) == len(given)):
+        more = f", nor any of the {len(lost) - 1} others given" if not folder and len(lost) > 1 else ""
+        raise DataError(f"{folder or lost[0]}: no such {'folder' if folder else 'file or folder'}{more}")
     paths = images.expand(given, missing_ok=True)
     if out is None:
         return paths
@@ -36,28 +47,50 @@ def find(given: Sequence[str | Path], out: Path | None = None) -> list[Path]:
 def predict(
     scorer: BaseScorer, paths: Sequence[Path], out: Path | None = None, stems: Sequence[Path] | None = None
 ) -> Iterator[dict[str, Any]]:
-    """One row per path, in order: path, score, p_value, is_anomaly, threshold, error.
+    """One row per path, in order: path, score, p_value, is_anomaly, threshold, error; with `out` also stem.
 
-    With `out`, the pictures of an image are there before its row is given, under its stem.
+    With `out`, the pictures of an image are there before its row is given, under its stem. They are drawn while the
+    next images are scored.
     """
     if stems is None:
         stems = output_stems(paths) if out else []
-    for i, result in enumerate(scorer.score_stream(paths)):
-        row: dict[str, Any] = {
-            "path": str(paths[i]),
-            "score": None,
-            "p_value": None,
-            "is_anomaly": None,
-            "threshold": scorer.threshold,
-            "error": None,
-        }
-        if isinstance(result, BgadError):
-            row["error"] = str(result)
-        else:
-            row |= {"score": result.score, "p_value": result.p_value, "is_anomaly": result.is_anomaly}
-            if out is not None:
-                _draw(scorer, paths[i], result, out / stems[i])
-        yield row
+    ahead: deque[tuple[dict[str, Any], Future[None] | None]] = deque()
+    pool = ThreadPoolExecutor(scorer.threads)
+    try:
+        for i, result in enumerate(scorer.score_stream(paths)):
+            row: dict[str, Any] = {
+                "path": str(paths[i]),
+                "score": None,
+                "p_value": None,
+                "is_anomaly": None,
+                "threshold": scorer.threshold,
+                "error": None,
+            } | ({"stem": None} if out else {})
+            drawing = None
+            if isinstance(result, BgadError):
+                row["error"] = str(result)
+            else:
+                row |= {"score": result.score, "p_value": result.p_value, "is_anomaly": result.is_anomaly}
+                if out is not None:
+                    row["stem"] = str(stems[i])
+                    drawing = pool.submit(_draw, scorer, paths[i], result, out / stems[i])
+            ahead.append((row, drawing))
+            while ahead and (len(ahead) > scorer.threads or _is_there(ahead[0][1])):
+                yield _when_there(*ahead.popleft())
+        while ahead:
+            yield _when_there(*ahead.popleft())
+    finally:
+        pool.shutdown(cancel_futures=True)
+
+
+def _is_there(drawing: Future[None] | None) -> bool:
+    return drawing is None or drawing.done()
+
+
+def _when_there(row: dict[str, Any], drawing: Future[None] | None) -> dict[str, Any]:
+    if drawing is not None:
+        drawing.result()
+    return row
 
 
 def strangest(rows: Sequence[dict[str, Any]], count: int) -> list[dict[str, Any]]:
@@ -65,7 +98,7 @@ def strangest(rows: Sequence[dict[str, Any]], count: int) -> list[dict[str, Any]
     return heapq.nsmallest(count, rows, key=lambda r: (r["error"] is None, -(r["score"] or 0.0)))
 
 
-def table(rows: Sequence[dict[str, Any]]) -> Table:
+def table(rows: Sequence[dict[str, Any]], held_out: int = 0) -> Table:
     """For the terminal, the strangest first; the path, however long, comes last."""
     drawn = Table("verdict", "score", "good parts\nso strange", "image", box=None, pad_edge=False)
     drawn.columns[1].justify = "right"
@@ -75,26 +108,30 @@ def table(rows: Sequence[dict[str, Any]]) -> Table:
             drawn.add_row(Text("error", "red"), "", "", Text(printable(row["error"])))
             continue
         verdict = Text("anomalous", "bold red") if row["is_anomaly"] else Text("normal", "green")
-        drawn.add_row(verdict, f"{row['score']:.3f}", odds(row["p_value"]), Text(printable(row["path"])))
+        drawn.add_row(verdict, f"{row['score']:.3f}", odds(row["p_value"], held_out), Text(printable(row["path"])))
     return drawn
 
 
-def output_stems(paths: Sequence[Path], taken: Iterable[str] = ()) -> list[Path]:
-    """Names below the output folder: the inputs' own sub-folders from where they part, each name once, and none that is
-    taken."""
+def output_stems(paths: Sequence[Path], known: Mapping[str, str] | None = None) -> list[Path]:
+    """Names below the output folder: the inputs' own sub-folders from where they part, each name once. A file keeps the
+    one that is `known` of it."""
     if not paths:
         return []
-    used = {name.casefold() for name in taken}
+    known = known or {}
+    used = {stem.casefold() for stem in known.values()}
     absolute = [Path(os.path.abspath(path)) for path in paths]  # noqa: PTH100 - resolve would follow links
     top = Path(os.path.commonpath([path.parent for path in absolute]))
-    stems: dict[str, Path] = {}
+    stems = []
     for path in absolute:
+        if str(path) in known:
+            stems.append(Path(known[str(path)]))
+            continue
         name = path.relative_to(top)
         # a.png, then a.jpg beside it, then whatever else would be written over one of them
         tries = chain((name.with_suffix(""), name), (name.with_name(f"{name.name}-{n}") for n in count(2)))
-        stem = next(t for t in tries if str(t).casefold() not in stems and str(t).casefold() not in used)
-        stems[str(stem).casefold()] = stem
-    return list(stems.values())
+        stems.append(next(t for t in tries if str(t).casefold() not in used))
+        used.add(str(stems[-1]).casefold())
+    return stems
 
 
 def _draw(scorer: BaseScorer, path: Path, result: Scores, stem: Path) -> None:

@@ -97,6 +97,7 @@ class Section:
     rates: list[RateRow]
     notes: list[str]
     guarantee: str  # the sentence that states what the threshold promises
+    held_out: int = 0  # normals that the p-values compare with; 0: unknown
 
 
 def worst(images: Sequence[ImageRow], count: int = WORST) -> tuple[list[ImageRow], list[ImageRow]]:
@@ -106,12 +107,14 @@ def worst(images: Sequence[ImageRow], count: int = WORST) -> tuple[list[ImageRow
     return normals[:count], anomalies[:count]
 
 
-def odds(p_value: float) -> str:
-    """A p-value as the share of good parts that look as strange.
+def odds(p_value: float, held_out: int = 0) -> str:
+    """A p-value as the share of good parts that look as strange; nothing is said beyond those that were held out.
 
-    >>> odds(1 / 301), odds(0.8)
-    ('1 in 300', 'most')
+    >>> odds(1 / 301), odds(0.8), odds(1 / 25, 24), odds(2 / 25, 24)
+    ('1 in 300', 'most', 'none of 24', '1 in 12')
     """
+    if held_out and p_value * (held_out + 1) < 1.5:
+        return f"none of {held_out}"
     if p_value >= 0.4:
         return "most"
     chance = 1 / p_value
@@ -119,17 +122,21 @@ def odds(p_value: float) -> str:
     return f"1 in {shown:,.0f}"
 
 
-def p_words(p_value: float) -> str:
+def p_words(p_value: float, held_out: int = 0) -> str:
     """A p-value as a sentence.
 
     >>> p_words(1 / 301)
     '1 in 300 good parts looks this strange'
+    >>> p_words(1 / 25, 24)
+    'stranger than all 24 good parts it was compared with'
     >>> p_words(0.8)
     'looks like most good parts'
     """
     if not 0 < p_value <= 1:
         return ""
-    share = odds(p_value)
+    share = odds(p_value, held_out)
+    if share.startswith("none"):
+        return f"stranger than all {held_out} good parts it was compared with"
     return "looks like most good parts" if share == "most" else f"{share} good parts looks this strange"
 
 
@@ -349,13 +356,13 @@ def _rates(section: Section) -> str:
     return f"<div><h3>False-reject rate and misses</h3>{_how(how)}{table(heads, rows, 1)}</div>"
 
 
-def _card(image: ImageRow) -> str:
+def _card(image: ImageRow, held_out: int) -> str:
     views = ((image.picture, "picture"), (image.heat, "heat map"), (image.truth, "marked defect"))
     pictures = "".join(picture(data, f"{image.name}: {what}") for data, what in views)
     group = "anomalous" if image.label else "normal"
     verdict = ("false reject" if image.is_anomaly else "passed", "found" if image.is_anomaly else "missed")[image.label]
     badge = "badge bad" if image.is_anomaly != bool(image.label) else "badge"
-    words = p_words(image.p_value)
+    words = p_words(image.p_value, held_out)
     return "".join(
         (
             f'<article class="card {group}">',
@@ -368,8 +375,9 @@ def _card(image: ImageRow) -> str:
     )
 
 
-def _cards(images: Sequence[ImageRow], empty: str) -> str:
-    return f'<div class="cards">{"".join(map(_card, images))}</div>' if images else _empty(empty)
+def _cards(images: Sequence[ImageRow], held_out: int, empty: str) -> str:
+    cards = "".join(_card(image, held_out) for image in images)
+    return f'<div class="cards">{cards}</div>' if images else _empty(empty)
 
 
 def _mistakes(section: Section) -> str:
@@ -379,9 +387,9 @@ def _mistakes(section: Section) -> str:
     teach = "These look most like good parts to the model: teach it some of them, or give it more pixels."
     return (
         f"<h3>Worst mistakes</h3><h4>Highest-scoring good parts: {rejects} of {normals} rejected</h4>"
-        f"{_how(look)}{_cards(strange, 'No normal images in this test.')}"
+        f"{_how(look)}{_cards(strange, section.held_out, 'No normal images in this test.')}"
         f"<h4>Lowest-scoring defects: {misses} of {anomalies} missed</h4>"
-        f"{_how(teach)}{_cards(quiet, 'No anomalous images in this test.')}"
+        f"{_how(teach)}{_cards(quiet, section.held_out, 'No anomalous images in this test.')}"
     )
 
 
@@ -392,7 +400,7 @@ def _gallery(section: Section) -> str:
         f"above {section.boundary:.3f} lies outside the boundary of normal."
     )
     count = f"{len(images)} of {len(section.images)} images"
-    cards = _cards(images, "No pictures were kept for this section.")
+    cards = _cards(images, section.held_out, "No pictures were kept for this section.")
     return f"<details open><summary><h3>Gallery</h3> <span>{count}</span></summary>{_how(how)}{cards}</details>"
 
 

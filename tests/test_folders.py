@@ -124,6 +124,19 @@ def test_long_notes_are_cut(tmp_path: Path) -> None:
     assert folders.load(tmp_path).notes[0].endswith("masks/x4.png and 4 more")
 
 
+def test_pictures_that_are_not_read_are_noted(tmp_path: Path) -> None:
+    make(tmp_path / "mvtec", "train/good/1.png", "test/crack/2.png", "ground_truth/crack/2_mask.png")
+    make(tmp_path / "plain", "good/1.png", "bad/2.png")
+    for name in ("mvtec/train/good/3.heic", "mvtec/ground_truth/crack/4.gif", "plain/good/5.gif", "plain/good/6.gif"):
+        (tmp_path / name).touch()
+    (tmp_path / "plain/bad/7.png").symlink_to("nowhere.png")
+    assert folders.load(tmp_path / "mvtec").notes == ["not used: 1 .gif, 1 .heic"]
+    assert folders.load(tmp_path / "plain").notes == ["not used: 2 .gif, 1 broken link"]
+    (tmp_path / "plain/good/1.png").unlink()
+    with pytest.raises(DataError, match=r"no normal images to learn from; .*; not used: 2 \.gif, 1 broken link$"):
+        folders.load(tmp_path / "plain")
+
+
 def test_link_loop(tmp_path: Path) -> None:
     make(tmp_path, "good/1.png", "bad/2.png")
     (tmp_path / "bad" / "loop").symlink_to(tmp_path)

@@ -527,6 +527,41 @@ def test_overlay_is_clear_inside_the_boundary_and_hotter_outside() -> None:
     np.testing.assert_array_equal(flat, 128)
 
 
+def slow_overlay(image: Any, map: Any, boundary: float, low: float) -> Any:
+    """Each pixel by the formula."""
+    unit = boundary - low if boundary > low else 1.0
+    haze = np.clip((map - low) / unit, 0, 1)
+    heat = 1 - np.exp(-np.maximum(map - boundary, 0) / unit)
+    alpha = np.where(map > boundary, 0.35 + 0.4 * heat, 0.1 * haze)[..., None]
+    stops = np.linspace(0, 1, len(images._RAMP))
+    colour = np.stack([np.interp(heat, stops, images._RAMP[:, c]) for c in range(3)], axis=-1)
+    return np.rint(images.to_uint8(image) * (1 - alpha) + colour * alpha)
+
+
+@pytest.mark.parametrize(("boundary", "low"), [(1.0, 0.0), (0.3, 0.3), (-2.5, 1.0), (3.0, -5.0)])
+@pytest.mark.parametrize("deep", [False, True])
+def test_overlay_is_that_of_the_formula(boundary: float, low: float, deep: bool) -> None:
+    shape = (2 * images._STRIP + 7, 90)
+    picture = RNG.integers(0, 256, (*shape, 3), np.uint8)
+    picture = picture / np.float32(255) if deep else picture
+    values = RNG.normal(boundary, 3, shape).astype(np.float32)
+    values[0, :4] = boundary, np.nextafter(np.float32(boundary), np.float32(99)), np.inf, -np.inf
+    got = images.overlay(picture, values, boundary, low)
+    assert got.dtype == np.uint8
+    assert np.abs(got - slow_overlay(picture, values, boundary, low)).max() <= 1
+
+
+def test_save_map_is_exact_and_plain(tmp_path: Path) -> None:
+    small = RNG.normal(0, 1, (12, 16)).astype(np.float32)
+    values = images.resize_map(small, (480, 640))
+    values[0, :3] = np.nan, -0.0, np.float32(1e-42)
+    images.save_map(values, tmp_path / "größe.map.tif")
+    with Image.open(tmp_path / "größe.map.tif") as stored:
+        assert (stored.mode, stored.size) == ("F", (640, 480))
+        assert stored.tag_v2.get(317, 1) == 1  # type: ignore[attr-defined]  # a predictor of floats is not read by all
+        np.testing.assert_array_equal(np.asarray(stored).view(np.uint32), values.view(np.uint32))
+
+
 def test_heat_ramp_falls_evenly_in_lightness() -> None:
     linear = (images._RAMP / 255) ** 2.2
     light = 116 * (linear @ [0.2126, 0.7152, 0.0722]) ** (1 / 3) - 16
@@ -581,6 +616,37 @@ def names(root: Path, found: list[Path]) -> list[str]:
 def test_expand_folder(tmp_path: Path) -> None:
     tree(tmp_path, "img10.png", "img2.PNG", "sub/é 1.jpeg", "notes.txt", ".hidden.png", ".git/a.png", "b.gif")
     assert names(tmp_path, images.expand([tmp_path])) == ["img2.PNG", "img10.png", "sub/é 1.jpeg"]
+
+
+def test_expand_tells_what_it_does_not_use(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    tree(tmp_path, "a.png", "b.gif", "sub/c.GIF", "sub/d.heic", "notes.txt", "folder.gif/e.png", ".hidden.gif")
+    for name in ("f.png", "g"):
+        (tmp_path / name).symlink_to("nowhere")
+    assert names(tmp_path, images.expand([tmp_path])) == ["a.png", "folder.gif/e.png"]
+    assert capsys.readouterr().err == "warning: 2 .gif, 1 .heic, 2 broken links not used\n"
+    images.expand([tmp_path / "a.png"])
+    assert capsys.readouterr().err == ""
+
+
+@pytest.mark.parametrize(
+    ("name", "start", "kind"),
+    [
+        ("a.gif", b"GIF89a", "GIF"),
+        ("a.png", b"GIF87a", "GIF"),
+        ("a.jpg", b"\0\0\0\x18ftypheic", "HEIC"),
+        ("a.png", b"\0\0\0\x1cftypavif", "AVIF"),
+        ("a.tga", b"\0\0\2", "TGA"),
+    ],
+)
+def test_a_kind_that_is_not_read_is_named(tmp_path: Path, name: str, start: bytes, kind: str) -> None:
+    content = start + bytes(100)
+    (tmp_path / name).write_bytes(content)
+    message = f"{kind} is not an image format that is read: save it as one of PNG, JPEG, BMP, TIFF, WEBP"
+    with pytest.raises(ImageError, match=rf"{name}: {message}$"):
+        images.read(tmp_path / name)
+    if name != "a.tga":
+        with pytest.raises(ImageError, match=f"^picture: {message}$"):
+            images.check_bytes(content)
 
 
 def test_expand_keeps_order_and_drops_repeats(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:

@@ -20,8 +20,8 @@ from bgad.errors import OutputError
 from bgad.journal import ABOUT, FILE, opened
 
 
-def row(path: Path, error: str | None = None) -> dict[str, Any]:
-    return {"path": str(path), "score": 1.5, "error": error}
+def row(path: Path, stem: str | None = None, error: str | None = None) -> dict[str, Any]:
+    return {"path": str(path), "score": 1.5, "error": error, "stem": stem}
 
 
 def files(folder: Path, *names: str) -> list[Path]:
@@ -37,17 +37,17 @@ def names(out: Path) -> list[str]:
 def test_rows_stay_and_a_torn_line_goes(tmp_path: Path) -> None:
     out, paths = tmp_path / "out", files(tmp_path, "ä.png", "b.png", "c.png")
     with opened(out, {"model": "a"}, paths) as kept:
-        kept.append(row(paths[0]), "ä")
-        kept.append(row(paths[1], "broken"), "b")
+        kept.append(row(paths[0], "ä"))
+        kept.append(row(paths[1], "b", "broken"))
         assert names(out) == ["ä.png", "b.png"]  # before it is closed
     with (out / FILE).open("ab") as file:
         file.write(b'{"path": "c.p')
     assert names(out) == ["ä.png", "b.png"]
     with opened(out, {"model": "a"}, paths) as kept:
         assert kept.done == {str(paths[0])}  # what could not be scored gets another try
-        assert kept.stems == {"ä"}
-        assert list(kept.rows()) == [row(paths[0])]
-        kept.append(row(paths[2]), None)
+        assert kept.stems == {str(paths[0]): "ä", str(paths[1]): "b"}
+        assert list(kept.rows()) == [row(paths[0], "ä")]
+        kept.append(row(paths[2]))
     assert names(out) == ["ä.png", "c.png"]
 
 
@@ -55,11 +55,11 @@ def test_rows_of_other_paths_stay_as_they_are(tmp_path: Path) -> None:
     """Two folders into one; the second run neither tries nor forgets what of the first could not be scored."""
     out, paths = tmp_path / "out", files(tmp_path, "a.png", "b.png", "c.png")
     with opened(out, {}, paths[:2]) as kept:
-        kept.append(row(paths[0]), "a")
-        kept.append(row(paths[1], "broken"), None)
+        kept.append(row(paths[0], "a"))
+        kept.append(row(paths[1], None, "broken"))
     with opened(out, {}, paths[2:]) as kept:
         assert kept.done == set()
-        assert kept.stems == {"a"}
+        assert kept.stems == {str(paths[0]): "a"}
     assert names(out) == ["a.png", "b.png"]
 
 
@@ -70,7 +70,7 @@ def test_the_same_name_elsewhere_is_another_picture(tmp_path: Path, monkeypatch:
         files(tmp_path / line, "x.png")
     monkeypatch.chdir(tmp_path / "a")
     with opened(out, {}, [Path("x.png")]) as kept:
-        kept.append(row(Path("x.png")), None)
+        kept.append(row(Path("x.png")))
     monkeypatch.chdir(tmp_path / "b")
     with opened(out, {}, [Path("x.png")]) as kept:
         assert kept.done == set()
@@ -83,18 +83,18 @@ def test_a_picture_that_changed_is_scored_again(tmp_path: Path) -> None:
     out, paths = tmp_path / "out", files(tmp_path, "a.png", "b.png")
     with opened(out, {}, paths) as kept:
         for path in paths:
-            kept.append(row(path), path.stem)
+            kept.append(row(path, path.stem))
     os.utime(paths[0], (1, 1))  # older than before is another one, too
     with opened(out, {}, paths) as kept:
         assert kept.done == {str(paths[1])}
-        assert kept.stems == {"b"}
+        assert kept.stems == {str(path): path.stem for path in paths}  # the new pictures go where the old ones are
     assert names(out) == ["b.png"]
 
 
 def test_another_model_or_damage_is_refused(tmp_path: Path) -> None:
     out, paths = tmp_path / "out", files(tmp_path, "a.png")
     with opened(out, {"model": "a"}, paths) as kept:
-        kept.append(row(paths[0]), None)
+        kept.append(row(paths[0]))
     other = r"holds scores of another model.*--overwrite"
     with pytest.raises(OutputError, match=other), opened(out, {"model": "b"}, paths):
         pass
@@ -103,10 +103,30 @@ def test_another_model_or_damage_is_refused(tmp_path: Path) -> None:
         pass
     with opened(out, {"model": "b"}, paths, overwrite=True) as kept:
         assert kept.done == set()
-    for damage in (b"no json\n", b"[1]\n", b'{"path": "x"}\n'):
+    above = b'{"file": "x", "changed": null, "error": null, "stem": "../x"}\n'
+    for damage in (b"no json\n", b"[1]\n", b'{"path": "x"}\n', above):
         (out / FILE).write_bytes(damage)
         with pytest.raises(OutputError, match="line 1 is damaged; --overwrite"), opened(out, {"model": "b"}, paths):
             pass
+    with opened(out, {"model": "b"}, paths, overwrite=True) as kept:
+        assert kept.stems == {}
+    assert names(out) == []
+
+
+def test_overwrite_takes_the_rows_of_the_paths_at_hand(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    out, paths = tmp_path / "out", files(tmp_path, "a.png", "b.png", "c.png")
+    with opened(out, {"model": "a"}, paths) as kept:
+        for path in paths:
+            kept.append(row(path, path.stem))
+    with opened(out, {"model": "a"}, paths[1:2], overwrite=True) as kept:
+        assert kept.done == set()
+        assert kept.stems == {str(path): path.stem for path in paths}
+    assert names(out) == ["a.png", "c.png"]
+    assert "1 of 3" in " ".join(capsys.readouterr().err.split())
+    with opened(out, {"model": "b"}, paths[:1], overwrite=True) as kept:
+        assert kept.stems == {}
+    assert names(out) == []
+    assert "all 2, of another model" in " ".join(capsys.readouterr().err.split())
 
 
 def test_two_runs_do_not_share_a_folder(tmp_path: Path) -> None:
@@ -131,24 +151,22 @@ def test_a_full_disk(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
 
     out, paths = tmp_path / "out", files(tmp_path, "a.png", "b.png")
     with opened(out, {}, paths) as kept:
-        kept.append(row(paths[0]), None)
+        kept.append(row(paths[0]))
         monkeypatch.setattr(kept, "_stream", Full(kept._stream))
         with pytest.raises(OutputError, match=r"No space left on device; what was scored is kept: make room and run"):
-            kept.append(row(paths[1]), None)
+            kept.append(row(paths[1]))
     assert names(out) == ["a.png"]
 
 
 def test_a_disk_that_is_full_of_pictures(
     model: Path, data_set: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
 ) -> None:
-    plain, count = images.save_png, 0
+    plain = images.save_png
 
-    def filling(*given: Any) -> None:
-        nonlocal count
-        count += 1
-        if count > 3:
+    def filling(array: Any, path: Path) -> None:
+        if path.name >= "003":
             raise OutputError("cannot write it: No space left on device")
-        plain(*given)
+        plain(array, path)
 
     monkeypatch.setattr(images, "save_png", filling)
     command = ["predict", str(model), str(data_set / "test/good"), "--out", str(tmp_path / "out")]
@@ -167,7 +185,10 @@ def test_predict_goes_on(model: Path, data_set: Path, tmp_path: Path, capsys: py
     assert len(said.out.splitlines()) == 10
     assert said.err.splitlines()[-1] == f"10 images scored; rows are in {out}"
     assert sorted(p.name for p in out.iterdir()) == [".lock", ABOUT, FILE]
-    assert next(journal.rows(out / FILE)).keys() > json.loads(said.out.splitlines()[0]).keys()
+    first, printed = next(journal.rows(out / FILE)), json.loads(said.out.splitlines()[0])
+    assert {key: first[key] for key in printed} == printed
+    assert sorted(first.keys() - printed.keys()) == ["changed", "file"]
+    assert printed["stem"] is None
     assert main(["predict", str(model), all_of_them, "--out", str(out), "--no-pictures"]) == 0
     said = capsys.readouterr()
     assert "10 of 18 images have their rows in" in said.err
@@ -197,6 +218,36 @@ def test_pictures_of_two_folders_do_not_meet(model: Path, tmp_path: Path) -> Non
     assert {height: Path(path).relative_to(tmp_path).as_posix() for height, path in heights.items()} == {
         64: "a/x.png", 65: "b/x.png", 70: "a/x.jpg",
     }  # fmt: skip
+
+
+def test_a_run_that_goes_on_puts_its_pictures_where_the_whole_run_would(
+    model: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    source, out = tmp_path / "in", tmp_path / "out"
+    for i, name in enumerate(("a/x.png", "b/x.png", "b/y.png")):
+        (source / name).parent.mkdir(parents=True, exist_ok=True)
+        Image.new("L", (64, 64 + i), 150).save(source / name)
+    command = ["predict", str(model), str(source), "--out", str(out)]
+
+    def found() -> tuple[dict[str, str], list[str]]:
+        stems = {Path(r["path"]).relative_to(source).as_posix(): r["stem"] for r in journal.rows(out / FILE)}
+        return stems, sorted(p.relative_to(out).as_posix() for p in out.rglob("*.overlay.png"))
+
+    assert main(command) == 0
+    whole = found()
+    assert whole[0] == {"a/x.png": "a/x", "b/x.png": "b/x", "b/y.png": "b/y"}
+    printed = [json.loads(line)["stem"] for line in capsys.readouterr().out.splitlines()]
+    assert printed == list(whole[0].values())
+    lines = (out / FILE).read_bytes().splitlines(keepends=True)
+    (out / FILE).write_bytes(lines[0])  # stopped after the first: what is left has a parent of its own
+    assert main(command) == 0
+    assert found() == whole
+    os.utime(source / "b/y.png", (1, 1))
+    assert main(command) == 0
+    assert found() == whole
+    assert main(["predict", str(model), str(source / "b/x.png"), "--out", str(out), "--overwrite"]) == 0
+    assert found() == whole
+    assert "1 image scored" in capsys.readouterr().err
 
 
 def test_killed_five_times(model: Path, tmp_path: Path) -> None:

@@ -4,6 +4,8 @@ import json
 import os
 import struct
 import sys
+import threading
+import time
 import zlib
 from pathlib import Path
 from typing import Any
@@ -77,7 +79,7 @@ def test_bad_images_among_good_ones(model: Path, tmp_path: Path, capsys: pytest.
         "empty.png": "is empty",
         "bomb.png": "exceed the limit",
         "text.png": "not an image",
-        "gif.png": "not an image",
+        "gif.png": "GIF is not an image format that is read: save it as one of PNG",
         "animated.webp": "3 frames",
         "missing.png": "No such file",
         "loop.png": "symbolic links",
@@ -101,10 +103,10 @@ def test_bad_images_among_good_ones(model: Path, tmp_path: Path, capsys: pytest.
     rows = rows_of(said.out)
     assert [row["path"] for row in rows] == list(map(str, given))
     for row, (name, message) in zip(rows[1:-2], errors.items(), strict=True):
-        assert list(row) == KEYS
+        assert list(row) == [*KEYS, "stem"]
         assert message in row["error"]
         assert name in row["error"]
-        assert (row["score"], row["p_value"], row["is_anomaly"]) == (None, None, None)
+        assert (row["score"], row["p_value"], row["is_anomaly"], row["stem"]) == (None, None, None, None)
         assert "\n" not in row["error"]
     assert all(row["error"] is None and row["score"] > 0 for row in (rows[0], *rows[-2:]))
     assert f"{len(errors)} of {len(given)} images could not be scored" in said.err
@@ -208,6 +210,59 @@ def test_nothing_to_score(model: Path, tmp_path: Path, capsys: pytest.CaptureFix
         assert "no image found" in line
 
 
+def test_what_is_not_there(model: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    """A mistyped folder is an error; a missing file among others is a row."""
+    there, gone, folder = str(good(tmp_path / "a.png")), str(tmp_path / "gone.png"), f"{tmp_path}/nofolder/"
+    for places, message in (
+        ([folder], f"{folder}: no such folder"),
+        ([there, folder], f"{folder}: no such folder"),
+        ([gone], f"{gone}: no such file or folder"),
+        ([gone, folder[:-1]], f"{gone}: no such file or folder, nor any of the 1 others given"),
+    ):
+        assert main(["predict", str(model), *places]) == 2
+        said = capsys.readouterr()
+        assert said.out == ""
+        assert said.err.splitlines() == [f"bgad: error: {message}"]
+    assert main(["predict", str(model), there, gone]) == 1
+    assert [row["error"] is None for row in rows_of(capsys.readouterr().out)] == [True, False]
+
+
+def test_pictures_that_are_not_read_are_told(model: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    good(tmp_path / "a.png")
+    for name in ("b.gif", "c.GIF", "d.heic", "notes.txt"):
+        (tmp_path / name).touch()
+    (tmp_path / "e.png").symlink_to("nowhere.png")
+    for place in (str(tmp_path), f"{tmp_path}/*"):
+        assert main(["predict", str(model), place]) == 0
+        said = capsys.readouterr().err.splitlines()
+        assert [line for line in said if "warning" in line] == ["warning: 2 .gif, 1 .heic, 1 broken link not used"]
+        assert said[-1] == "1 image scored"
+    assert main(["predict", str(model), f"{tmp_path}/*.gif"]) == 2
+    assert "no image found" in (line := capsys.readouterr().err)
+    assert "; 1 .gif not used" in line
+
+
+def test_pictures_are_drawn_beside_scoring_and_there_before_their_row(
+    model: Path, data_set: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    paths = images.expand([data_set / "test"])
+    plain, threads = images.save_map, set()
+
+    def late(map: Any, path: Path) -> None:
+        threads.add(threading.get_ident())
+        time.sleep(0.05 if "000" in path.name else 0)  # the first one of a folder is overtaken
+        plain(map, path)
+
+    monkeypatch.setattr(images, "save_map", late)
+    for i, row in enumerate(predict(bgad.load(model, "cpu", threads=3), paths, tmp_path)):
+        assert row["path"] == str(paths[i])
+        assert (tmp_path / f"{row['stem']}.map.tif").exists()
+        assert (tmp_path / f"{row['stem']}.overlay.png").exists()
+    assert i == len(paths) - 1
+    assert threading.get_ident() not in threads
+    assert len(threads) > 1
+
+
 def test_out_is_checked_before_the_work(model: Path, tmp_path: Path) -> None:
     path = good(tmp_path / "a.png")
     with pytest.raises(bgad.BgadError, match="is not a folder"):
@@ -279,12 +334,16 @@ def test_table_ranks_and_escapes() -> None:
     ]
     screen = Console(width=80, record=True, file=open(os.devnull, "w"))  # noqa: PTH123, SIM115
     screen.print(table(rows))
+    screen.print(table(rows[1:2], 299))
     screen.file.close()
     lines = [" ".join(line.split()) for line in screen.export_text().splitlines()[2:]]
     assert lines == [
         "error bad.png: [red] is empty",
         "anomalous 9.000 1 in 300 [bold]lo\\x1bud\\n.png",
         "normal 0.500 most quiet.png",
+        "good parts",
+        "verdict score so strange image",
+        "anomalous 9.000 none of 299 [bold]lo\\x1bud\\n.png",
     ]
 
 

@@ -326,6 +326,16 @@ def test_p_value_in_words(p_value: float, sentence: str) -> None:
     assert report.p_words(p_value) == sentence
 
 
+def test_beyond_all_held_out_normals() -> None:
+    """24 of them say nothing rarer than 1 in 25, so nothing is said of a share."""
+    assert [report.odds(k / 25, 24) for k in (1, 2, 3, 20)] == ["none of 24", "1 in 12", "1 in 8", "most"]
+    assert report.odds(1 / 2, 1) == "none of 1"
+    words = "tranger than all 24 good parts it was compared with"
+    assert report.p_words(1 / 25, 24) == f"s{words}"
+    row = ImageRow("a", "cut", 1, 1.0, 1 / 25, True)
+    assert f"<p>S{words} (p" in report.render("t", [section(images=[row], held_out=24)], [])
+
+
 def test_write_replaces_the_page_and_leaves_nothing_else(tmp_path: Path) -> None:
     path = tmp_path / "new" / "report.html"
     report.write(path, "first", [], [])

@@ -31,6 +31,11 @@ def test_a_name_of_the_catalog_is_read_from_the_root(data: str | Path, screw: Pa
     assert resolve.model_folder(data) == Path("screw.bgad")
 
 
+def test_a_model_has_the_whole_name_of_its_data() -> None:
+    found = [resolve.model_folder(name).name for name in ("gear.v1", "gear.v2/", "in/list.CSV", "list.v2.jsonl")]
+    assert found == ["gear.v1.bgad", "gear.v2.bgad", "list.bgad", "list.v2.bgad"]
+
+
 def test_the_root_comes_from_the_environment(screw: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setenv("BGAD_DATA", str(tmp_path / "sets"))
     assert resolve.load("mvtec/screw").root == screw

@@ -8,6 +8,7 @@ from pathlib import Path
 import numpy as np
 import onnxruntime
 import pytest
+import torch
 from test_export import without_graph
 
 import bgad
@@ -122,6 +123,35 @@ def test_providers(model: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.
         Runtime.load(model, "cuda", strict=True)
     with pytest.warns(UserWarning, match="CUDA"):
         assert Runtime.load(model, "cuda").device == "cpu"
+
+
+@pytest.mark.parametrize("device", ["cuda", "cuda:0", "mps"])
+def test_a_device_that_nobody_has_is_a_warning(
+    model: Path, device: str, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    monkeypatch.setattr(onnxruntime, "get_available_providers", lambda: ["CPUExecutionProvider"])
+    monkeypatch.setattr(torch.cuda, "is_available", lambda: False)
+    monkeypatch.setattr(torch.backends.mps, "is_available", lambda: False)
+    scorer = bgad.load(model, device)
+    assert isinstance(scorer, Runtime)
+    assert scorer.device == "cpu"
+    missing = f"neither torch nor this build of ONNX Runtime can use {device} here"
+    assert f"warning: {missing}: scoring on the CPU" in " ".join(capsys.readouterr().err.split())
+    with pytest.raises(ConfigError, match=f"^{missing}: choose another --device$"):
+        bgad.load(model, device, strict=True)
+    with pytest.raises(ConfigError, match=rf"^device '{device}' is not usable here: choose auto or cpu, [a-z ]+$"):
+        bgad.load(model, device, engine="torch")
+    monkeypatch.setattr(loading, "find_spec", lambda name: None)
+    assert bgad.load(model, device).threads == cores()  # without torch, too
+
+
+def test_a_device_that_only_torch_has_is_given_to_torch(model: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(onnxruntime, "get_available_providers", lambda: ["CPUExecutionProvider"])
+    monkeypatch.setattr(torch.cuda, "is_available", lambda: True)
+    asked = []
+    monkeypatch.setattr(Detector, "load", lambda folder, device, **_: asked.append(device))
+    bgad.load(model, "cuda:1")
+    assert asked == ["cuda:1"]
 
 
 def test_the_commands_take_either_engine(

@@ -5,6 +5,7 @@ from __future__ import annotations
 import csv
 import hashlib
 import json
+from collections import Counter
 from collections.abc import Iterable, Iterator
 from dataclasses import dataclass, field, replace
 from pathlib import Path, PureWindowsPath
@@ -17,6 +18,8 @@ from bgad.types import GOOD, Sample
 NORMAL_NAMES = frozenset({"good", "ok", "normal", "no"})
 ANOMALOUS_NAMES = frozenset({"bad", "ko", "defect", "defective", "anomaly", "anomalous", "yes", "broken"})
 BAD = "bad"  # the class of an anomaly that nobody named
+
+MANIFESTS = (".csv", ".jsonl")
 
 _COLUMNS = ("path", "label", "mask", "class", "split")
 _LAYOUTS = (
@@ -48,10 +51,11 @@ def load(root: str | Path, *, need_normals: bool = True) -> Dataset:
         dataset = _folder(root)
     else:
         raise DataError(f"{root}: no such folder or manifest")
+    notes = "".join(f"; {note}" for note in dataset.notes)
     if not dataset.samples:
-        raise DataError(f"{root}: no images found; {_LAYOUTS}")
+        raise DataError(f"{root}: no images found; {_LAYOUTS}{notes}")
     if need_normals and not any(s.label == 0 and s.split != "test" for s in dataset.samples):
-        raise DataError(f"{root}: no normal images to learn from; {_LAYOUTS}")
+        raise DataError(f"{root}: no normal images to learn from; {_LAYOUTS}{notes}")
     return dataset
 
 
@@ -99,8 +103,9 @@ def read_mvtec(root: Path) -> Dataset:
     """One category: train/<class>, test/<class> and ground_truth/<class>."""
     samples: list[Sample] = []
     loose: list[str] = []
+    unread: Counter[str] = Counter()
     for split in ("train", "test"):
-        for path in images.walk(root / split) if (root / split).is_dir() else ():
+        for path in images.walk(root / split, unread) if (root / split).is_dir() else ():
             name = path.relative_to(root)
             if len(name.parts) < 3:
                 loose.append(name.as_posix())
@@ -110,7 +115,7 @@ def read_mvtec(root: Path) -> Dataset:
             samples.append(Sample(path, name.as_posix(), int(not normal), defect, split=split))
     # test/crack/007.png -> ground_truth/crack/007
     wanted = {s.name: [Path(*Path(s.name).parts[1:]).with_suffix("").as_posix()] for s in samples}
-    samples, notes = _attach_masks(samples, root / "ground_truth", wanted)
+    samples, notes = _attach_masks(samples, root / "ground_truth", wanted, unread)
     if loose:
         notes.append(f"not used, outside of a class folder: {some(loose)}")
     return Dataset(root.resolve().name, root, samples, "mvtec", notes)
@@ -119,13 +124,14 @@ def read_mvtec(root: Path) -> Dataset:
 def _plain(root: Path, folders: list[Path]) -> Dataset:
     samples: list[Sample] = []
     unused: list[str] = []
+    unread: Counter[str] = Counter()
     wanted: dict[str, list[str]] = {}
     for folder in folders:
         kind = folder.name.lower()
         if kind not in NORMAL_NAMES | ANOMALOUS_NAMES:
             unused += [f"{folder.name}/"] if kind != "masks" else []
             continue
-        for path in images.walk(folder):
+        for path in images.walk(folder, unread):
             name, inner = path.relative_to(root), path.relative_to(folder)
             defect = GOOD if kind in NORMAL_NAMES else inner.parts[0] if len(inner.parts) > 1 else BAD
             samples.append(Sample(path, name.as_posix(), int(kind in ANOMALOUS_NAMES), defect))
@@ -133,18 +139,18 @@ def _plain(root: Path, folders: list[Path]) -> Dataset:
             places = [name] if kind in NORMAL_NAMES else [name, inner, Path(path.name)]
             wanted[name.as_posix()] = [place.with_suffix("").as_posix() for place in places]
     masks = next((folder for folder in folders if folder.name.lower() == "masks"), root / "masks")
-    samples, notes = _attach_masks(samples, masks, wanted)
+    samples, notes = _attach_masks(samples, masks, wanted, unread)
     if unused:
         notes.append(f"folders not used: {some(unused)}")
     return Dataset(root.resolve().name, root, samples, "plain", notes)
 
 
-def _attach_masks(samples: list[Sample], folder: Path, wanted: dict[str, list[str]]) -> tuple[list[Sample], list[str]]:
+def _attach_masks(
+    samples: list[Sample], folder: Path, wanted: dict[str, list[str]], unread: Counter[str]
+) -> tuple[list[Sample], list[str]]:
     """Give each anomaly its mask: the first of its wanted names that is there, with or without `_mask`."""
-    if not folder.is_dir():
-        return samples, []
     masks: dict[str, list[Path]] = {}
-    for path in images.walk(folder):
+    for path in images.walk(folder, unread) if folder.is_dir() else ():
         masks.setdefault(path.relative_to(folder).with_suffix("").as_posix(), []).append(path)
 
     def partner(sample: Sample) -> Path | None:
@@ -165,12 +171,13 @@ def _attach_masks(samples: list[Sample], folder: Path, wanted: dict[str, list[st
     alone = [path.relative_to(folder.parent).as_posix() for found in masks.values() for path in found]
     alone = [name for name in alone if folder.parent / name not in used]
     bare = [sample.name for sample in result if sample.label and not sample.mask]
-    notes = [f"mask without an image: {some(alone)}"] if alone else []
+    notes = [f"not used: {images.tally(unread)}"] if unread else []
+    notes += [f"mask without an image: {some(alone)}"] if alone else []
     return result, notes + ([f"anomaly without a mask: {some(bare)}"] if bare and owner else [])
 
 
 def _manifest(file: Path) -> Dataset:
-    readers = {".csv": _csv_rows, ".jsonl": _json_rows}
+    readers = dict(zip(MANIFESTS, (_csv_rows, _json_rows), strict=True))
     if file.suffix.lower() not in readers:
         raise DataError(f"{file}: a manifest is a .csv or .jsonl file; otherwise give a folder")
     samples: dict[str, Sample] = {}

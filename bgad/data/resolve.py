@@ -37,10 +37,11 @@ def set_name(data: str | Path) -> str | None:
 def model_folder(data: str | Path) -> Path:
     """Where a model goes if nobody says so.
 
-    >>> model_folder("mvtec/screw").name, model_folder("parts.csv").name
-    ('screw.bgad', 'parts.bgad')
+    >>> model_folder("mvtec/screw").name, model_folder("gear.v1").name, model_folder("parts.csv").name
+    ('screw.bgad', 'gear.v1.bgad', 'parts.bgad')
     """
-    return Path(f"{Path(data).resolve().stem}.bgad")
+    path = Path(data).resolve()
+    return Path(f"{path.stem if path.suffix.lower() in folders.MANIFESTS else path.name}.bgad")
 
 
 def _parts(path: Path) -> tuple[str, str]:
