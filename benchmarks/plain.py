@@ -27,7 +27,7 @@ from bgad.data.samples import read, read_mask
 from bgad.data.split import Split
 from bgad.flow import CLAMP, LOG_2PI, POSITION_CHANNELS, position_encoding
 from bgad.loss import objective
-from bgad.trainer import warm_cosine
+from bgad.schedule import warm_cosine
 from bgad.types import BoolArray, Sample
 
 CHUNK, BATCH, EPOCHS, LR = 4096, 32, 200, 2e-4

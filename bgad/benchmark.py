@@ -24,12 +24,13 @@ from bgad.config import Config, override, to_dict
 from bgad.data.folders import Dataset, hash_file
 from bgad.data.protocols import Case, protocol_split
 from bgad.data.samples import read_mask
+from bgad.data.scan import MAX_BAD, Scan, scan_images
 from bgad.data.split import Split
 from bgad.detector import run_features, weights
 from bgad.errors import BgadError, ConfigError
 from bgad.evaluate import measure
 from bgad.keys import flow_key, phase_key, run_key
-from bgad.learn import MAX_BAD, Job, Scan, fit, scan_images
+from bgad.learn import Job, fit
 from bgad.material import RECIPE, Pool
 from bgad.paper import PaperTable
 from bgad.trainer import LOG, PhaseOne, Trainer

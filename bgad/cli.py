@@ -159,14 +159,18 @@ def _add_train(commands: Any) -> None:
     group.add_argument(
         "--memory", type=number(float, 0), default=4.0, metavar="GB", help="of cached features; beyond: on disk"
     )
-    group.add_argument(
-        "--max-bad", type=number(int, 0), default=10, metavar="N", help="broken images to skip before giving up"
-    )
+    _add_max_bad(group)
     group.add_argument("--resume", action="store_true", help="go on with a run that was stopped")
     group.add_argument("--overwrite", action="store_true", help="replace the model folder if there is one")
     group.add_argument("--tensorboard", type=Path, metavar="DIR", help="also log to TensorBoard")
     group.add_argument(
         "--no-export", action="store_true", help="write no model.onnx: the model then needs torch to score"
+    )
+
+
+def _add_max_bad(parser: Any) -> None:
+    parser.add_argument(
+        "--max-bad", type=number(int, 0), default=10, metavar="N", help="broken images to skip before giving up"
     )
 
 
@@ -283,25 +287,25 @@ def _add_pseudo(commands: Any) -> None:
     parser.add_argument("--out", type=Path, default=Path("pseudo.png"), metavar="FILE", help="default ./pseudo.png")
     parser.add_argument("--count", type=number(int, 1), default=24, metavar="N", help="how many (default 24)")
     parser.add_argument("--known", type=number(int, 0), metavar="N", help="as for train")
+    _add_max_bad(parser)
     add_recipe(parser)
 
 
 def _pseudo(arguments: argparse.Namespace) -> int:
     from bgad import images
     from bgad.data import resolve
-    from bgad.data.split import holdout_size, make_split
+    from bgad.data.scan import scan_images
+    from bgad.data.split import make_split
 
     config = read_config(arguments)
     outputs.check_folder(arguments.out.parent)
     dataset = resolve.load(arguments.data, arguments.root)
     from bgad import pseudo
-    from bgad.learn import MAX_BAD, scan_images
 
-    dataset, scan = scan_images(dataset, MAX_BAD)
+    dataset, scan = scan_images(dataset, arguments.max_bad)
     for note in dataset.notes:
         console.warn(note)
-    normals = sum(s.label == 0 and s.split != "test" for s in dataset.samples)
-    split = make_split(dataset, seed=config.seed, known=arguments.known, holdout=holdout_size(normals))
+    split = make_split(dataset, seed=config.seed, known=arguments.known)
     known = [s for s in split.known if s.mask is not None]
     method = config.pseudo.method if config.pseudo.method != "none" else "rpag"
     if not pseudo.can_make(method, known):

@@ -219,14 +219,25 @@ def add_update(commands: Any) -> None:
     parser.add_argument("model", type=Path, metavar="MODEL")
     parser.add_argument("--good", nargs="+", default=[], metavar="PATH", help="new good parts")
     parser.add_argument("--bad", nargs="+", default=[], metavar="PATH", help="new bad ones")
-    parser.add_argument("--masks", type=Path, metavar="DIR", help="where the defects of --bad are: NAME.png each")
     parser.add_argument(
-        "--ignore", type=Path, metavar="DIR", help="what not to learn of --good and --bad: NAME.png each, not black"
+        "--masks", type=Path, metavar="DIR", help="where the defects of --bad are: a file of the same path or name each"
+    )
+    parser.add_argument(
+        "--ignore",
+        type=Path,
+        metavar="DIR",
+        help="what not to learn of --good and --bad (all that is not black): a file of the same path or name each",
     )
     parser.add_argument(
         "--data", type=Path, metavar="DATA", help="the folder, manifest or data set of the training, if it has moved"
     )
     parser.add_argument("--out", type=Path, metavar="DIR", help="(default: MODEL-taught.bgad)")
+    parser.add_argument(
+        "--false-reject-rate",
+        type=float,
+        metavar="RATE",
+        help="share of good parts that may be rejected (default: the model's, or the smallest that the data supports)",
+    )
     parser.add_argument("--overwrite", action="store_true", help="write over a model that is there")
     parser.add_argument("--resume", action="store_true", help="go on with a run that was stopped")
     parser.add_argument("--device", default="auto", help="auto, cpu, cuda, mps")
@@ -241,6 +252,7 @@ def _update(arguments: argparse.Namespace) -> int:
         new,
         arguments.out,
         data=arguments.data,
+        rate=arguments.false_reject_rate,
         device=arguments.device,
         resume=arguments.resume,
         overwrite=arguments.overwrite,

@@ -245,6 +245,8 @@ PRESETS: dict[str, Config] = {
 }
 
 
+BY_STEPS = ("train.steps", "train.push_steps", "train.passes")  # what epochs take the place of
+
 # What keys mean that a model's card does not have: the model is older than they are
 OLDER = Config(
     backbone=BackboneConfig(summary=(), finest=0),
@@ -294,7 +296,11 @@ def override(config: Config, assignments: list[str]) -> Config:
         for part in reversed(key.strip().split(".")):
             nested = {part: nested}
         config = _merge(config, nested, "--set", "")
-    return config.check()  # only now: keys that depend on each other are set one after the other
+    config.check()  # only now: keys that depend on each other are set one after the other
+    given = [text.partition("=")[0].strip() for text in assignments]
+    if config.train.epochs and (without := [key for key in given if key in BY_STEPS]):
+        raise ConfigError(f"{without[0]} counts only without epochs ({config.train.epochs}): set train.epochs=0 first")
+    return config
 
 
 def _toml_value(text: str) -> Any:

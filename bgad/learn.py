@@ -7,8 +7,7 @@ import json
 import platform
 import shutil
 import time
-from collections.abc import Callable, Iterator, Sequence
-from concurrent.futures import ThreadPoolExecutor
+from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from dataclasses import dataclass, field, replace
 from datetime import UTC, datetime
@@ -19,15 +18,16 @@ import numpy as np
 import safetensors.torch
 import torch
 
-from bgad import __version__, console, images, modelfile, origins, pseudo, tiles
+from bgad import __version__, console, modelfile, origins, outputs, pseudo, tiles
 from bgad import backbone as backbones
 from bgad import device as devices
 from bgad.boundary import NORMALISER, abnormal_boundary
 from bgad.calibration import Calibration, check_rate, effective_rate, require_supported
 from bgad.config import Config, to_dict
 from bgad.data import folders, resolve
-from bgad.data.samples import ignored, read, read_mask
-from bgad.data.split import Split, holdout_size, make_split
+from bgad.data.samples import read, read_mask
+from bgad.data.scan import MAX_BAD, Scan, scan_images
+from bgad.data.split import Split, make_split
 from bgad.detector import BACKBONE_FILE, FLOW_FILE, Detector, ScoringModel, pool, weights
 from bgad.errors import BgadError, ConfigError, DataError, ModelError, OutputError
 from bgad.features import Index, even_pick
@@ -37,13 +37,12 @@ from bgad.modelfile import Card
 from bgad.origins import Origin
 from bgad.outputs import write_whole
 from bgad.roi import Roi
-from bgad.scorer import Shape
 from bgad.trainer import CHECKPOINT, LOG, PhaseOne, Trainer
 from bgad.types import FloatArray, ImageLike, Sample
 from bgad.weighing import ASIDE, Weighing
 
-EXPORT_PICTURES = 32  # that the graph is compared with torch on
-MAX_BAD = 10  # broken images that are skipped before training gives up
+EXPORT_PICTURES = 32  # that the graph is compared with torch on; tiles, where pictures are cut
+RUN = "run.json"  # in the work folder: which run it is
 
 
 @dataclass(frozen=True)
@@ -143,7 +142,6 @@ def learn(
 ) -> Detector:
     """Train on a split and write the model folder. With `start`, the flows go on from those of that model; `origin`
     says where the pictures are."""
-    work = _work_folder(options)
     console.say(
         f"{dataset.name}: {len(split.train)} normals to train on, {len(split.calibration)} held out to calibrate, "
         f"{len(split.known)} known anomalies ({sum(s.mask is not None for s in split.known)} with masks), "
@@ -156,50 +154,27 @@ def learn(
     if start is not None:
         model.load_state_dict(flows_of(start), strict=False)
     key = run_key(config, split, torch_device, roi, start)
-    _prepare_work(work, key, options, dataset.name)
-    if roi is not None and not config.tile.size:
-        model.look_at(roi.fitted(config.backbone.size))
-    if roi is not None:
-        split = _looking_at(split, roi, work / modelfile.ROI)
-    learnt = tiles.cut(split, config.tile, scan.shapes) if config.tile.size else _learnable(split)
-    job = Job(
-        options.out.stem,
-        dataset,
-        split,
-        learnt,
-        scan.bits,
-        torch_device,
-        work,
-        key,
-        options.rate,
-        roi,
-        start is not None,
-        began,
-    )
-    try:
-        with _board(options.tensorboard) as watch:
-            material = gather(
-                model, learnt, scan.bits, torch_device, work, key, options.memory_gb, None if config.tile.size else roi
-            )
-            aside = None if start is None else _set_aside_before(start, learnt.train)
-            detector = fit(job, model, material, resume=options.resume, watch=watch, aside=aside)
-        log = (work / LOG).read_bytes()
-        files = {**weights(model), LOG: log, modelfile.SPLIT: split.to_bytes()}
+    with _working(options, key, dataset.name) as work, _board(options.tensorboard) as watch:
+        if roi is not None and not config.tile.size:
+            model.look_at(roi.fitted(config.backbone.size))
+        if roi is not None:
+            split = _looking_at(split, roi, work / modelfile.ROI)
+        learnt = tiles.cut(split, config.tile, scan.shapes) if config.tile.size else _learnable(split)
+        before = None if start is None else Before.of(start, learnt, config)
+        name, bits, rate = options.out.stem, scan.bits, options.rate
+        job = Job(name, dataset, split, learnt, bits, torch_device, work, key, rate, roi, before, began)
+        looked_at = None if config.tile.size else roi
+        material = gather(model, learnt, bits, torch_device, work, key, options.memory_gb, looked_at)
+        detector = fit(job, model, material, resume=options.resume, watch=watch)
+        files = {**weights(model), LOG: (work / LOG).read_bytes(), modelfile.SPLIT: split.to_bytes()}
         if roi is not None:
             files[modelfile.ROI] = roi.png()
         card = detector.card.data
         if start is not None:
             card = card | {"parent": modelfile.read(start).data["checksum"]}
         if options.export:
-            card, files = _with_graph(detector, split, card, files)
+            card, files = _with_graph(detector, learnt, card, files)
         modelfile.write(options.out, card, files)
-    except KeyboardInterrupt:
-        again = "" if options.resume else " and --resume"
-        console.say(f"\nstopped; what was learnt is in {work}: go on with the same command{again}")
-        raise
-    except OSError as error:
-        raise OutputError(f"cannot write to {work}: {error.strerror or error}; go on with --resume") from error
-    shutil.rmtree(work)
     console.say(detector.calibration.guarantee())
     console.say(f"model: {options.out}")
     written = modelfile.read(options.out)
@@ -230,16 +205,6 @@ def _looking_at(split: Split, roi: Roi, file: Path) -> Split:
     return replace(split, train=train, calibration=calibration, known=known, test=test)
 
 
-def _set_aside_before(folder: Path, train: Sequence[Sample]) -> Index | None:
-    """Those normals that the flows of a model have not learnt; None where its card does not say. Of tiles, some of all
-    that their pictures have now."""
-    names = modelfile.read(folder).data["training"].get("aside")
-    if names is None:
-        return None
-    found = np.flatnonzero(np.isin([tiles.picture_of(sample) for sample in train], names))
-    return found[even_pick(len(found), ASIDE)]
-
-
 def flows_of(folder: Path) -> dict[str, torch.Tensor]:
     """What a model has learnt, without its backbone."""
     modelfile.read(folder, needs=(FLOW_FILE, BACKBONE_FILE))
@@ -260,16 +225,18 @@ def _shows_defect(sample: Sample) -> bool:
 
 
 def _with_graph(
-    detector: Detector, split: Split, card: dict[str, Any], files: dict[str, bytes]
+    detector: Detector, learnt: Split, card: dict[str, Any], files: dict[str, bytes]
 ) -> tuple[dict[str, Any], dict[str, bytes]]:
     """The card and the files with the graph, compared with torch on some pictures; as they are where it fails."""
     from bgad import export
 
-    everyone = [*split.known, *split.test, *split.calibration]
+    everyone = [*learnt.known, *(learnt.train if detector.tile.size else [*learnt.test, *learnt.calibration])]
     chosen = [everyone[i] for i in even_pick(len(everyone), EXPORT_PICTURES)]
     on_cpu = Detector(copy.deepcopy(detector.model), detector.card, torch.device("cpu"))  # accelerators round otherwise
+    if detector.tile.size:
+        on_cpu.roi = None  # a tile has been painted over when it was read
     try:
-        pictures: list[ImageLike] = [read(sample, detector.card.bits) for sample in chosen]
+        pictures: list[ImageLike] = [s.path if s.box is None else read(s, detector.card.bits) for s in chosen]
         made, parity = export.checked_graph(on_cpu, pictures)
     except BgadError as error:
         console.warn(f"no graph is written: {error}")
@@ -277,73 +244,11 @@ def _with_graph(
     return card | {"export": {"onnx": export.about(parity)}}, files | made
 
 
-@dataclass(frozen=True)
-class Scan:
-    """What a look at every image of a data set tells."""
-
-    bits: int
-    skipped: list[str]
-    shapes: dict[str, Shape]  # name -> height, width
-
-
-def scan_images(dataset: folders.Dataset, max_bad: int) -> tuple[folders.Dataset, Scan]:
-    """Decode every image and mask once: broken ones are named, skipped and counted."""
-
-    shapes: dict[str, Shape] = {}
-
-    def look(sample: Sample) -> tuple[Sample | None, int, list[str]]:
-        try:
-            picture = read(sample)
-            shapes[sample.name] = (picture.shape[0], picture.shape[1])
-            bits = images.bit_depth(sample.path) if picture.dtype != np.uint8 else 8
-            without = ignored(sample)
-            if without is not None and without.shape != picture.shape[:2]:
-                sizes = f"{without.shape[1]}x{without.shape[0]}, the picture {picture.shape[1]}x{picture.shape[0]}"
-                raise DataError(f"{sample.ignore}: the region to ignore is {sizes}: make them equal")
-        except BgadError as error:
-            return None, 8, [f"skipped: {error}"]
-        try:
-            mask = read_mask(sample)
-        except BgadError as error:
-            return replace(sample, mask=None), bits, [f"mask not used: {error}"]
-        if mask is None:
-            return sample, bits, []
-        if without is not None and not mask.any():
-            return None, bits, [f"skipped: {sample.path}: all of its defect lies in the region to ignore"]
-        notes = []
-        if mask.shape != picture.shape[:2]:
-            sizes = f"{mask.shape[1]}x{mask.shape[0]} instead of {picture.shape[1]}x{picture.shape[0]}"
-            notes.append(f"{sample.mask} is {sizes}: it is resized to its image")
-        if not mask.any():
-            notes.append(f"{sample.mask} marks no pixel: {sample.name} is used as an anomaly without a mask")
-            return replace(sample, mask=None), bits, notes
-        return sample, bits, notes
-
-    kept, notes, skipped, depth = [], list(dataset.notes), [], 8
-    with console.bar("reading", len(dataset.samples)) as bar, ThreadPoolExecutor(2) as pool:
-        for sample, (seen, bits, said) in zip(dataset.samples, pool.map(look, dataset.samples), strict=True):
-            if sample.split != "test":
-                depth = max(depth, bits)
-            notes += said
-            if seen is None:
-                skipped.append(sample.name)
-            else:
-                kept.append(seen)
-            bar.update()
-    broken = {s.path for s in dataset.samples} - {s.path for s in kept}  # one file may hold many tiles
-    if len(broken) > max_bad:
-        raise DataError(
-            f"{len(broken)} images of {dataset.root} cannot be read (more than --max-bad {max_bad}), the first: "
-            f"{next(n for n in notes if n.startswith('skipped'))[9:]}"
-        )
-    if skipped:
-        notes.append(f"{len(broken)} broken images skipped: {', '.join(skipped[:5])}")
-    return replace(dataset, samples=kept, notes=list(dict.fromkeys(notes))), Scan(depth, skipped, shapes)
-
-
 def _split(dataset: folders.Dataset, config: Config, options: Options) -> Split:
     if options.split is None:
-        split = _draw_split(dataset, config, options)
+        split = make_split(
+            dataset, rate=options.rate, seed=config.seed, known=options.known, test_share=options.test_share
+        )
     else:
         split = Split.load(options.split, dataset)
         if options.rate is not None:
@@ -357,36 +262,62 @@ def _split(dataset: folders.Dataset, config: Config, options: Options) -> Split:
     return split
 
 
-def _draw_split(dataset: folders.Dataset, config: Config, options: Options) -> Split:
-    pool = [s for s in dataset.samples if s.label == 0 and s.split != "test"]
-    aside = 0
-    if options.test_share and not any(s.split == "test" for s in dataset.samples):
-        aside = max(1, round(options.test_share * len(pool)))
-    return make_split(
-        dataset,
-        seed=config.seed,
-        known=options.known,
-        holdout=holdout_size(len(pool) - aside, options.rate),
-        test_share=options.test_share,
-    )
-
-
 def _work_folder(options: Options) -> Path:
     work = options.out.with_name(f"{options.out.name}.work")
+    if (work / outputs.LOCK).exists():
+        with outputs.locked(work, "training"):
+            pass  # else it is told here that another one is at work
     if (work / CHECKPOINT).exists() and not options.resume:
         raise OutputError(f"{work} holds an unfinished run: go on with --resume, or delete the folder")
+    if work.exists() and not (work / RUN).exists() and any(path.name != outputs.LOCK for path in work.iterdir()):
+        raise OutputError(f"{work} is in the way and is not ours: move it, or choose another --out")
     return work
 
 
-def _prepare_work(work: Path, key: str, options: Options, data: str) -> None:
-    note = work / "run.json"
-    if not options.resume and work.exists():
-        if not note.exists() and any(work.iterdir()):
-            raise OutputError(f"{work} is in the way and is not ours: move it, or choose another --out")
+@contextmanager
+def _working(options: Options, key: str, data: str) -> Iterator[Path]:
+    """The folder of a run that is going on, for this process alone; it goes when the run ends well."""
+    work = _work_folder(options)
+    with outputs.locked(work, "training"):
+        for path in [] if options.resume else work.iterdir():
+            if path.is_dir():
+                shutil.rmtree(path)
+            elif path.name != outputs.LOCK:
+                path.unlink()
+        note = work / RUN
+        if note.exists() and json.loads(note.read_text())["key"] != key:
+            raise ModelError(f"{work} belongs to a run with other data or settings: give the same ones, or delete it")
+        write_whole(note, json.dumps({"key": key, "data": data}).encode())
+        try:
+            yield work
+        except KeyboardInterrupt:
+            again = "" if options.resume else " and --resume"
+            console.say(f"\nstopped; what was learnt is in {work}: go on with the same command{again}")
+            raise
+        except OSError as error:
+            raise OutputError(f"cannot write to {work}: {error.strerror or error}; go on with --resume") from error
         shutil.rmtree(work)
-    if note.exists() and json.loads(note.read_text())["key"] != key:
-        raise ModelError(f"{work} belongs to a run with other data or settings: give the same ones, or delete it")
-    write_whole(note, json.dumps({"key": key, "data": data}).encode())
+
+
+@dataclass(frozen=True)
+class Before:
+    """What the flows that a training goes on from have seen of its samples."""
+
+    aside: Index | None  # normals that they have not learnt; None where the model's card does not say
+    new: Index  # known anomalies that they have not learnt, neither as such nor as normals
+
+    @classmethod
+    def of(cls, folder: Path, learnt: Split, config: Config) -> Before:
+        """Of a model. Of tiles, some of all that the pictures set aside have now."""
+        card = modelfile.read(folder)
+        roles = Split.roles_from_json(card.split)
+        known = [roles.get(learnt.hashes[tiles.picture_of(s, config.tile)]) for s in learnt.known]
+        new = np.flatnonzero([role not in ("train", "known") for role in known])
+        names = card.data["training"].get("aside")
+        if names is None:
+            return cls(None, new)
+        found = np.flatnonzero(np.isin([tiles.picture_of(s, config.tile) for s in learnt.train], names))
+        return cls(found[even_pick(len(found), ASIDE)], new)
 
 
 @dataclass(frozen=True)
@@ -403,7 +334,7 @@ class Job:
     key: str
     rate: float | None = None
     roi: Roi | None = None
-    warm: bool = False  # the flows go on from another model's
+    before: Before | None = None  # where the flows go on from another model's
     began: float = field(default_factory=time.monotonic)
 
 
@@ -415,23 +346,24 @@ def fit(
     resume: bool = False,
     phase_one: PhaseOne | None = None,
     watch: Callable[[Trainer, dict[str, float]], None] | None = None,
-    aside: Index | None = None,
 ) -> Detector:
     """Train the model on ready features and calibrate it; the detector's card is complete but written nowhere."""
-    weighing = Weighing(model, material, aside)
+    before = job.before
+    weighing = Weighing(model, material, before.aside if before else None, before.new if before else None)
     trainer = Trainer(
         model,
         weighing.learnt,
         material.anomalies,
         unseen=weighing.unseen,
         inside=material.inside,
+        near=material.near,
         work=job.work,
         device=job.device,
         run_key=job.key,
         phase_one=phase_one,
-        before_push=weighing.weigh,  # the flows have seen no anomaly yet
+        before_push=weighing.weigh,  # the flows have seen no anomaly yet, or none of the new ones
         watch=watch,
-        warm=job.warm,
+        warm=before is not None,
     )
     if resume and trainer.restore():
         console.say(f"going on from step {trainer.step} of {trainer.schedule.steps}")
@@ -453,12 +385,10 @@ def _finish(job: Job, model: ScoringModel, material: Material, trainer: Trainer,
     some = [sample for sample in some if sample.ignore is None] or some
     with console.bar("calibrating", len(split.calibration) + len(some)) as bar:
 
-        def run(samples: list[Sample]) -> list[tuple[float, FloatArray]]:
-            found = []
+        def run(samples: list[Sample]) -> Iterator[tuple[float, FloatArray]]:
             for one in material.run(model, samples):
-                found.append(one)
                 bar.update()
-            return found
+                yield one
 
         normal_maps = np.stack([anomaly for _, anomaly in run(some)])
         here = None if material.inside is None or job.roi is None else job.roi.fitted(config.backbone.size)
@@ -517,8 +447,8 @@ def _finish(job: Job, model: ScoringModel, material: Material, trainer: Trainer,
         "training": {
             "seconds": round(time.monotonic() - job.began + trainer.seconds_before, 2),
             "loop_seconds": round(trainer.seconds, 2),
-            "steps": trainer.step,
-            "aside": sorted({tiles.picture_of(job.learnt.train[i]) for i in weighing.aside}),  # not learnt by the flows
+            "steps": trainer.steps_run(),
+            "aside": sorted({tiles.picture_of(job.learnt.train[i], config.tile) for i in weighing.aside}),
             "device": str(job.device),
             "torch": torch.__version__,
             "python": platform.python_version(),

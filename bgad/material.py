@@ -46,6 +46,7 @@ class Material:
     anomalies: list[Anomalies]
     run: Callable[[ScoringModel, list[Sample]], Iterator[tuple[float, FloatArray]]]
     inside: list[Index] | None = None  # positions of each level that are looked at; None: all
+    near: list[Index] | None = None  # those that what is looked at depends on; None: all
     pictures: Index | None = None  # number of the picture that each normal is, or is a tile of; None: each its own
 
 
@@ -175,8 +176,21 @@ def gather(
             )
     anomalies = [group for group in anomalies if group.store.count]
     inside = None if roi is None else [roi.cells(grid) for grid in grids]
-    names = [tiles.picture_of(s) if config.tile.size else s.name for s in split.train]
-    return Material(normals, anomalies, run, inside, np.unique(names, return_inverse=True)[1])
+    near = None if roi is None else [shown_by(roi.fitted(size[0]), grid) for grid in grids]
+    names = [tiles.picture_of(s, config.tile) for s in split.train]
+    return Material(normals, anomalies, run, inside, near, np.unique(names, return_inverse=True)[1])
+
+
+def shown_by(region: BoolArray, grid: Grid) -> Index:
+    """The positions of a level that the map inside of a region is made of: those in it and their neighbours.
+
+    >>> region = np.zeros((8, 8), bool); region[:, 7] = True
+    >>> shown_by(region, (1, 4))
+    array([2, 3])
+    """
+    around = np.zeros((grid[0] + 2, grid[1] + 2), bool)
+    around[1:-1, 1:-1].flat[touched_cells(region, grid)] = True
+    return np.flatnonzero(np.lib.stride_tricks.sliding_window_view(around, (3, 3)).any((2, 3)))
 
 
 class Pool:

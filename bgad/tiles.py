@@ -107,7 +107,7 @@ def cut(split: Split, config: TileConfig, shapes: Mapping[str, Shape]) -> Split:
     known = [tile for sample in marked for tile in _tiles(sample, config, shapes) if _shows(tile)]
     hashes = dict(split.hashes)
     for tile in (*train, *known):  # the file has been hashed: what is added is the place in it
-        text = f"{split.hashes[picture_of(tile)]} {tile.box}"
+        text = f"{split.hashes[picture_of(tile, config)]} {tile.box}"
         hashes[tile.name] = hashlib.sha256(text.encode()).hexdigest()
     return replace(split, train=train, known=known, hashes=hashes)
 
@@ -124,9 +124,9 @@ def _tiles(sample: Sample, config: TileConfig, shapes: Mapping[str, Shape]) -> S
     ]
 
 
-def picture_of(tile: Sample) -> str:
-    """The name of the picture that a tile was cut from."""
-    return tile.name.rpartition(MARK)[0] or tile.name
+def picture_of(sample: Sample, config: TileConfig) -> str:
+    """The name of the picture that a sample to learn from is, or was cut from where the recipe has tiles."""
+    return sample.name.rpartition(MARK)[0] if config.size else sample.name
 
 
 def _shows(tile: Sample) -> bool:

@@ -28,12 +28,13 @@ from torch import Tensor
 
 from bgad import console
 from bgad.boundary import NORMALISER, RunningBoundary, normal_boundary
-from bgad.config import Config, TrainConfig
+from bgad.config import Config
 from bgad.detector import Level, LevelConstants, ScoringModel
 from bgad.device import Workers
 from bgad.errors import ModelError
 from bgad.features import Features, Index, chunks, even_pick
 from bgad.loss import objective
+from bgad.schedule import Schedule
 from bgad.types import FloatArray
 
 CHECKPOINT = "checkpoint.safetensors"
@@ -88,50 +89,6 @@ class Best:
     weights: dict[str, Tensor] = field(default_factory=dict)
 
 
-@dataclass(frozen=True)
-class Schedule:
-    """How many steps, where phase 2 begins, and the learning rate of each step."""
-
-    steps: int
-    push_at: int
-    config: TrainConfig
-
-    @classmethod
-    def plan(cls, config: TrainConfig, images: int, positions: int) -> Schedule:
-        """From steps, or from epochs over `images` normals with `positions` features at the finest level."""
-        if config.epochs:
-            per_epoch = math.ceil(images / config.images) * math.ceil(positions / config.positions[0])
-            steps = config.epochs * per_epoch
-            return cls(steps, max(1, round(config.push_start * steps)), config)
-        share = 1.0
-        if config.passes:  # few normals get the same schedule, shortened
-            share = min(1.0, config.passes * images / min(config.images, images) / config.steps)
-        steps, push_steps = math.ceil(share * config.steps), math.ceil(share * config.push_steps)
-        return cls(steps + push_steps, steps, config)
-
-    def lr(self, step: int) -> float:
-        """Linear warm-up from a tenth, then cosine to a thousandth; once per phase, or once where push_lr is 0."""
-        config = self.config
-        start, length, peak = 0, self.steps, config.lr
-        if config.push_lr and self.push_at < self.steps:
-            if step < self.push_at:
-                length = self.push_at
-            else:
-                start, length, peak = self.push_at, self.steps - self.push_at, config.push_lr
-        return peak * warm_cosine((step - start) / length, config.warmup)
-
-
-def warm_cosine(done: float, warmup: float) -> float:
-    """The factor on the learning rate after the share `done` of a schedule.
-
-    >>> warm_cosine(0.0, 0.1), warm_cosine(0.1, 0.1), round(warm_cosine(1.0, 0.1), 6)
-    (0.1, 1.0, 0.001)
-    """
-    if done < warmup:
-        return 0.1 + 0.9 * done / warmup
-    return 0.001 + 0.999 * 0.5 * (1 + math.cos(math.pi * (done - warmup) / (1 - warmup)))
-
-
 @contextmanager
 def _asked_to_stop() -> Iterator[threading.Event]:
     """Ctrl-C sets the event instead of breaking into the middle of a step."""
@@ -160,6 +117,7 @@ class Trainer:
         run_key: str,
         unseen: Features | None = None,
         inside: Sequence[Index] | None = None,
+        near: Sequence[Index] | None = None,
         phase_one: PhaseOne | None = None,
         before_push: Callable[[Trainer], None] | None = None,
         watch: Callable[[Trainer, dict[str, float]], None] | None = None,
@@ -170,12 +128,13 @@ class Trainer:
         full_push = self.config.loss.method == "bgad-full-push"
         self.instance_share = self.config.loss.instance_share or (FULL_PUSH_SHARE if full_push else 0.0)
         self.model, self.normals, self.unseen = model, normals, unseen
-        self.inside = inside  # positions of each level that are judged; all are learnt, what is painted over as well
+        self.inside = inside  # positions of each level that are judged; None: all
         self.anomalies = anomalies if self.instance_share else [g for group in anomalies for g in group.only_marked()]
         self.work, self.device, self.run_key, self.watch = work, device, run_key, watch
         self.phase_one, self.before_push = phase_one, before_push
         self.levels: list[Level] = list(model.levels)  # type: ignore[arg-type]
-        self.schedule = Schedule.plan(self.config.train, normals.count, len(self.levels[0].position))
+        self.near = near or [np.arange(len(level.position)) for level in self.levels]  # positions that are learnt
+        self.schedule = Schedule.plan(self.config.train, normals.count, len(self.near[0]))
         self.optimisers = self._fresh_optimisers()
         self.workers = Workers(len(self.levels), device)
         self.boundaries = [RunningBoundary(self.config.loss.beta) for _ in self.levels]
@@ -184,12 +143,7 @@ class Trainer:
         self.step, self.seconds = 0, 0.0
         self.seconds_before = 0.0  # of the loop, in earlier runs that this one goes on with
         self._started = False
-        resumable = (work / CHECKPOINT).exists() or (phase_one is not None and phase_one.fits())
-        if self.config.flow.standardise and not resumable and not warm:
-            for i, level in enumerate(self.levels):
-                mean, std = normals.moments(i)
-                level.mean.copy_(torch.from_numpy(mean))
-                level.std.copy_(torch.from_numpy(std))
+        self._standardise = self.config.flow.standardise and not warm
 
     def run(self) -> None:
         """Train from where we are to the end; Ctrl-C ends the step, saves a checkpoint and then interrupts."""
@@ -197,6 +151,11 @@ class Trainer:
         if self.step == 0 and self.phase_one is not None and self.phase_one.fits():
             log = self._load(self.phase_one.path)["log"]
             (self.work / LOG).write_text(log)
+        if self.step == 0 and self._standardise:
+            for i, level in enumerate(self.levels):
+                mean, std = self.normals.moments(i)
+                level.mean.copy_(torch.from_numpy(mean))
+                level.std.copy_(torch.from_numpy(std))
         total = self.schedule.steps
         begun, saved = time.monotonic(), time.monotonic()
         before = self.seconds
@@ -263,8 +222,8 @@ class Trainer:
             return {"loss": loss, "likelihood": loss, "pull": 0.0, "push": 0.0, f"boundary{i}": math.nan}
         level, optimiser, train = self.levels[i], self.optimisers[i], self.config.train
         rng = np.random.default_rng([self.config.seed, step, i])
-        count = len(level.position)
-        at = np.sort(rng.choice(count, min(train.positions[i], count), replace=False))
+        near = self.near[i]
+        at = near[np.sort(rng.choice(len(near), min(train.positions[i], len(near)), replace=False))]
         normal = level(self._rows(self.normals, i, chosen[:, None], at), torch.from_numpy(at).to(self.device))
         abnormal = self._abnormal_log_p(i, max(1, len(chosen) // 2) * len(at), rng) if pushing else None
         b_n = (
@@ -409,6 +368,10 @@ class Trainer:
         x = log_p.astype(np.float64)
         boundary = normal_boundary(x, self.config.loss.beta)
         return LevelConstants(float(x.mean()), float(max(x.std(), 1e-6)), float(x.max()), boundary)
+
+    def steps_run(self) -> int:
+        """Steps that are in the log: fewer than `step` where a phase ended early."""
+        return len((self.work / LOG).read_bytes().splitlines()) - 1
 
     def save(self, rows: list[dict[str, float]]) -> None:
         """Append the log and replace the checkpoint, atomically."""

@@ -1,8 +1,8 @@
 """Teach a model what has been found since: new good parts and new defects, from where it is, without forgetting.
 
 The flows go on from those of the model, in a short schedule, over everything that it has learnt before and what is new.
-So the pictures of its training must still be there. The image level, the weights of the parts and the threshold are
-found anew.
+So the pictures of its training must still be there. The image level and the threshold are found anew; the weights of
+the parts stay, but for what the new defects say.
 """
 
 from __future__ import annotations
@@ -14,12 +14,14 @@ from pathlib import Path
 from typing import Any
 
 from bgad import console, images, modelfile, origins
+from bgad.calibration import check_rate, rank, require_supported, smallest_rate
 from bgad.config import OLDER, Config, from_dict
 from bgad.data import folders
+from bgad.data.scan import scan_images
 from bgad.data.split import Split
 from bgad.detector import Detector
 from bgad.errors import ConfigError, DataError
-from bgad.learn import MAX_BAD, Options, learn, scan_images
+from bgad.learn import Options, learn
 from bgad.origins import Origin
 from bgad.roi import Roi
 from bgad.types import GOOD, Sample
@@ -47,25 +49,68 @@ def lessons(
     masks: str | Path | None = None,
     ignore: str | Path | None = None,
 ) -> list[Lesson]:
-    """From files, folders and patterns; the mask of a bad one is the file with its name, or its name and _mask, and
-    what to ignore in one that with its name, or its name and _ignore."""
-    marks, without = _by_name(masks, "mask"), _by_name(ignore, "ignore")
-    found = [Lesson(path, 0, ignore=without.get(path.stem)) for path in (images.expand(good) if good else [])]
-    found += [
-        Lesson(path, 1, marks.get(path.stem), ignore=without.get(path.stem))
-        for path in (images.expand(bad) if bad else [])
-    ]
-    if not found:
+    """From files, folders and patterns; see `_painted_for` for what belongs to which."""
+    normals, anomalies = (_places(given) for given in (good, bad))
+    if not normals and not anomalies:
         raise ConfigError("there is nothing to learn: give new pictures with --good or --bad")
+    marks, without = _painted_for(anomalies, masks, "mask"), _painted_for(normals + anomalies, ignore, "ignore")
+    return [
+        Lesson(path, label, marks.get(path) if label else None, ignore=without.get(path))
+        for label, found in enumerate((normals, anomalies))
+        for path, _ in found
+    ]
+
+
+def _places(given: Sequence[str | Path]) -> list[tuple[Path, list[str]]]:
+    """The pictures, each with the paths at which something may be painted for it: its own from the folder that was
+    given, with that folder's name and without."""
+    tops = [Path(top) for top in given if Path(top).is_dir()]
+    found = []
+    for path in images.expand(given) if given else []:
+        top = next((top for top in tops if path.is_relative_to(top)), path.parent)
+        inner = path.relative_to(top).with_suffix("")
+        found.append((path, [(top.resolve().name / inner).as_posix(), inner.as_posix()]))
     return found
 
 
-def _by_name(folder: str | Path | None, kind: str) -> dict[str, Path]:
+def _painted_for(pictures: Sequence[tuple[Path, list[str]]], folder: str | Path | None, kind: str) -> dict[Path, Path]:
+    """Picture -> the file of the same path in the folder, else the only one of its name; either may end in `_mask`
+    (`_ignore`). DataError where two could be meant."""
     if folder is None:
         return {}
-    if not Path(folder).is_dir():
-        raise DataError(f"{folder}: no such folder of {'masks' if kind == 'mask' else 'regions to ignore'}")
-    return {path.stem.removesuffix(f"_{kind}"): path for path in images.walk(Path(folder))}
+    what, many = ("mask", "masks") if kind == "mask" else ("region to ignore", "regions to ignore")
+    root = Path(folder)
+    if not root.is_dir():
+        raise DataError(f"{folder}: no such folder of {many}")
+    files = images.walk(root)
+    by_path: dict[str, list[Path]] = {}
+    by_name: dict[str, list[Path]] = {}
+    for file in files:
+        whole = file.relative_to(root).with_suffix("").as_posix()
+        for name in {whole, whole.removesuffix(f"_{kind}")}:
+            by_path.setdefault(name, []).append(file)
+            by_name.setdefault(name.rpartition("/")[2], []).append(file)
+    found: dict[Path, Path] = {}
+    owners: dict[Path, Path] = {}  # the other way round
+    taken: set[Path] = set()
+    for table in (by_path, by_name):
+        for path, places in pictures:
+            names = [] if path in found else places if table is by_path else [path.stem]
+            fitting = next((table[name] for name in names if name in table), [])
+            fitting = [file for file in fitting if file not in taken]
+            if len(fitting) > 1:
+                raise DataError(f"{path}: which is its {what}, {fitting[0]} or {fitting[1]}? Keep one of them")
+            for file in fitting:
+                if file in owners:
+                    both = f"{owners[file]} and {path}"
+                    raise DataError(f"{file}: is the {what} of both {both}; give each its own, in folders of their own")
+                found[path], owners[file] = file, path
+        taken = set(owners)
+    if alone := [file.relative_to(root.parent).as_posix() for file in files if file not in owners]:
+        console.warn(f"{what} without an image: {folders.some(alone)}")
+    if kind == "mask" and found and (bare := [str(path) for path, _ in pictures if path not in found]):
+        console.warn(f"anomaly without a mask: {folders.some(bare)}")
+    return found
 
 
 def update(
@@ -89,6 +134,8 @@ def update(
     lessons are that are not where they were. `rate` is another false-reject rate than the model's.
     """
     began = time.monotonic()
+    if rate is not None:
+        check_rate(rate)
     folder = Path(model)
     card = modelfile.read(folder)
     place = Path(out) if out else folder.with_name(f"{folder.stem}-taught{folder.suffix}")
@@ -100,7 +147,7 @@ def update(
         raise DataError("the pictures that the model was trained on are needed: say where they are with --data")
     dataset = _old_data(source)
     dataset = replace(dataset, samples=[*dataset.samples, *_taught_before(card.split, origin, found or {})])
-    dataset, scan = scan_images(dataset, MAX_BAD)
+    dataset, scan = scan_images(dataset, len(dataset.samples))  # the split demands those that it needs
     old = Split.load(folder / modelfile.SPLIT, dataset)
     added = [_sample(lesson) for lesson in new]
     try:
@@ -110,6 +157,7 @@ def update(
     split = joined(old, more.samples)
     for note in split.notes[len(old.notes) :]:
         console.warn(note)
+    rate = _rate(len(split.calibration), card.calibration["rate"], rate)
     learnt = [s for s in (*split.train, *split.calibration, *split.known) if _taught(s.name)]
     place_of = replace(
         source,
@@ -124,10 +172,10 @@ def update(
         known=None,
         test_share=0.0,
         split=None,
-        rate=card.calibration["rate"] if rate is None else rate,
+        rate=rate,
         device=device,
         memory_gb=memory_gb,
-        max_bad=MAX_BAD,
+        max_bad=0,
         resume=resume,
         overwrite=overwrite,
         tensorboard=None,
@@ -136,6 +184,18 @@ def update(
     )
     everyone = replace(dataset, samples=[*dataset.samples, *more.samples], notes=dataset.notes + more.notes)
     return learn(everyone, scan, split, recipe, options, roi, began=began, start=folder, origin=place_of)
+
+
+def _rate(held_out: int, before: float, asked: float | None) -> float:
+    """The false-reject rate: what is asked for, else the model's, or the smallest that the normals left support."""
+    if asked is not None:
+        require_supported(held_out, asked)
+        return asked
+    if rank(held_out, before) >= 1:
+        return before
+    rate = smallest_rate(held_out)
+    console.warn(f"{held_out} held-out normals are left: the false-reject rate becomes {rate:.4g}, it was {before:.4g}")
+    return rate
 
 
 def shortened(config: Config) -> Config:

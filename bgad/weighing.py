@@ -15,6 +15,7 @@ from bgad.types import FloatArray
 ASIDE, MIN_ASIDE = 64, 32
 DIRECTION_IMAGES = 300  # training normals that a direction towards known anomalies is measured on
 MAX_WEIGHED = 200  # known anomalies that the parts of the score are weighed by
+LEAST = 1e-3  # share of a level beforehand: what has been ruled out may come back
 
 Evidence = tuple[FloatArray, FloatArray]  # how strange normals (n,) and known anomalies (k,) are as a whole
 
@@ -27,9 +28,13 @@ class Weighing:
     or some of the learnt ones where there are none.
     """
 
-    def __init__(self, model: ScoringModel, material: Material, aside: Index | None = None) -> None:
-        """`aside`: which normals the flows are not to learn; chosen here by default."""
-        self.model = model
+    def __init__(
+        self, model: ScoringModel, material: Material, aside: Index | None = None, new: Index | None = None
+    ) -> None:
+        """`aside`: which normals the flows are not to learn; chosen here by default. `new`: where the flows come from
+        another model, the known anomalies that these have not learnt; the model's mix then counts until they vote."""
+        self.model, self.new = model, new
+        self.prior: list[float] = default_mix(model.config) if new is None else model.mix.tolist()
         normals = material.normals
         everyone = np.arange(normals.count)
         wanted = model.image is not None or model.config.score.trust > 0
@@ -51,37 +56,47 @@ class Weighing:
     def weigh(self, trainer: Trainer) -> None:
         """Set the model's mix from what the known anomalies look like to the flows of now."""
         config = self.model.config.score
-        found = default_mix(self.model.config)
-        if self.known is not None and config.trust and self.unseen is not None:
-            some = even_pick(self.known.store.count, MAX_WEIGHED)
+        found = list(self.prior)
+        voters = np.arange(self.known.store.count if self.known else 0) if self.new is None else self.new
+        if self.known is not None and len(voters) and config.trust and self.unseen is not None:
+            some = voters[even_pick(len(voters), MAX_WEIGHED)]
             normals, known = self._maps(trainer, self.known.store.select(some))
             cells = _cells(self.known, 0, some)
             found[:-1] = mix.level_shares(
-                found[:-1], normals, known, cells, top_share=config.top_share, trust=config.trust
+                [max(share, LEAST) for share in found[:-1]],
+                normals,
+                known,
+                cells,
+                top_share=config.top_share,
+                trust=config.trust,
             )
             if self.evidence is not None and config.image_weight:
                 shares = found[:-1]
                 ours, theirs = (mix.top_mean(mix.mixed(shares, maps), config.top_share) for maps in (normals, known))
                 centre, spread = float(ours.mean()), max(float(ours.std()), 1e-6)
-                found[-1] = mix.image_weight(
-                    config.image_weight,
+                weight = mix.image_weight(
+                    found[-1],
                     ((ours - centre) / spread, self.evidence[0]),
                     ((theirs - centre) / spread, self.evidence[1][some]),
                     trust=config.trust,
                 )
+                found[-1] = min(max(weight, config.image_weight / 8), config.image_weight * 8)
         self.model.mix.copy_(torch.tensor(found))
 
     def _maps(self, trainer: Trainer, known: Features) -> tuple[list[FloatArray], list[FloatArray]]:
         """The strangeness maps (images, positions) of each level on the finest grid: normals and known anomalies."""
-        grid = trainer.levels[0].grid
+        grid, near = trainer.levels[0].grid, trainer.near[0]
+        outside = np.setdiff1d(np.arange(grid[0] * grid[1]), near)
 
         def look(i: int) -> tuple[FloatArray, FloatArray]:
             level, config = trainer.levels[i], self.model.config.score
             log_p = [torch.from_numpy(trainer.log_p(store, i)) for store in (self.sample, known)]
             constants = torch.tensor(trainer.constants_of(trainer.looked_at(i, log_p[0].numpy())).values())
             shaped = [strangeness(x, constants, config).reshape(-1, *level.grid) for x in log_p]
-            maps = [enlarge(x, grid) for x in shaped]
-            return maps[0].flatten(1).numpy(), maps[1].flatten(1).numpy()
+            maps = [enlarge(x, grid).flatten(1) for x in shaped]
+            for one in maps:  # nothing is to be seen where nobody looks
+                one[:, outside] = one[:, near].amin(1, keepdim=True)
+            return maps[0].numpy(), maps[1].numpy()
 
         found = trainer.workers.each(look)
         return [normals for normals, _ in found], [anomalies for _, anomalies in found]

@@ -219,7 +219,7 @@ def one_level_up(root: Path) -> None:
         (leak_good, "leakage: train/good/zz.png is the same picture as test/good/003.png"),
         (keep_normals(0), "no normal images to learn from"),
         (keep_normals(2), "2 normal images are too few"),
-        (copies, "1 normals cannot spare 5 for calibration"),
+        (copies, "1 normal images are too few"),
         (break_many, "11 images of"),
         (no_folders, "found no folders"),
         (one_level_up, "give one of them: plate"),
@@ -586,6 +586,8 @@ def test_pseudo_skips_what_training_skips(tmp_path: Path, capsys: pytest.Capture
     said = capsys.readouterr().err
     assert "skipped: " in said
     assert "marks no pixel" in said
+    line = fails(capsys, tmp_path, "pseudo", root, "--out", tmp_path / "t.png", "--max-bad", "0")
+    assert "cannot be read (more than --max-bad 0)" in line
     bare = write_set(tmp_path / "bare", masks=False)
     line = fails(capsys, tmp_path, "pseudo", bare, "--out", tmp_path / "t.png", "--size", "64")
     assert "known anomalies with masks; there are none: mark some, or --set pseudo.method=nsa" in line

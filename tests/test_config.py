@@ -134,3 +134,14 @@ def test_keys_that_depend_on_each_other_are_set_together() -> None:
     assert (config.backbone.strides, config.train.positions) == ((8, 16), (32, 16))
     with pytest.raises(ConfigError, match="seed"):
         override(Config(), [f"seed={2**32}"])
+
+
+def test_steps_are_refused_where_epochs_take_their_place() -> None:
+    paper = PRESETS["paper"]
+    for key in ("train.steps", "train.push_steps", "train.passes"):
+        with pytest.raises(ConfigError, match=rf"{key} counts only without epochs \(200\): set train.epochs=0 first"):
+            override(paper, [f"{key}=100"])
+        assert override(paper, ["train.epochs=0", f"{key}=100"]) == override(paper, [f"{key}=100", "train.epochs=0"])
+        with pytest.raises(ConfigError, match=r"set train\.epochs=0 first"):
+            override(Config(), [f"{key}=100", "train.epochs=3"])
+    assert override(paper, ["train.epochs=3"]).train.epochs == 3

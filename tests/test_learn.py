@@ -8,7 +8,9 @@ import shutil
 import signal
 import sys
 import time
+import weakref
 from collections.abc import Callable
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -19,16 +21,16 @@ from conftest import SIZE, picture, tiny_config, write_set
 from PIL import Image
 from tensorboard.backend.event_processing.event_accumulator import EventAccumulator
 
-from bgad import backbone, image_level, images, load, material, modelfile, train, weighing
+from bgad import backbone, export, image_level, images, learn, load, material, modelfile, outputs, train, weighing
 from bgad.cli import main
 from bgad.config import Config, from_dict, to_toml
 from bgad.data import folders
+from bgad.data.scan import scan_images
 from bgad.data.split import make_split
 from bgad.detector import Detector, pool
 from bgad.errors import ConfigError, DataError, ModelError, OutputError
 from bgad.evaluate import evaluate, unseen
 from bgad.keys import flow_key
-from bgad.learn import scan_images
 from bgad.trainer import CHECKPOINT, Trainer
 
 FLOW = "flow.safetensors"
@@ -671,3 +673,82 @@ def test_the_map_is_measured_on_normals_that_the_flows_have_not_learnt(
     maps = np.stack([detector.score(data_set / names[i]).map for i in (0, 18)])
     scores = pool(torch.from_numpy(maps), detector.model.config.score.top_share).numpy()
     assert detector.model.map_constants.tolist() == pytest.approx([scores.mean(), scores.std()], rel=1e-3)
+
+
+def test_a_second_training_to_one_place_is_refused(
+    data_set: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    out, work = tmp_path / "plate.bgad", tmp_path / "plate.bgad.work"
+    with outputs.locked(work, "training"):
+        (work / "run.json").write_text("{}")
+        (work / CHECKPOINT).touch()
+        for resume in (False, True):
+            with pytest.raises(OutputError, match=r"plate\.bgad\.work is in use by another training: wait for it, or "):
+                quick(data_set, out, known=4, resume=resume)
+        assert (work / "run.json").read_text() == "{}"
+        (work / CHECKPOINT).unlink()
+    quick(data_set, out, known=4)
+    assert not work.exists()
+
+
+def test_only_scores_are_kept_of_normals_that_calibrate(
+    data_set: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    alive: list[weakref.ref[Any]] = []
+    most: list[int] = []
+    gather = material.gather
+
+    def watched(*given: Any) -> Any:
+        stuff = gather(*given)
+
+        def run(model: Any, samples: list[Any]) -> Any:
+            alive.clear()
+            for _ in samples:
+                anomaly = np.zeros((SIZE, SIZE), np.float32)
+                alive.append(weakref.ref(anomaly))
+                yield float(len(alive)), anomaly
+                del anomaly
+                most.append(sum(ref() is not None for ref in alive))
+
+        return replace(stuff, run=run)
+
+    monkeypatch.setattr(learn, "gather", watched)
+    trained = quick(data_set, tmp_path / "plate.bgad", known=4)
+    assert trained.card.calibration["scores"] == [1, 2, 3, 4, 5]
+    assert max(most[-5:]) <= 1
+
+
+def test_the_graph_is_compared_on_pictures_that_are_read_one_at_a_time(
+    data_set: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    given: list[Any] = []
+    checked = export.checked_graph
+
+    def watched(detector: Detector, pictures: Any) -> Any:
+        given.extend(pictures)
+        return checked(detector, pictures)
+
+    monkeypatch.setattr(export, "checked_graph", watched)
+    quick(data_set, tmp_path / "plate.bgad", known=4, export=True)
+    assert given
+    assert all(isinstance(picture, Path) for picture in given)
+    assert (tmp_path / "plate.bgad/model.onnx").exists()
+
+
+def test_what_lies_far_from_the_region_is_not_learnt(
+    data_set: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """On a grid of 8 x 8, the left half and the column beside it."""
+    near: list[Any] = []
+    run = Trainer.run
+
+    def watched(self: Trainer) -> None:
+        near.extend(self.near)
+        run(self)
+
+    monkeypatch.setattr(Trainer, "run", watched)
+    left = np.zeros((SIZE, SIZE), np.uint8)
+    left[:, : SIZE // 2] = 255
+    quick(data_set, tmp_path / "plate.bgad", known=4, roi=save(tmp_path / "left.png", left))
+    assert [sorted({int(i) % 8 for i in near[0]}), len(near[0])] == [[0, 1, 2, 3, 4], 40]
+    assert len(near[2]) == 4 * 3

@@ -130,7 +130,7 @@ def tiled(root: Path) -> Dataset:
 
 
 def test_broken_files_are_counted_once(tmp_path: Path) -> None:
-    from bgad.learn import scan_images
+    from bgad.data.scan import scan_images
 
     dataset, scan = scan_images(tiled(tmp_path), max_bad=1)
     assert len(dataset.samples) == 6

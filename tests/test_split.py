@@ -444,6 +444,18 @@ def test_holdout_supports_the_rate_and_leaves_two_to_train(normals: int, rate: f
         assert held == max(1, round(0.2 * normals)) or 1 / held > rate * (1 - 1e-6)  # no more than needed
 
 
+def test_the_holdout_is_a_share_of_distinct_pictures() -> None:
+    """Thirty pictures, six times each: a fifth of thirty, not of 180."""
+    samples = [sample(f"good/{copy}-{i}={i}.png") for i in range(30) for copy in range(6)]
+    dataset = Dataset("plain", Path("plain"), samples, "plain")
+    made = make_split(dataset)
+    assert (len(made.calibration), len(made.train)) == (6, 24)
+    assert len(make_split(dataset, rate=0.1).calibration) == 9
+    assert len(make_split(dataset, test_share=0.2).calibration) == 5
+    with pytest.raises(DataError, match="needs 19 held-out normals; this set has 30, of which at most 15"):
+        make_split(dataset, rate=0.05)
+
+
 def test_holdout_size() -> None:
     assert [holdout_size(n) for n in (3, 4, 10, 320)] == [1, 1, 2, 64]
     assert holdout_size(320, 0.01) == 99

@@ -13,7 +13,7 @@ from hypothesis import strategies as st
 from PIL import Image
 
 import bgad
-from bgad import modelfile, tiles
+from bgad import learn, modelfile, tiles
 from bgad.benchmark import run as run_benchmark
 from bgad.cli import main
 from bgad.config import TileConfig, from_dict
@@ -122,6 +122,9 @@ def test_training_on_tiles(tiled: Path, large_set: Path, capsys: pytest.CaptureF
     assert {image["role"] for image in card.split["images"]} == {"train", "calibration", "known"}
     assert not any("#" in image["name"] for image in card.split["images"])  # pictures, not tiles
     assert card.data["data"]["known"] == 4
+    assert card.data["export"]["onnx"]["parity"]["pictures"] <= learn.EXPORT_PICTURES
+    aside, names = card.data["training"]["aside"], {image["name"] for image in card.split["images"]}
+    assert set(aside) < names  # pictures, too
     assert main(["info", str(tiled)]) == 0
     assert "tiles       of 64 pixels" in capsys.readouterr().out
     graph, torch = bgad.load(tiled), bgad.load(tiled, engine="torch")

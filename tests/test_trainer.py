@@ -26,7 +26,8 @@ from bgad.config import Config, TrainConfig, from_dict, to_toml
 from bgad.detector import ScoringModel
 from bgad.errors import ModelError
 from bgad.features import Budget, Features, FeatureStore
-from bgad.trainer import CHECKPOINT, FULL_PUSH_SHARE, INSTANCE_REFRESH, LOG, Anomalies, PhaseOne, Schedule, Trainer
+from bgad.schedule import Schedule
+from bgad.trainer import CHECKPOINT, FULL_PUSH_SHARE, INSTANCE_REFRESH, LOG, Anomalies, PhaseOne, Trainer
 from bgad.types import FloatArray
 
 GRIDS, CHANNELS = [(4, 4), (2, 2)], [6, 8]
@@ -532,12 +533,35 @@ def test_constants_are_those_of_the_normals(learnt: Trainer) -> None:
 
 
 def test_features_are_standardised_unless_told_otherwise(tmp_path: Path) -> None:
-    made = make(tmp_path)
-    mean, std = made.normals.moments(0)
-    assert np.array_equal(made.levels[0].mean.numpy(), mean)
-    assert np.array_equal(made.levels[0].std.numpy(), std)
-    plain = make(tmp_path, flow={"standardise": False})
+    for name in ("first", "again"):  # a file of another run in the folder changes nothing
+        made = make(tmp_path, key=name, train=BRIEF)
+        made.run()
+        mean, std = made.normals.moments(0)
+        assert np.array_equal(made.levels[0].mean.numpy(), mean)
+        assert np.array_equal(made.levels[0].std.numpy(), std)
+    plain = make(tmp_path, train=BRIEF, flow={"standardise": False})
+    plain.run()
     assert set(plain.levels[0].std.tolist()) == {1.0}
+
+
+def test_positions_that_nobody_looks_at_are_not_learnt(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    drawn: list[set[int]] = [set(), set()]
+    rows = Trainer._rows
+
+    def watched(self: Trainer, kept: Features, level: int, image: Any, position: Any) -> Tensor:
+        if kept is self.normals:
+            drawn[level] |= set(position.tolist())
+        return rows(self, kept, level, image, position)
+
+    monkeypatch.setattr(Trainer, "_rows", watched)
+    made = make(tmp_path, train=BRIEF)
+    near = [np.array([4, 5, 6, 8, 9]), np.array([2, 3])]
+    made = Trainer(
+        made.model, made.normals, made.anomalies, work=tmp_path, device=made.device, run_key="run",
+        inside=[np.array([5, 6]), np.array([3])], near=near,
+    )  # fmt: skip
+    made.run()
+    assert drawn == [set(places.tolist()) for places in near]
 
 
 def test_a_run_that_diverges_says_so(tmp_path: Path) -> None:
@@ -791,6 +815,7 @@ def test_a_level_rests_when_new_normals_become_no_likelier(tmp_path: Path) -> No
         made[patience]._level_step = counted  # type: ignore[method-assign, assignment]
         made[patience].run()
         assert made[patience].step == 400
+        assert made[patience].steps_run() == len(log_rows(folder)) == max(learnt)
         assert made[patience].resting == [False, False]
     assert steps[0] == [400, 400]
     assert min(steps[50]) < 300

@@ -18,7 +18,7 @@ from PIL import Image
 from test_trainer import DRIVER, saved_step
 
 import bgad
-from bgad import learn, material, modelfile, origins, weighing
+from bgad import backbone, learn, material, mix, modelfile, origins, weighing
 from bgad.cli import main
 from bgad.data import folders
 from bgad.data.split import Split
@@ -140,6 +140,76 @@ def test_normals_that_the_flows_have_not_learnt_stay_so(
     quick(tmp_path / "two.bgad", new[4:], tmp_path / "three.bgad")
     assert aside("two.bgad") == aside("three.bgad") == aside("one.bgad")
     assert {roles(tmp_path / "three.bgad")[name] for name in aside("three.bgad")} == {"train"}
+
+
+def test_names_with_a_hash_are_names(data_set: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Which are set aside is known by name; without tiles, # is a character like any other."""
+    monkeypatch.setattr(weighing, "MIN_ASIDE", 8)
+    copy = Path(shutil.copytree(data_set, tmp_path / "plate"))
+    for path in (copy / "train/good").iterdir():
+        path.rename(path.with_name(f"part #{path.name}"))
+    config = replace(SHORT, train=replace(SHORT.train, best=False))
+    first = bgad.train(copy, tmp_path / "one.bgad", config=config, device="cpu", export=False)
+    aside = first.card.data["training"]["aside"]
+    assert len(aside) == 2
+    assert set(aside) < set(roles(tmp_path / "one.bgad"))
+    (bad,) = draw(tmp_path / "bad", 1, defect=True)
+    second = update(tmp_path / "one.bgad", [Lesson(bad, 1)], tmp_path / "two.bgad", config=config, export=False)
+    assert second.card.data["training"]["aside"] == aside
+
+
+def test_the_weights_of_the_parts_stay_where_no_new_defect_speaks(
+    data_set: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(weighing, "MIN_ASIDE", 8)
+    asked: list[tuple[list[float], int]] = []
+
+    def shares(prior: list[float], _: Any, known: list[Any], *rest: Any, **more: Any) -> list[float]:
+        asked.append((prior, len(known[0])))
+        return [0.5, 0.3, 0.2]
+
+    monkeypatch.setattr(mix, "level_shares", shares)
+    first = bgad.train(data_set, tmp_path / "one.bgad", config=SHORT, known=4, device="cpu", export=False)
+    trained = next(name for name, role in roles(tmp_path / "one.bgad").items() if role == "train")
+    (good,), (bad,) = (draw(tmp_path / kind, 1, defect=kind == "bad", seed=i) for i, kind in enumerate(("good", "bad")))
+    corrected = Lesson(data_set / trained, 1)  # the flows have learnt it, as a normal
+    second = quick(tmp_path / "one.bgad", [Lesson(good, 0), corrected], tmp_path / "two.bgad")
+    assert second.model.mix.tolist() == first.model.mix.tolist()
+    quick(tmp_path / "one.bgad", [Lesson(bad, 1)], tmp_path / "three.bgad")
+    assert [number for _, number in asked] == [4, 1]  # in training all, later the new one alone
+    assert asked[1][0] == pytest.approx([0.5, 0.3, 0.2])
+
+
+def test_fewer_held_out_normals_support_a_higher_rate(
+    model: Path, data_set: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """5 are held out, at a rate of 1/6; one of them turns out to be bad."""
+    held_out = next(data_set / name for name, role in roles(model).items() if role == "calibration")
+    new = [Lesson(held_out, 1)]
+    taught = quick(model, new, tmp_path / "new.bgad")
+    assert "4 held-out normals are left: the false-reject rate becomes 0.2, it was 0.1667" in capsys.readouterr().err
+    assert taught.calibration.rate == pytest.approx(0.2)
+    quick(model, new, tmp_path / "asked.bgad", rate=0.4)
+    assert modelfile.read(tmp_path / "asked.bgad").data["calibration"]["rate"] == 0.4
+    monkeypatch.setattr(backbone, "build", lambda *_: pytest.fail("the work has begun"))
+    with pytest.raises(ConfigError, match=r"a false-reject rate of 0\.17 needs 5 held-out normals, there are 4"):
+        quick(model, new, tmp_path / "other.bgad", rate=0.17)
+    with pytest.raises(ConfigError, match="lies between 0 and 1"):
+        quick(model, new, tmp_path / "other.bgad", rate=1.5)
+    command = ["update", str(model), "--bad", str(held_out), "--out", str(tmp_path / "other.bgad")]
+    assert main([*command, "--false-reject-rate", "0.17"]) == 2
+    assert "needs 5 held-out normals, there are 4" in capsys.readouterr().err
+
+
+def test_broken_pictures_that_training_skipped_are_no_trouble(
+    model: Path, data_set: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    copy = Path(shutil.copytree(data_set, tmp_path / "plate"))
+    for i in range(12):  # more than the 10 that are skipped by default
+        (copy / f"train/good/broken{i}.png").write_bytes(b"no picture")
+    (bad,) = draw(tmp_path / "bad", 1, defect=True)
+    quick(model, [Lesson(bad, 1)], tmp_path / "new.bgad", data=copy)
+    assert len(roles(tmp_path / "new.bgad")) == len(roles(model)) + 1
 
 
 def test_duplicates_are_named_and_left_out(model: Path, data_set: Path, tmp_path: Path) -> None:
@@ -277,6 +347,53 @@ def test_lessons_from_folders_and_masks(tmp_path: Path) -> None:
         lessons([], [tmp_path / "bad"], tmp_path / "none")
     with pytest.raises(ConfigError, match="there is nothing to learn: give new pictures with --good or --bad"):
         lessons()
+
+
+def painted(folder: Path, *names: str) -> list[Path]:
+    """Files that only have a name."""
+    for name in names:
+        (folder / name).parent.mkdir(parents=True, exist_ok=True)
+        ignore_file(folder / name, size=8)
+    return [folder / name for name in names]
+
+
+def test_masks_are_found_by_path_then_by_name(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    bad, masks = tmp_path / "bad", tmp_path / "masks"
+    crack, dent, other = painted(bad, "crack/001.png", "dent/001.png", "dent/002.png")
+    painted(masks, "crack/001_mask.png", "dent/001_mask.png", "deep/002.png", "dent/9.png")
+
+    def found(*given: Path) -> dict[Path, str | None]:
+        new = lessons([], given, masks)
+        return {n.path: n.mask.relative_to(masks).as_posix() if n.mask else None for n in new}
+
+    every = {crack: "crack/001_mask.png", dent: "dent/001_mask.png", other: "deep/002.png"}
+    assert found(bad) == every
+    assert "mask without an image: masks/dent/9.png" in capsys.readouterr().err
+    assert found(bad / "crack", bad / "dent") == every
+    assert found(crack, dent, other) == every
+    (masks / "dent/001_mask.png").unlink()
+    assert found(bad) == every | {dent: None}  # not that of crack
+    assert f"anomaly without a mask: {dent}" in capsys.readouterr().err
+    (masks / "crack/001_mask.png").unlink()
+    painted(masks, "001.png")
+    with pytest.raises(DataError, match=r"masks/001\.png: is the mask of both .*crack/001\.png and .*dent/001\.png"):
+        found(bad)
+    painted(masks, "other/001_mask.png")
+    with pytest.raises(DataError, match=r"crack/001\.png: which is its mask, .*/001\.png or .*other/001_mask\.png\?"):
+        found(bad)
+
+
+def test_regions_of_good_and_bad_pictures_of_one_name(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    (good,), (bad,) = painted(tmp_path / "good", "1.png"), painted(tmp_path / "bad", "1.png")
+    painted(tmp_path / "ignore", "1.png")
+    with pytest.raises(
+        DataError, match=r"ignore/1\.png: is the region to ignore of both .*good/1\.png and .*bad/1\.png"
+    ):
+        lessons([good.parent], [bad.parent], ignore=tmp_path / "ignore")
+    (tmp_path / "ignore/1.png").unlink()
+    painted(tmp_path / "ignore", "good/1.png", "7_ignore.png")
+    assert [lesson.ignore is not None for lesson in lessons([good], [bad], ignore=tmp_path / "ignore")] == [True, False]
+    assert "region to ignore without an image: ignore/7_ignore.png" in capsys.readouterr().err
 
 
 def test_the_recipe_is_that_of_the_model_but_shorter() -> None:

@@ -9,7 +9,7 @@ import torch
 from conftest import tiny_config, write_set
 
 from bgad import backbone as backbones
-from bgad import image_level, material, train, weighing
+from bgad import image_level, material, mix, train, weighing
 from bgad.config import Config
 from bgad.data import folders
 from bgad.data.split import make_split
@@ -131,6 +131,30 @@ def test_the_fine_level_counts_more_where_only_it_sees_the_defect(data_set: Path
     prior = default_mix(config)
     assert shares[0] > prior[0] + 0.1
     assert shares[2] < prior[2] - 0.02
+
+
+def test_flows_of_another_model_are_weighed_by_what_they_have_not_learnt(
+    data_set: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """The mix of that model counts beforehand, and alone where nothing is new."""
+    model, stuff = gathered(data_set, tiny_config(), tmp_path)
+    parent = [0.0, 0.25, 0.75, 0.125]
+    asked: list[tuple[list[float], int]] = []
+    shares = mix.level_shares
+
+    def watched(prior: list[float], normals: Any, known: list[Any], cells: list[Any], **rest: Any) -> list[float]:
+        asked.append((prior, len(known[0])))
+        return shares(prior, normals, known, cells, **rest)
+
+    monkeypatch.setattr(mix, "level_shares", watched)
+    for new, voters in (([], []), ([1, 4, 5], [3])):
+        model.mix.copy_(torch.tensor(parent))
+        weigh = Weighing(model, stuff, new=np.array(new, np.int64))
+        weigh.weigh(Trainer(model, weigh.learnt, [], work=tmp_path, device=CPU, run_key="k"))
+        assert [number for _, number in asked] == voters
+        assert (model.mix.tolist() == parent) == (not new)
+    assert asked[0][0] == [weighing.LEAST, 0.25, 0.75]  # a level that is ruled out may come back
+    assert model.config.score.image_weight / 8 <= float(model.mix[-1]) <= model.config.score.image_weight * 8
 
 
 def test_known_anomalies_are_judged_by_directions_that_they_did_not_give(data_set: Path, tmp_path: Path) -> None:

@@ -6,6 +6,7 @@ import json
 import math
 from collections.abc import Callable, Iterable, Mapping
 from dataclasses import dataclass, field
+from functools import partial
 from itertools import zip_longest
 from pathlib import Path
 from typing import Any, NamedTuple, Self
@@ -208,17 +209,24 @@ class Choice(NamedTuple):
 
 
 def make_split(
-    dataset: Dataset, *, holdout: int, seed: int = 0, known: int | None = None, test_share: float = 0.0
+    dataset: Dataset,
+    *,
+    holdout: int | None = None,
+    rate: float | None = None,
+    seed: int = 0,
+    known: int | None = None,
+    test_share: float = 0.0,
 ) -> Split:
     """Give every image its role; depends on the names and the seed only.
 
-    Normals outside of the test set are trained on, but for `holdout` of them, and for `test_share` of them
-    where the data set has no test split. Anomalies outside of the test set are known (or `known` of them);
-    where there are none, `known` of the test anomalies are taken out of the test set, spread over the
-    classes. A draw of fewer known anomalies is always the beginning of a draw of more.
+    Normals outside of the test set are trained on, but for `holdout` of them (by default what `holdout_size` says
+    for the distinct ones and the false-reject rate), and for `test_share` of them where the data set has no test
+    split. Anomalies outside of the test set are known (or `known` of them); where there are none, `known` of the
+    test anomalies are taken out of the test set, spread over the classes. A draw of fewer known anomalies is always
+    the beginning of a draw of more.
     """
     check_numbers(known or 0, seed, test_share)
-    if holdout < 0:
+    if holdout is not None and holdout < 0:
         raise ConfigError(f"the number of held-out normals cannot be negative: {holdout}")
     hashes = check_leakage(dataset.samples)
     choice = _given(dataset, hashes, known, seed)
@@ -226,7 +234,13 @@ def make_split(
     drawn = bool(choice.known) and choice.known[0].split != "train" and len(choice.known) < outside
     protocol = "multi-class" if drawn else "given" if choice.known else "unsupervised"
     return assemble(
-        dataset, hashes, choice, holdout=lambda _: holdout, seed=seed, test_share=test_share, protocol=protocol
+        dataset,
+        hashes,
+        choice,
+        holdout=partial(holdout_size, rate=rate) if holdout is None else lambda _: holdout,
+        seed=seed,
+        test_share=test_share,
+        protocol=protocol,
     )
 
 

@@ -1,0 +1,52 @@
+"""How long a training takes: its steps, its two phases and the learning rate of each step."""
+
+from __future__ import annotations
+
+import math
+from dataclasses import dataclass
+
+from bgad.config import TrainConfig
+
+
+@dataclass(frozen=True)
+class Schedule:
+    """How many steps, where phase 2 begins, and the learning rate of each step."""
+
+    steps: int
+    push_at: int
+    config: TrainConfig
+
+    @classmethod
+    def plan(cls, config: TrainConfig, images: int, positions: int) -> Schedule:
+        """From steps, or from epochs over `images` normals with `positions` features at the finest level."""
+        if config.epochs:
+            per_epoch = math.ceil(images / config.images) * math.ceil(positions / config.positions[0])
+            steps = config.epochs * per_epoch
+            return cls(steps, max(1, round(config.push_start * steps)), config)
+        share = 1.0
+        if config.passes:  # few normals get the same schedule, shortened
+            share = min(1.0, config.passes * images / min(config.images, images) / config.steps)
+        steps, push_steps = math.ceil(share * config.steps), math.ceil(share * config.push_steps)
+        return cls(steps + push_steps, steps, config)
+
+    def lr(self, step: int) -> float:
+        """Linear warm-up from a tenth, then cosine to a thousandth; once per phase, or once where push_lr is 0."""
+        config = self.config
+        start, length, peak = 0, self.steps, config.lr
+        if config.push_lr and self.push_at < self.steps:
+            if step < self.push_at:
+                length = self.push_at
+            else:
+                start, length, peak = self.push_at, self.steps - self.push_at, config.push_lr
+        return peak * warm_cosine((step - start) / length, config.warmup)
+
+
+def warm_cosine(done: float, warmup: float) -> float:
+    """The factor on the learning rate after the share `done` of a schedule.
+
+    >>> warm_cosine(0.0, 0.1), warm_cosine(0.1, 0.1), round(warm_cosine(1.0, 0.1), 6)
+    (0.1, 1.0, 0.001)
+    """
+    if done < warmup:
+        return 0.1 + 0.9 * done / warmup
+    return 0.001 + 0.999 * 0.5 * (1 + math.cos(math.pi * (done - warmup) / (1 - warmup)))
