@@ -128,15 +128,24 @@ def _averaged(features: Tensor, factor: int) -> Tensor:
     return F.avg_pool2d(features, factor) if factor > 1 else features
 
 
-def build(config: BackboneConfig, state: dict[str, Tensor] | None = None) -> Backbone:
-    """The backbone of a configuration; `state` (a saved model's own copy) takes the place of any weights file."""
+def check(config: BackboneConfig) -> None:
+    """ModelError where there is no such backbone, or not the file of its weights."""
     packaged = BACKBONES.get(config.name)
-    name = packaged.timm_name if packaged else config.name
-    if not timm.is_model(name):
+    if not timm.is_model(packaged.timm_name if packaged else config.name):
         names = [*BACKBONES, *timm.list_models()]
         near = [known for known in names if config.name in known] or difflib.get_close_matches(config.name, names)
         hint = f"did you mean {', '.join(near[:3])}?" if near else "take lite0, lite1, lite2 or a name of timm's"
         raise ModelError(f"unknown backbone {config.name!r}: {hint}")
+    if config.weights and not Path(config.weights).is_file():
+        raise ModelError(f"cannot read the weights {config.weights}: there is no such file")
+
+
+def build(config: BackboneConfig, state: dict[str, Tensor] | None = None) -> Backbone:
+    """The backbone of a configuration; `state` (a saved model's own copy) takes the place of any weights file."""
+    packaged = BACKBONES.get(config.name)
+    name = packaged.timm_name if packaged else config.name
+    if state is None:
+        check(config)
     pretrained = not packaged and not config.weights and state is None
     net, picks = _feature_net(name, config, pretrained)
     if packaged:

@@ -36,14 +36,20 @@ from bgad.config import METHODS, PRESETS, PSEUDO_METHODS, to_toml
 from bgad.errors import BgadError, ConfigError, DataError
 
 EXIT_ERROR, EXIT_INTERRUPTED = 2, 130
+LESS = {  # of memory, by command
+    "predict": "take --batch 1 --threads 1, and --no-pictures where nobody looks at them",
+    "evaluate": "take --batch 1 --threads 1",
+}
 
 
 def main(argv: Sequence[str] | None = None) -> int:
     """Run one command; the exit code is 0, 1 (some images could not be scored), 2 (error) or 130 (Ctrl-C)."""
     if isinstance(sys.stdout, io.TextIOWrapper):
         sys.stdout.reconfigure(errors="backslashreplace")  # a file name need not fit the terminal's encoding
+    command = ""
     try:
         arguments = _parser().parse_args(argv)
+        command = arguments.command
         code = int(arguments.run(arguments))
         print(end="", flush=True)  # noqa: T201 - a full disk or a closed pipe is told here, not on the way out
         return code
@@ -67,7 +73,7 @@ def main(argv: Sequence[str] | None = None) -> int:
     except (MemoryError, RuntimeError) as error:  # torch has a RuntimeError for it
         if isinstance(error, RuntimeError) and not re.search("out of memory|allocate memory", str(error)):
             raise
-        return _fail("out of memory: lower --memory, --size or train.images")
+        return _fail(f"out of memory: {LESS.get(command, 'lower --memory, --size or train.images')}")
 
 
 def _close_stdout() -> None:
@@ -90,7 +96,7 @@ def _parser() -> argparse.ArgumentParser:
         allow_abbrev=False,
     )
     parser.add_argument("--version", action="version", version=f"bgad {__version__}")
-    commands = parser.add_subparsers(title="commands", metavar="COMMAND", required=True)
+    commands = parser.add_subparsers(title="commands", metavar="COMMAND", dest="command", required=True)
     _add_demo(commands)
     _add_train(commands)
     add_predict(commands)
@@ -298,7 +304,7 @@ def _pseudo(arguments: argparse.Namespace) -> int:
     from bgad.data.split import make_split
 
     config = read_config(arguments)
-    outputs.check_folder(arguments.out.parent)
+    outputs.check_file(arguments.out, ".png")
     dataset = resolve.load(arguments.data, arguments.root)
     from bgad import pseudo
 

@@ -119,11 +119,19 @@ def _train(data: Path, root: str | Path | None, config: Config, options: Options
     if options.rate is not None:
         check_rate(options.rate)
     modelfile.check_destination(options.out, overwrite=options.overwrite)
-    _work_folder(options)
+    work = _work_folder(options)
+    if options.resume and not (work / CHECKPOINT).exists():
+        console.warn(f"there is nothing to resume in {work}: training begins anew")
+    devices.pick(options.device)  # what cannot work is told before every picture has been read
+    backbones.check(config.backbone)
+    if options.split is not None and not options.split.is_file():
+        raise DataError(f"{options.split}: cannot be read: No such file or directory")
+    roi = None if options.roi is None else Roi.load(options.roi)
     dataset, scan = scan_images(resolve.load(data, root), options.max_bad)
     for note in dataset.notes:
         console.warn(note)
-    roi = None if options.roi is None else _region(options.roi, dataset, scan)
+    if roi is not None:
+        _check_size(roi, f"{options.roi}", dataset, scan)
     origin = origins.given(data, root)
     return learn(dataset, scan, _split(dataset, config, options), config, options, roi, began=began, origin=origin)
 
@@ -182,17 +190,15 @@ def learn(
     return Detector(model, written, torch_device)
 
 
-def _region(path: Path, dataset: folders.Dataset, scan: Scan) -> Roi:
-    """Where to look, which must have the size of the pictures."""
-    roi = Roi.load(path)
+def _check_size(roi: Roi, name: str, dataset: folders.Dataset, scan: Scan) -> None:
+    """Where to look must have the size of the pictures."""
     for sample in dataset.samples:
         height, width = scan.shapes[sample.name]
         if sample.box is not None:
             raise DataError(f"{sample.name} is a tile of a picture: a region of interest is for whole pictures")
         if (height, width) != roi.mask.shape:
             size = f"{roi.mask.shape[1]}x{roi.mask.shape[0]}"
-            raise DataError(f"{sample.name} is {width}x{height}, the region of interest {path} {size}: make them equal")
-    return roi
+            raise DataError(f"{sample.name} is {width}x{height}, the region of interest {name} {size}: make them equal")
 
 
 def _looking_at(split: Split, roi: Roi, file: Path) -> Split:

@@ -22,6 +22,15 @@ def check_folder(folder: Path) -> None:
         raise OutputError(f"cannot write to {folder}: no permission to write in {nearest}")
 
 
+def check_file(path: Path, suffix: str) -> None:
+    """Fail early where a file of a kind could not be written."""
+    if path.suffix.lower() != suffix:
+        raise OutputError(f"cannot write to {path}: give the name of a file that ends in {suffix}")
+    if path.is_dir():
+        raise OutputError(f"cannot write to {path}: it is a folder")
+    check_folder(path.parent)
+
+
 def write_whole(path: Path, content: bytes) -> None:
     """Write a file, with the folders above it, in place of one that is there; a failure leaves the old one."""
     check_folder(path.parent)

@@ -28,7 +28,7 @@ from bgad.data import folders
 from bgad.data.scan import scan_images
 from bgad.data.split import make_split
 from bgad.detector import Detector, pool
-from bgad.errors import ConfigError, DataError, ModelError, OutputError
+from bgad.errors import BgadError, ConfigError, DataError, ModelError, OutputError
 from bgad.evaluate import evaluate, unseen
 from bgad.keys import flow_key
 from bgad.trainer import CHECKPOINT, Trainer
@@ -390,6 +390,24 @@ def test_a_split_file_does_not_go_with_options_that_it_decides(
 
 
 # --- bad input
+
+
+def test_what_cannot_work_is_told_before_anything_is_read(
+    data_set: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(learn, "scan_images", lambda *_: pytest.fail("the pictures are read"))
+    tiny = tiny_config().backbone
+    for reason, options in {
+        r"none\.png": {"roi": tmp_path / "none.png"},
+        r"none\.json: cannot be read": {"split": tmp_path / "none.json"},
+        "device 'warp' is not usable": {"device": "warp"},
+        "unknown backbone 'nosuch'": {"config": replace(tiny_config(), backbone=replace(tiny, name="nosuch"))},
+        "cannot read the weights none.pt": {
+            "config": replace(tiny_config(), backbone=replace(tiny, weights="none.pt"))
+        },
+    }.items():
+        with pytest.raises(BgadError, match=reason):
+            train(data_set, tmp_path / "x.bgad", **options)  # type: ignore[arg-type]
 
 
 def test_a_broken_image_is_named_skipped_and_counted(copy: Path, capsys: pytest.CaptureFixture[str]) -> None:

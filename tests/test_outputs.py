@@ -6,7 +6,7 @@ from pathlib import Path
 import pytest
 
 from bgad.errors import OutputError
-from bgad.outputs import check_folder, write_whole
+from bgad.outputs import check_file, check_folder, write_whole
 
 
 def test_check_folder_makes_nothing(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
@@ -42,3 +42,15 @@ def test_write_whole(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
         write_whole(path, b"three")
     assert path.read_bytes() == b"two"
     assert list(path.parent.iterdir()) == [path]
+
+
+def test_check_file(tmp_path: Path) -> None:
+    check_file(tmp_path / "a" / "sheet.PNG", ".png")
+    (tmp_path / "b.png").mkdir()
+    for path, reason in (
+        (Path(), "ends in .png"),
+        (tmp_path / "a.jpg", "ends in .png"),
+        (tmp_path / "b.png", "it is a folder"),
+    ):
+        with pytest.raises(OutputError, match=reason):
+            check_file(path, ".png")
