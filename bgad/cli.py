@@ -23,6 +23,7 @@ from bgad.cli_options import (
     add_command,
     add_data,
     add_engine,
+    add_model,
     add_recipe,
     add_root,
     add_tile,
@@ -48,8 +49,10 @@ def main(argv: Sequence[str] | None = None) -> int:
         sys.stdout.reconfigure(errors="backslashreplace")  # a file name need not fit the terminal's encoding
     command = ""
     try:
-        arguments = _parser().parse_args(argv)
+        arguments, unknown = _parser().parse_known_args(argv)
         command = arguments.command
+        if unknown:
+            raise ConfigError(f"unrecognized arguments: {' '.join(unknown)}; see bgad {command} --help")
         code = int(arguments.run(arguments))
         print(end="", flush=True)  # noqa: T201 - a full disk or a closed pipe is told here, not on the way out
         return code
@@ -220,9 +223,12 @@ def _add_evaluate(commands: Any) -> None:
         "evaluate",
         _evaluate,
         "Measure a model on labelled images that it has not seen. Writes results.json and report.html.",
-        DATA_HELP + "\nImages that the model was trained or calibrated on are recognised by content and left out.",
+        DATA_HELP
+        + "\nImages that the model was trained or calibrated on are recognised by content and left out.\n"
+        + "\nexamples:\n  bgad evaluate gear.bgad gears\n"
+        + "  bgad evaluate screw.bgad mvtec/screw --root ~/data --out screw-report",
     )
-    parser.add_argument("model", type=Path, metavar="MODEL")
+    add_model(parser)
     add_data(parser)
     parser.add_argument("--out", type=Path, metavar="DIR", help="where to write (default: ./NAME-evaluation)")
     parser.add_argument("--false-reject-rate", type=float, metavar="RATE", help="another threshold than the model's")
@@ -287,7 +293,8 @@ def _add_pseudo(commands: Any) -> None:
         "Draw a contact sheet of the pseudo anomalies that training would make.",
         DATA_HELP
         + "\nhow they are made (--set pseudo.method=NAME):\n"
-        + "".join(f"  {name:<6} {text}\n" for name, text in PSEUDO_METHODS.items() if name != "none"),
+        + "".join(f"  {name:<6} {text}\n" for name, text in PSEUDO_METHODS.items() if name != "none")
+        + "\nexamples:\n  bgad pseudo gears\n  bgad pseudo gears --count 60 --set pseudo.method=nsa --out nsa.png",
     )
     add_data(parser)
     parser.add_argument("--out", type=Path, default=Path("pseudo.png"), metavar="FILE", help="default ./pseudo.png")
@@ -350,18 +357,22 @@ def _add_info(commands: Any) -> None:
     parser.add_argument("model", type=Path, metavar="MODEL", nargs="?")
     parser.add_argument("--json", action="store_true", help="the whole card as JSON")
     parser.add_argument("--recipe", action="store_true", help="the recipe as TOML: the model's, or the preset's")
-    parser.add_argument("--preset", choices=list(PRESETS), default="default", help="with --recipe and no MODEL")
+    parser.add_argument("--preset", choices=list(PRESETS), help="with --recipe and no MODEL")
 
 
 def _info(arguments: argparse.Namespace) -> int:
     from bgad import modelfile
     from bgad.config import OLDER, from_dict
 
+    if arguments.json and arguments.recipe:
+        raise ConfigError("--json has the whole card, the recipe included: leave out --recipe")
     if arguments.model is None:
         if not arguments.recipe:
             raise ConfigError("give a MODEL, or --recipe for the default one")
-        print(to_toml(PRESETS[arguments.preset]), end="")  # noqa: T201
+        print(to_toml(PRESETS[arguments.preset or "default"]), end="")  # noqa: T201
         return 0
+    if arguments.preset:
+        raise ConfigError("a model has a recipe of its own: leave out --preset, or the MODEL")
     card = modelfile.read(arguments.model)
     if arguments.json:
         print(json.dumps(card.data, indent=1))  # noqa: T201

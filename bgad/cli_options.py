@@ -75,8 +75,13 @@ def add_root(parser: Any) -> None:
 
 def add_data(parser: argparse.ArgumentParser) -> None:
     """DATA, as DATA_HELP explains it, and --root."""
-    parser.add_argument("data", type=Path, metavar="DATA")
+    parser.add_argument("data", type=Path, metavar="DATA", help="a folder, a manifest or a public data set, see below")
     add_root(parser)
+
+
+def add_model(parser: argparse.ArgumentParser) -> None:
+    """MODEL."""
+    parser.add_argument("model", type=Path, metavar="MODEL", help="the folder of a trained model, NAME.bgad")
 
 
 def add_engine(parser: argparse.ArgumentParser) -> None:
@@ -92,7 +97,8 @@ def add_engine(parser: argparse.ArgumentParser) -> None:
     group.add_argument(
         "--device",
         default="auto",
-        help="auto (CUDA where the engine has it), cpu, cuda; tensorrt (onnx), gpu or npu (openvino), mps (torch)",
+        help="auto (CUDA where the engine has it), cpu, cuda; tensorrt or openvino (onnx), gpu or npu (openvino), "
+        "mps (torch)",
     )
     group.add_argument(
         "--threads", type=number(int, 1), metavar="N", help="cores to use, those for reading pictures included"
@@ -161,7 +167,7 @@ def add_recipe(parser: argparse.ArgumentParser, *, one_model: bool = True) -> No
         action="append",
         default=[],
         metavar="KEY=VALUE",
-        help="any other key of the recipe, such as loss.tau=0.2; `bgad info --recipe` lists them",
+        help="any other key of the recipe, such as loss.tau=0.2, may be repeated; `bgad info --recipe` lists them",
     )
 
 

@@ -10,7 +10,7 @@ from pathlib import Path
 from typing import Any
 
 from bgad import console
-from bgad.cli_options import add_command, add_engine, load_scorer, number
+from bgad.cli_options import add_command, add_engine, add_model, load_scorer, number
 from bgad.errors import ConfigError, OutputError
 
 EXIT_BAD_IMAGES = 1
@@ -29,7 +29,7 @@ def add_predict(commands: Any) -> None:
         "examples:\n  bgad predict gear.bgad new/ --out looked-at/\n"
         "  bgad predict gear.bgad 'new/**/*.png' | jq 'select(.is_anomaly)'",
     )
-    parser.add_argument("model", type=Path, metavar="MODEL")
+    add_model(parser)
     parser.add_argument("paths", nargs="+", metavar="PATH", help="files, folders or glob patterns")
     parser.add_argument(
         "--out",
@@ -130,10 +130,14 @@ def add_export(commands: Any) -> None:
         "examples:\n  bgad export gear.bgad\n  bgad export gear.bgad --check parts/test\n"
         "  bgad export gear.bgad --to openvino && bgad predict gear.bgad new/ --engine openvino",
     )
-    parser.add_argument("model", type=Path, metavar="MODEL")
+    add_model(parser)
     parser.add_argument("--check", nargs="+", metavar="PATH", help="pictures to compare on: files, folders, patterns")
     parser.add_argument("--to", choices=("onnx", "openvino"), default="onnx", help="openvino: model.xml and model.bin")
-    parser.add_argument("--half", action="store_true", help="weights in 16 bits: half the file, slightly other scores")
+    parser.add_argument(
+        "--half",
+        action="store_true",
+        help="weights in 16 bits: half the file, slightly other scores, which mostly need a --tolerance of 0.01",
+    )
     parser.add_argument(
         "--tolerance",
         type=number(float, 0),

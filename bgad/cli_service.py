@@ -10,7 +10,7 @@ from pathlib import Path
 from typing import Any
 
 from bgad import console
-from bgad.cli_options import add_command, number
+from bgad.cli_options import add_command, add_model, number
 from bgad.errors import ConfigError, DataError
 
 DEMO = Path("bgad-demo")
@@ -104,6 +104,8 @@ def _serve(arguments: argparse.Namespace) -> int:
     from bgad import outputs
 
     models = _models(arguments)
+    if not (models / FOLDER).exists() and not any(models.glob("*.bgad")):
+        raise DataError(f"{models}: no model that could be read; put NAME.bgad folders there")
     local = auth.is_local(arguments.host)
     with outputs.locked(models / FOLDER, "service", "--models"):
         store = _store(arguments, models)
@@ -216,7 +218,7 @@ def add_update(commands: Any) -> None:
         "examples:\n  bgad update gear.bgad --bad misses/ --masks misses-masks/\n"
         "  bgad update gear.bgad --good false-alarms/ --bad misses/ --out gear-2.bgad",
     )
-    parser.add_argument("model", type=Path, metavar="MODEL")
+    add_model(parser)
     parser.add_argument("--good", nargs="+", default=[], metavar="PATH", help="new good parts")
     parser.add_argument("--bad", nargs="+", default=[], metavar="PATH", help="new bad ones")
     parser.add_argument(

@@ -56,6 +56,7 @@ def test_serving_what_is_not_there(tmp_path: Path) -> None:
     code, lines = serve("--models", str(tmp_path))
     assert (code, len(lines)) == (2, 1)
     assert "no model that could be read" in lines[0]
+    assert list(tmp_path.iterdir()) == []
 
 
 def test_two_services_for_one_folder_or_one_port(models: Path, live: Any, tmp_path: Path, model: Path) -> None:
