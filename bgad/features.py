@@ -61,15 +61,16 @@ class Features:
         """Features at broadcast indices, or of whole images; the last axis is the channels."""
         return self.levels[level][self.index[image], position].astype(np.float32)
 
-    def moments(self, level: int) -> tuple[FloatArray, FloatArray]:
-        """Mean and standard deviation of each channel over all images and positions."""
+    def moments(self, level: int, at: Index | None = None) -> tuple[FloatArray, FloatArray]:
+        """Mean and standard deviation of each channel over all images, at all positions or at some."""
         positions, channels = self.levels[level].shape[1:]
+        at = np.arange(positions) if at is None else at
         total, square = np.zeros(channels, np.float64), np.zeros(channels, np.float64)
         for part in chunks(self.count, 64):
-            x = self.rows(level, np.arange(part.start, part.stop)).reshape(-1, channels)
+            x = self.rows(level, np.arange(part.start, part.stop))[:, at].reshape(-1, channels)
             total += x.sum(0, dtype=np.float64)
             square += np.einsum("nc,nc->c", x, x, dtype=np.float64)
-        n = self.count * positions
+        n = self.count * len(at)
         mean = total / n
         std = np.sqrt(np.maximum(square / n - mean**2, 1e-12))
         std = np.maximum(std, 1e-3 * std.mean())  # a channel that is constant on normals must not decide alone

@@ -153,7 +153,7 @@ class Trainer:
             (self.work / LOG).write_text(log)
         if self.step == 0 and self._standardise:
             for i, level in enumerate(self.levels):
-                mean, std = self.normals.moments(i)
+                mean, std = self.normals.moments(i, self.near[i])
                 level.mean.copy_(torch.from_numpy(mean))
                 level.std.copy_(torch.from_numpy(std))
         total = self.schedule.steps

@@ -173,6 +173,8 @@ def test_moments_are_those_of_numpy(tmp_path: Path) -> None:
         np.testing.assert_allclose(mean, exact.mean((0, 1)), rtol=1e-6)
         spread = np.maximum(exact.std((0, 1)), 1e-6)
         np.testing.assert_allclose(std, np.maximum(spread, 1e-3 * spread.mean()), rtol=1e-4)
+    some = np.array([0, 3])
+    np.testing.assert_allclose(made.moments(1, some)[0], made.levels[1][:, some].mean((0, 1), np.float64), rtol=1e-6)
     assert made.moments(0)[1][2] > 0  # a channel that never moves can still be divided by
 
 
