@@ -16,8 +16,8 @@ if TYPE_CHECKING:
 # Threads that wait for work sleep instead of spinning. OpenMP reads this once, when torch is loaded; without it a
 # second busy process on a small machine makes every step many times slower.
 os.environ.setdefault("OMP_WAIT_POLICY", "passive")
-# Nothing is told to anybody: ONNX Runtime writes down what it is used for and sends it to its makers unless this is
-# there before it is loaded.
+# Nothing is told to anybody: ONNX Runtime writes down what it is used for and looks for its makers' server unless this
+# is there before it is loaded.
 os.environ.setdefault("ORT_DISABLE_TELEMETRY", "1")
 
 __version__ = "0.1.0"
