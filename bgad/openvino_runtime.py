@@ -126,4 +126,6 @@ def _core() -> Any:
         import openvino
     except ImportError as error:
         raise ModelError("OpenVINO is not installed: pip install 'bgad[openvino]'") from error
+    # the first array that its bindings take must not be taken by two threads at once: they would wait for each other
+    _ = openvino.Tensor(np.zeros(1, np.float32)).data
     return openvino.Core()

@@ -41,6 +41,36 @@ def test_scores_are_those_of_the_other_engines(exported: Path, data_set: Path) -
         assert found == pytest.approx(expected, abs=1e-3)
 
 
+FIRST_ARRAYS = """
+import faulthandler, sys, threading
+import numpy as np
+from bgad.openvino_runtime import OpenVino
+
+faulthandler.dump_traceback_later(30, exit=True)
+sys.setswitchinterval(1e-6)
+scorer = OpenVino.load(sys.argv[1], threads=8)
+together = threading.Barrier(8)
+
+def work():
+    scorer.start_thread()
+    together.wait()
+    scorer.run(np.zeros((1, scorer.card.size, scorer.card.size, 3), np.float32))
+
+threads = [threading.Thread(target=work) for _ in range(8)]
+for thread in threads:
+    thread.start()
+for thread in threads:
+    thread.join()
+"""
+
+
+def test_threads_that_score_their_first_picture_at_once_do_not_wait_for_each_other(exported: Path) -> None:
+    for _ in range(3):  # it came in every second run
+        command = [sys.executable, "-c", FIRST_ARRAYS, str(exported)]
+        done = subprocess.run(command, capture_output=True, text=True, timeout=120, check=False)
+        assert done.returncode == 0, done.stderr
+
+
 def test_half(exported: Path, tmp_path: Path) -> None:
     folder = tmp_path / "half.bgad"
     shutil.copytree(exported, folder)
