@@ -7,10 +7,12 @@ take them in batches, as `score_stream` does.
 
 from __future__ import annotations
 
+import heapq
 import threading
 from collections import deque
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
 from concurrent.futures import Future
+from contextlib import contextmanager
 from dataclasses import dataclass, field, replace
 from pathlib import Path
 
@@ -42,10 +44,41 @@ class Answer:
     shape: Shape  # of the picture; its map may be smaller
 
 
-@dataclass
+@dataclass(order=True)
 class _Request:
-    pixels: FloatArray
-    done: Future[Found] = field(default_factory=Future)
+    number: int  # who came first is scored first, however long its picture took to read
+    pixels: FloatArray = field(compare=False)
+    done: Future[Found] = field(default_factory=Future, compare=False)
+
+
+class Turns:
+    """So many at a time, strictly in the order in which they came: a semaphore lets late comers overtake who waits."""
+
+    def __init__(self, places: int) -> None:
+        self._free = places
+        self._waiting: deque[threading.Lock] = deque()
+        self._lock = threading.Lock()
+
+    @contextmanager
+    def turn(self) -> Iterator[None]:
+        """Wait for a place, and give it to the next one in the end."""
+        with self._lock:
+            own = None if self._free else threading.Lock()
+            if own is None:
+                self._free -= 1
+            else:
+                own.acquire()
+                self._waiting.append(own)
+        if own is not None:
+            own.acquire()  # until a place is handed over
+        try:
+            yield
+        finally:
+            with self._lock:
+                if self._waiting:
+                    self._waiting.popleft().release()
+                else:
+                    self._free += 1
 
 
 class Batcher:
@@ -55,12 +88,13 @@ class Batcher:
         """`batch`: how many at most are scored together; 2 on a CPU by default, else as many as the model takes."""
         on_cpu = getattr(scorer, "device", "cpu") == "cpu"
         self.scorer, self.batch, self.capacity = scorer, batch or (BATCH if on_cpu else scorer.batch), waiting
-        self._queue: deque[_Request] = deque()
+        self._queue: list[_Request] = []  # a heap
+        self._came = 0  # requests so far
         self._inside = 0  # requests that have a place
         self._running, self._alone = 0, False  # batches in the engine; whether one has all cores
         self._closed = self._ended = False
         self._changed = threading.Condition()
-        self._reading = threading.Semaphore(scorer.threads)  # whole pictures in memory
+        self._reading = Turns(scorer.threads)  # whole pictures in memory
         self._whole = threading.Lock()  # pictures cut into tiles are a batch of their own
         name = f"score {scorer.card.data['name']}"
         self._threads = [
@@ -77,25 +111,25 @@ class Batcher:
     def answer(self, path: Path, *, patient: bool = False, longest: int = 0) -> Answer:
         """As `score`; the map is made no larger than `longest`, so that large pictures of many clients do not fill the
         memory."""
-        self._enter(patient)
+        number = self._enter(patient)
         try:
             if self.scorer.tile.size:
                 with self._whole:
                     scores = self.scorer.score(path)
                     return Answer(_smaller(scores, longest), _shape(scores.map))
-            with self._reading:
+            with self._reading.turn():
                 prepared = self.scorer.prepare(path)
             if isinstance(prepared, BgadError):
                 raise prepared
             pixels, shape = prepared
-            request = _Request(pixels)
+            request = _Request(number, pixels)
             with self._changed:
-                self._queue.append(request)
+                heapq.heappush(self._queue, request)
                 self._changed.notify_all()
             found = request.done.result()
             if longest and self.scorer.roi is None:
                 return Answer(self._finish(found, fitted(shape, longest)), shape)
-            with self._reading:  # a region needs the map as large as the picture
+            with self._reading.turn():  # a region needs the map as large as the picture
                 return Answer(_smaller(self._finish(found, shape), longest), shape)
         finally:
             self._leave()
@@ -122,7 +156,7 @@ class Batcher:
         for thread in self._threads:
             thread.join()
 
-    def _enter(self, patient: bool) -> None:
+    def _enter(self, patient: bool) -> int:
         with self._changed:
             if patient:
                 self._changed.wait_for(lambda: self._closed or self._inside < self.capacity)
@@ -131,6 +165,8 @@ class Batcher:
             if self._inside >= self.capacity:
                 raise BusyError("too many pictures wait to be scored: try again later")
             self._inside += 1
+            self._came += 1
+            return self._came
 
     def _leave(self) -> None:
         with self._changed:
@@ -154,7 +190,7 @@ class Batcher:
                     return
                 idle = len(self._threads) - 1 - self._running
                 share = 1 if alone else min(self.batch, -(-len(self._queue) // max(1, idle)))
-                together = [self._queue.popleft() for _ in range(share)]
+                together = [heapq.heappop(self._queue) for _ in range(share)]
                 self._running, self._alone = self._running + 1, alone
             self._run(together)
             with self._changed:

@@ -11,7 +11,7 @@ from PIL import Image
 
 from bgad.errors import ImageError, ModelError
 from bgad.runtime import Runtime
-from bgad.service.scoring import Batcher, BusyError, ClosedError
+from bgad.service.scoring import Batcher, BusyError, ClosedError, Turns
 from bgad.types import FloatArray
 from service.conftest import wait_for
 
@@ -88,6 +88,64 @@ def test_what_waits_is_scored_together(scorer: Held, files: list[Path]) -> None:
     assert scorer.batches[1] == 4
     assert max(scorer.batches) == 4
     batcher.close()
+
+
+def test_turns_are_taken_in_the_order_of_coming_and_nobody_overtakes() -> None:
+    turns, order = Turns(1), list[int]()
+    go = threading.Event()
+
+    def come(number: int) -> None:
+        with turns.turn():
+            order.append(number)
+            assert go.wait(30)
+
+    with ThreadPoolExecutor(9) as pool:
+        comers = []
+        for number in range(8):
+            comers.append(pool.submit(come, number))
+            wait_for(lambda: len(order) + len(turns._waiting) == len(comers))
+        go.set()
+        comers.append(pool.submit(come, 8))
+        for comer in comers:
+            comer.result(30)
+    assert order == list(range(9))
+    assert turns._free == 1
+
+
+def test_a_turn_that_ends_in_an_error_is_given_on() -> None:
+    turns = Turns(2)
+    for _ in range(3):
+        with pytest.raises(ImageError), turns.turn():
+            raise ImageError("broken")
+    assert turns._free == 2
+
+
+def test_who_came_first_is_scored_first_however_long_its_picture_takes_to_read(
+    scorer: Held, files: list[Path], alone: list[float], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    slow, read, prepare = threading.Event(), list[Path](), scorer.prepare
+
+    def late(path: Path) -> object:
+        read.append(path)
+        assert path != files[1] or slow.wait(30)
+        return prepare(path)
+
+    monkeypatch.setattr(scorer, "prepare", late)
+    batcher = Batcher(scorer)
+    with ThreadPoolExecutor(4) as pool:
+        futures = [pool.submit(batcher.score, files[0])]
+        assert scorer.begun.wait(30)
+        futures.append(pool.submit(batcher.score, files[1]))
+        wait_for(lambda: files[1] in read)
+        futures.append(pool.submit(batcher.score, files[2]))
+        wait_for(lambda: [request.number for request in batcher._queue] == [3])
+        slow.set()
+        wait_for(lambda: len(batcher._queue) == 2)
+        assert batcher._queue[0].number == 2  # the next to be taken
+        scorer.gate.set()
+        found = [future.result(30).score for future in futures]
+    batcher.close()
+    assert found == pytest.approx(alone[:3], rel=1e-5, abs=1e-5)
 
 
 def test_without_a_place_a_request_is_turned_away_at_once(scorer: Held, files: list[Path]) -> None:
