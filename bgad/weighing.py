@@ -12,7 +12,8 @@ from bgad.material import Material
 from bgad.trainer import Anomalies, Trainer
 from bgad.types import FloatArray
 
-ASIDE, MIN_ASIDE = 64, 32
+ASIDE, FEW_ASIDE = 64, 16  # normals that the flows do not learn: at most; at least, where a third is that many
+MIN_ASIDE = 32  # training normals; of fewer, none are set aside
 DIRECTION_IMAGES = 300  # training normals that a direction towards known anomalies is measured on
 MAX_WEIGHED = 200  # known anomalies that the parts of the score are weighed by
 LEAST = 1e-3  # share of a level beforehand: what has been ruled out may come back
@@ -103,16 +104,18 @@ class Weighing:
 
 
 def set_aside(count: int, pictures: Index | None = None) -> Index:
-    """Every eighth of the training normals, 64 at most; none where there are few. Tiles are set aside with all of their
-    picture, so `pictures` (one number for each normal) are counted instead of them.
+    """Every eighth of the training normals, 64 at most; more of few, as units that rest on six normals are wrong by a
+    factor; none where there are very few. Tiles are set aside with all of their picture, so `pictures` (one number for
+    each normal) are counted instead of them.
 
-    >>> len(set_aside(31)), len(set_aside(59)), len(set_aside(5000))
-    (0, 7, 64)
+    >>> len(set_aside(31)), len(set_aside(40)), len(set_aside(59)), len(set_aside(400)), len(set_aside(5000))
+    (0, 13, 16, 50, 64)
     >>> set_aside(40, np.repeat(np.arange(8), 5)).tolist()
     [0, 1, 2, 3, 4]
     """
     if pictures is None or len(np.unique(pictures)) == count:
-        return even_pick(count, min(ASIDE, count // 8) if count >= MIN_ASIDE else 0)
+        wanted = max(count // 8, min(FEW_ASIDE, count // 3))
+        return even_pick(count, min(ASIDE, wanted) if count >= MIN_ASIDE else 0)
     numbers = np.unique(pictures)
     chosen = numbers[even_pick(len(numbers), len(numbers) // 8)]
     of_them = np.flatnonzero(np.isin(pictures, chosen))

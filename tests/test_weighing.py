@@ -29,7 +29,7 @@ def gathered(root: Path, config: Config, work: Path, known: int = 6) -> tuple[Sc
 
 @pytest.fixture(autouse=True)
 def few_are_enough(monkeypatch: pytest.MonkeyPatch) -> None:
-    """Two of the 20 normals of the small sets are set aside."""
+    """A third of the 20 normals of the small sets are set aside."""
     monkeypatch.setattr(weighing, "MIN_ASIDE", 16)
 
 
@@ -93,9 +93,9 @@ def test_normals_are_set_aside_for_what_needs_them(data_set: Path, tmp_path: Pat
     plain: dict[str, Any] = {"backbone": {"summary": []}}
     for number, (config, aside) in enumerate(
         (
-            (tiny_config(), 2),
-            (tiny_config(score={"trust": 0.0}), 2),
-            (tiny_config(**plain), 2),
+            (tiny_config(), 6),
+            (tiny_config(score={"trust": 0.0}), 6),
+            (tiny_config(**plain), 6),
             (tiny_config(**plain, score={"trust": 0.0}), 0),
         )
     ):
