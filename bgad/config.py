@@ -96,7 +96,7 @@ class LossConfig:
     likelihood: str = "logsigmoid"  # or "nll"
     boundary: str = "set"  # percentile over the whole normal set; "batch": inside each step
     beta: float = 0.01  # share of normal features outside the normal boundary
-    tau: float = 0.1  # margin between normal and abnormal boundary, after the normaliser; 0 switches it off
+    tau: float = 0.5  # margin between normal and abnormal boundary, after the normaliser; 0 switches it off
     weight: float = 1.0  # the paper's lambda
     asymmetric: bool = False  # the paper's weights on hard normal and on anomalous features
     weight_cap: float = 20.0  # the abnormal weight has a pole at log p = 0
@@ -225,7 +225,7 @@ PRESETS: dict[str, Config] = {
     "paper": Config(
         backbone=BackboneConfig(name="tf_efficientnet_b6", summary=(), finest=0),
         flow=FlowConfig(blocks=8, most=0.0, standardise=False),
-        loss=LossConfig(likelihood="nll", asymmetric=True),
+        loss=LossConfig(likelihood="nll", tau=0.1, asymmetric=True),
         train=TrainConfig(
             epochs=200,
             push_start=0.04,  # one meta epoch of 25

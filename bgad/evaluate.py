@@ -34,7 +34,7 @@ MAX_MAP_PIXELS = 200_000_000  # of all maps together; beyond, every k-th pixel o
 HIDDEN: BoolArray = np.zeros((0, 0), np.bool_)  # the mask of a defect that the model does not look at
 THUMB = 224
 GALLERY = 30
-HISTOGRAM_REACH = 3  # times the way from the most likely feature to the abnormal boundary
+HISTOGRAM_REACH = 1.5  # times the way from the most likely feature to the abnormal boundary
 OUTLINE = (0, 200, 90)
 
 

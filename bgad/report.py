@@ -303,8 +303,8 @@ def _levels(section: Section, key: str) -> str:
     how = (
         "How usual the model finds each position of the pictures, at each scale it looks at: right is usual, "
         "left is strange. Normal (blue) should end near the normal boundary bₙ, and defects (orange) lie "
-        "left of the abnormal boundary bₐ. Each colour adds up to 100 %; the scale is logarithmic, which "
-        "keeps small shares visible."
+        "left of it; marked ones are pushed towards the abnormal boundary bₐ. Each colour adds up to 100 %; the "
+        "scale is logarithmic, which keeps small shares visible."
     )
     return f'<h3>Log-likelihood by level</h3>{_how(how)}<div class="charts">{"".join(figures)}</div>'
 

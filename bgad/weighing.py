@@ -105,8 +105,8 @@ class Weighing:
 
 def set_aside(count: int, pictures: Index | None = None) -> Index:
     """Every eighth of the training normals, 64 at most; more of few, as units that rest on six normals are wrong by a
-    factor; none where there are very few. Tiles are set aside with all of their picture, so `pictures` (one number for
-    each normal) are counted instead of them.
+    factor; none where there are very few. Tiles are set aside with all of their picture, so of `pictures` (one number
+    for each normal) every eighth is taken.
 
     >>> len(set_aside(31)), len(set_aside(40)), len(set_aside(59)), len(set_aside(400)), len(set_aside(5000))
     (0, 13, 16, 50, 64)

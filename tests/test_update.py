@@ -151,7 +151,7 @@ def test_names_with_a_hash_are_names(data_set: Path, tmp_path: Path, monkeypatch
     config = replace(SHORT, train=replace(SHORT.train, best=False))
     first = bgad.train(copy, tmp_path / "one.bgad", config=config, device="cpu", export=False)
     aside = first.card.data["training"]["aside"]
-    assert len(aside) == 2
+    assert len(aside) == 6
     assert set(aside) < set(roles(tmp_path / "one.bgad"))
     (bad,) = draw(tmp_path / "bad", 1, defect=True)
     second = update(tmp_path / "one.bgad", [Lesson(bad, 1)], tmp_path / "two.bgad", config=config, export=False)

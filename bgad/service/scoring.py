@@ -95,6 +95,7 @@ class Batcher:
         self._closed = self._ended = False
         self._changed = threading.Condition()
         self._reading = Turns(scorer.threads)  # whole pictures in memory
+        self._drawing = Turns(scorer.threads)  # whole maps; who has been scored does not wait for later readers
         self._whole = threading.Lock()  # pictures cut into tiles are a batch of their own
         name = f"score {scorer.card.data['name']}"
         self._threads = [
@@ -129,7 +130,7 @@ class Batcher:
             found = request.done.result()
             if longest and self.scorer.roi is None:
                 return Answer(self._finish(found, fitted(shape, longest)), shape)
-            with self._reading.turn():  # a region needs the map as large as the picture
+            with self._drawing.turn():  # a region needs the map as large as the picture
                 return Answer(_smaller(self._finish(found, shape), longest), shape)
         finally:
             self._leave()
