@@ -40,8 +40,7 @@ def run_key(
     """Two runs with the same key make the same model."""
     masks = [[folders.hash_file(path) for path in (s.mask, *s.more_masks)] if s.mask else None for s in split.known]
     weights_file = folders.hash_file(Path(config.backbone.weights)) if config.backbone.weights else ""
-    made_with = [device.type, torch.__version__, __version__, RECIPE]
-    parts = [to_dict(config), split.to_json(), masks, weights_file, *made_with]
+    parts = [to_dict(config), split.to_json(), masks, weights_file, device.type, torch.__version__, __version__]
     ignored = {s.name: folders.hash_file(s.ignore) for s in (*split.train, *split.known) if s.ignore is not None}
     if ignored:
         parts.append(ignored)

@@ -116,7 +116,7 @@ def test_objective_two_phases_and_lambda_by_hand() -> None:
 
 
 def test_asymmetric_weights_enter_every_term() -> None:
-    config = LossConfig(method="bgad", likelihood="nll", asymmetric=True)
+    config = LossConfig(method="bgad", likelihood="nll", tau=0.1, asymmetric=True)
     normal = torch.tensor([-1.0, -5.0], dtype=torch.float64)
     abnormal = torch.tensor([-2.0], dtype=torch.float64)
     parts = loss.objective(config, normal, abnormal, B_N)

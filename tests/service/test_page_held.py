@@ -12,7 +12,7 @@ from typing import Any
 
 from bgad.service.auth import new_token
 from bgad.service.store import Store
-from service.conftest import png, sqlite_address
+from service.conftest import png, sqlite_address, wait_for
 from service.test_page import (
     Start,
     add_pictures,
@@ -61,7 +61,8 @@ def test_an_upload_stays_with_its_model(page: Any, live: Start, models: Path) ->
     page.set_input_files("#files", files)  # sent in two parts
     first = next_of(page, held)
     page.get_by_label("Model").select_option("plate")
-    page.wait_for_function("localStorage.getItem('bgad-model') === 'plate'")
+    # not wait_for_function: where it must ask twice, it evaluates text in the page, which the page forbids
+    wait_for(lambda: bool(page.evaluate("localStorage.getItem('bgad-model') === 'plate'")))
     first.fulfill(json={"results": []})
     second = next_of(page, held)
     assert [route.request.url.split("/")[-2] for route in (first, second)] == ["disk", "disk"]
