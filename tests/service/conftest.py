@@ -17,6 +17,7 @@ import uuid
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass, field
 from pathlib import Path
+from typing import Any
 
 import numpy as np
 import psycopg
@@ -25,10 +26,12 @@ from conftest import picture
 from fastapi.testclient import TestClient
 from PIL import Image
 
-from bgad.service import app
+from bgad.service import app, auth
 from bgad.service.jobs import Jobs, Limits
 from bgad.service.store import Store
 from bgad.service.workbench import FOLDER, Workbench
+
+SCORE = "/v1/models/plate/score"
 
 
 def png(seed: int = 0, *, defect: bool = False) -> bytes:
@@ -236,3 +239,17 @@ def wait_for(done: Callable[[], bool], seconds: float = 30) -> None:
     while not done():
         assert time.monotonic() < deadline, "it took too long"
         time.sleep(0.05)
+
+
+def problem(answer: Any, status: int) -> str:
+    """The one line of an error."""
+    assert answer.status_code == status, answer.text
+    assert list(answer.json()) == ["detail"]
+    detail = str(answer.json()["detail"])
+    assert "\n" not in detail
+    assert "Traceback" not in detail
+    return detail
+
+
+def token(service: Service, role: str) -> dict[str, str]:
+    return {"Authorization": f"Bearer {auth.new_token(service.store, role, role)}"}

@@ -90,7 +90,7 @@ def test_what_waits_is_scored_together(scorer: Held, files: list[Path]) -> None:
     batcher.close()
 
 
-def test_turns_are_taken_in_the_order_of_coming_and_nobody_overtakes() -> None:
+def test_turns_are_taken_in_the_order_of_coming() -> None:
     turns, order = Turns(1), list[int]()
     go = threading.Event()
 
@@ -112,12 +112,46 @@ def test_turns_are_taken_in_the_order_of_coming_and_nobody_overtakes() -> None:
     assert turns._free == 1
 
 
+def test_who_waits_has_the_place_before_one_who_comes_at_the_moment_it_is_free() -> None:
+    turns, order = Turns(1), list[str]()
+
+    def wait() -> None:
+        with turns.turn():
+            order.append("who waited")
+
+    with ThreadPoolExecutor(1) as pool:
+        with turns.turn():
+            waiting = pool.submit(wait)
+            wait_for(lambda: len(turns._waiting) == 1)
+        with turns.turn():  # this thread runs on, long before the other one wakes up
+            order.append("who came later")
+        waiting.result(30)
+    assert order == ["who waited", "who came later"]
+
+
 def test_a_turn_that_ends_in_an_error_is_given_on() -> None:
-    turns = Turns(2)
-    for _ in range(3):
-        with pytest.raises(ImageError), turns.turn():
+    turns, inside, fail = Turns(1), threading.Event(), threading.Event()
+
+    def broken() -> None:
+        with turns.turn():
+            inside.set()
+            assert fail.wait(30)
             raise ImageError("broken")
-    assert turns._free == 2
+
+    def after() -> str:
+        with turns.turn():
+            return "had a turn"
+
+    with ThreadPoolExecutor(2) as pool:
+        first = pool.submit(broken)
+        assert inside.wait(30)
+        second = pool.submit(after)
+        wait_for(lambda: len(turns._waiting) == 1)
+        fail.set()
+        with pytest.raises(ImageError, match="broken"):
+            first.result(30)
+        assert second.result(30) == "had a turn"
+    assert turns._free == 1
 
 
 def test_who_came_first_is_scored_first_however_long_its_picture_takes_to_read(
