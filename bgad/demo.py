@@ -11,7 +11,7 @@ from bgad.config import Config
 from bgad.data import folders
 from bgad.data.demo import write_demo
 from bgad.evaluate import evaluate, write_results
-from bgad.learn import train
+from bgad.learn import train, unfinished
 from bgad.outputs import check_folder
 
 
@@ -30,8 +30,9 @@ def run_demo(out: Path, methods: list[str], seeds: int, known: int, device: str)
                 config = replace(config, loss=replace(config.loss, method=method))
                 first = method == methods[-1] and seed == 0
                 model = out / (f"{category.name}.bgad" if first else f"{category.name}-{method}-{seed}.bgad")
+                again = unfinished(model)
                 detector = train(
-                    category, model, resume=True, config=config, known=known, device=device, overwrite=True
+                    category, model, resume=again, config=config, known=known, device=device, overwrite=True
                 )
                 cell, section, images = evaluate(detector, folders.load(category), data="demo")
                 cells.append(cell)

@@ -120,7 +120,7 @@ def _train(data: Path, root: str | Path | None, config: Config, options: Options
         check_rate(options.rate)
     modelfile.check_destination(options.out, overwrite=options.overwrite)
     work = _work_folder(options)
-    if options.resume and not (work / CHECKPOINT).exists():
+    if options.resume and not unfinished(options.out):
         console.warn(f"there is nothing to resume in {work}: training begins anew")
     devices.pick(options.device)  # what cannot work is told before every picture has been read
     backbones.check(config.backbone)
@@ -268,12 +268,21 @@ def _split(dataset: folders.Dataset, config: Config, options: Options) -> Split:
     return split
 
 
+def unfinished(out: Path) -> bool:
+    """Whether a training that was to write this model can be gone on with."""
+    return (_work(out) / CHECKPOINT).exists()
+
+
+def _work(out: Path) -> Path:
+    return out.with_name(f"{out.name}.work")
+
+
 def _work_folder(options: Options) -> Path:
-    work = options.out.with_name(f"{options.out.name}.work")
+    work = _work(options.out)
     if (work / outputs.LOCK).exists():
         with outputs.locked(work, "training"):
             pass  # else it is told here that another one is at work
-    if (work / CHECKPOINT).exists() and not options.resume:
+    if unfinished(options.out) and not options.resume:
         raise OutputError(f"{work} holds an unfinished run: go on with --resume, or delete the folder")
     if work.exists() and not (work / RUN).exists() and any(path.name != outputs.LOCK for path in work.iterdir()):
         raise OutputError(f"{work} is in the way and is not ours: move it, or choose another --out")

@@ -59,6 +59,7 @@ def test_demo_end_to_end(tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys
     assert said.out.count("washer") == 2
     assert "mean of 2" in said.out
     assert "report:  bgad-demo/report.html" in said.err
+    assert "resume" not in said.err  # a first run has nothing to go on with
 
     # the command that it names next works word for word
     words = said.err.splitlines()[-1].removeprefix("next: bgad ").split()
