@@ -2,7 +2,7 @@
 
 The flows go on from those of the model, in a short schedule, over everything that it has learnt before and what is new.
 So the pictures of its training must still be there. The image level and the threshold are found anew; the weights of
-the parts stay, but for what the new defects say.
+the parts move as far as the new defects are a share of all known ones.
 """
 
 from __future__ import annotations
@@ -26,9 +26,9 @@ from bgad.origins import Origin
 from bgad.roi import Roi
 from bgad.types import GOOD, Sample
 
-STEPS, PUSH_STEPS = 10, 50  # of the two phases; training anew takes 800 and 400
+STEPS, PUSH_STEPS = 10, 80  # of the two phases; training anew takes 800 and 400
 PSEUDO = 40  # pseudo anomalies, of 160: making them takes long, and the flows know the like
-LR = 2e-3  # of the normals; that of the push stays
+LR, PUSH_LR = 2e-3, 5e-4  # of the normals, and of the push: larger steps forget what was known
 TAUGHT = "taught"  # the folder in the names of what was taught
 
 
@@ -207,7 +207,7 @@ def shortened(config: Config) -> Config:
         steps=min(STEPS, config.train.steps),
         push_steps=min(PUSH_STEPS, config.train.push_steps),
         lr=min(LR, config.train.lr),
-        push_lr=config.train.push_lr or min(LR, config.train.lr),
+        push_lr=min(PUSH_LR, config.train.push_lr or config.train.lr),
     )
     few = replace(config.pseudo, count=min(PSEUDO, config.pseudo.count))
     return replace(config, train=train, pseudo=few)

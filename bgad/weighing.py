@@ -33,7 +33,7 @@ class Weighing:
         self, model: ScoringModel, material: Material, aside: Index | None = None, new: Index | None = None
     ) -> None:
         """`aside`: which normals the flows are not to learn; chosen here by default. `new`: where the flows come from
-        another model, the known anomalies that these have not learnt; the model's mix then counts until they vote."""
+        another model, the known anomalies that these have not learnt; the model's mix then counts for the others."""
         self.model, self.new = model, new
         self.prior: list[float] = default_mix(model.config) if new is None else model.mix.tolist()
         normals = material.normals
@@ -82,6 +82,8 @@ class Weighing:
                     trust=config.trust,
                 )
                 found[-1] = min(max(weight, config.image_weight / 8), config.image_weight * 8)
+            part = len(voters) / self.known.store.count  # of the others the mix of before tells
+            found = [part * now + (1 - part) * before for now, before in zip(found, self.prior, strict=True)]
         self.model.mix.copy_(torch.tensor(found))
 
     def _maps(self, trainer: Trainer, known: Features) -> tuple[list[FloatArray], list[FloatArray]]:

@@ -158,7 +158,7 @@ def test_names_with_a_hash_are_names(data_set: Path, tmp_path: Path, monkeypatch
     assert second.card.data["training"]["aside"] == aside
 
 
-def test_the_weights_of_the_parts_stay_where_no_new_defect_speaks(
+def test_new_defects_move_the_weights_of_the_parts_by_their_number(
     data_set: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr(weighing, "MIN_ASIDE", 8)
@@ -166,18 +166,20 @@ def test_the_weights_of_the_parts_stay_where_no_new_defect_speaks(
 
     def shares(prior: list[float], _: Any, known: list[Any], *rest: Any, **more: Any) -> list[float]:
         asked.append((prior, len(known[0])))
-        return [0.5, 0.3, 0.2]
+        return [0.5, 0.3, 0.2] if len(asked) == 1 else [0.1, 0.1, 0.8]
 
     monkeypatch.setattr(mix, "level_shares", shares)
+    monkeypatch.setattr(mix, "image_weight", lambda *_, **__: 0.4 if len(asked) == 1 else 0.9)
     first = bgad.train(data_set, tmp_path / "one.bgad", config=SHORT, known=4, device="cpu", export=False)
     trained = next(name for name, role in roles(tmp_path / "one.bgad").items() if role == "train")
     (good,), (bad,) = (draw(tmp_path / kind, 1, defect=kind == "bad", seed=i) for i, kind in enumerate(("good", "bad")))
     corrected = Lesson(data_set / trained, 1)  # the flows have learnt it, as a normal
     second = quick(tmp_path / "one.bgad", [Lesson(good, 0), corrected], tmp_path / "two.bgad")
     assert second.model.mix.tolist() == first.model.mix.tolist()
-    quick(tmp_path / "one.bgad", [Lesson(bad, 1)], tmp_path / "three.bgad")
+    third = quick(tmp_path / "one.bgad", [Lesson(bad, 1)], tmp_path / "three.bgad")
     assert [number for _, number in asked] == [4, 1]  # in training all, later the new one alone
     assert asked[1][0] == pytest.approx([0.5, 0.3, 0.2])
+    assert third.model.mix.tolist() == pytest.approx([0.42, 0.26, 0.32, 0.5])  # one of five, the others have been asked
 
 
 def test_fewer_held_out_normals_support_a_higher_rate(
@@ -404,7 +406,11 @@ def test_the_recipe_is_that_of_the_model_but_shorter() -> None:
         pseudo=replace(config.pseudo, count=160),
     )
     found = shortened(long)
-    assert (found.train.steps, found.train.push_steps, found.train.lr, found.train.passes) == (10, 50, 2e-3, 0)
+    assert (found.train.steps, found.train.push_steps, found.train.passes) == (10, 80, 0)
+    assert (found.train.lr, found.train.push_lr) == (2e-3, 5e-4)
+    for push_lr, lr, kept in ((1e-4, 0.05, 1e-4), (0.0, 2e-4, 2e-4), (0.0, 1e-2, 5e-4)):  # 0: the one schedule of lr
+        other = shortened(replace(config, train=replace(config.train, push_lr=push_lr, lr=lr)))
+        assert other.train.push_lr == kept
     assert found.pseudo.count == 40
     assert replace(found, train=long.train, pseudo=long.pseudo) == long
     assert shortened(found) == found  # a model that was taught is taught again as long
