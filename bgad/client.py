@@ -16,7 +16,7 @@ import secrets
 import time
 import urllib.error
 import urllib.request
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, fields
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, TypeVar
@@ -33,6 +33,7 @@ if TYPE_CHECKING:
 TRIES = 6  # of a request that is turned away because too many wait
 LONGEST_WAIT = 30.0  # seconds between two of them
 TIMEOUT = 120.0  # seconds
+MAX_BATCH = 64  # pictures that the service takes in one request
 ENDED = ("done", "failed", "cancelled", "interrupted")
 
 T = TypeVar("T")
@@ -191,6 +192,11 @@ class Client:
         query = urlencode({"since": since, "every": every})
         return _made(Drift, self._json("GET", f"/v1/models/{_quoted(name)}/drift?{query}"))
 
+    def set_rate(self, name: str, rate: float) -> Model:
+        """Use another false-reject rate: everything that the version has scored is judged anew."""
+        self._json("PUT", f"/v1/models/{_quoted(name)}/threshold", *_body({"rate": rate}))
+        return self.model(name)
+
     # --- scoring
 
     def score(self, model: str, picture: Picture, name: str = "") -> Score:
@@ -201,7 +207,11 @@ class Client:
         return _made(Score, self._json("POST", f"/v1/models/{_quoted(model)}/score?{query}", content, kind))
 
     def batch(self, model: str, pictures: Sequence[Picture]) -> list[Score | Failure]:
-        """Score several in one request, in their order; one that cannot be read does not stop the others."""
+        """Score any number, 64 in a request, in their order; one that cannot be read does not stop the others."""
+        parts = (pictures[i : i + MAX_BATCH] for i in range(0, len(pictures), MAX_BATCH))
+        return [found for part in parts for found in self._batch(model, part)]
+
+    def _batch(self, model: str, pictures: Sequence[Picture]) -> list[Score | Failure]:
         boundary = secrets.token_hex(16)
         parts: list[bytes] = []
         for picture in pictures:
@@ -225,18 +235,21 @@ class Client:
         since: float = 0.0,
         until: float = 0.0,
         limit: int | None = None,
-    ) -> Iterator[Image]:
-        """What the released version of a model has scored, page by page as it is needed."""
+    ) -> list[Image]:
+        """What the released version of a model has scored, as it is when this is asked: who reviews what comes out of
+        `review="none"` changes what the next page would hold."""
         wanted = {"order": order, "decision": decision, "review": review, "since": since, "until": until}
-        seen = 0
-        while limit is None or seen < limit:
-            most = 200 if limit is None else min(200, limit - seen)
-            query = urlencode({"model": model, **wanted, "limit": most, "offset": seen})
+        found: dict[int, Image] = {}  # pictures that come meanwhile may push one on to the next page
+        offset = 0
+        while limit is None or offset < limit:
+            most = 200 if limit is None else min(200, limit - offset)
+            query = urlencode({"model": model, **wanted, "limit": most, "offset": offset})
             rows = self._json("GET", f"/v1/images?{query}")["images"]
-            yield from (_made(Image, row) for row in rows)
-            seen += len(rows)
+            found |= {row["id"]: _made(Image, row) for row in rows}
+            offset += len(rows)
             if len(rows) < most:
-                return
+                break
+        return list(found.values())
 
     def review(
         self,
@@ -270,6 +283,14 @@ class Client:
     def job(self, number: int | Job) -> Job:
         """How it stands."""
         return _made(Job, self._json("GET", f"/v1/jobs/{_number(number)}"))
+
+    def jobs(self, model: str = "") -> list[Job]:
+        """The newest first, without their results; of one model, or of all."""
+        return [_made(Job, row) for row in self._json("GET", f"/v1/jobs?{urlencode({'model': model})}")]
+
+    def resume(self, number: int | Job) -> Job:
+        """Start one again that was interrupted, cancelled or failed; the new job."""
+        return _made(Job, self._json("POST", f"/v1/jobs/{_number(number)}/resume"))
 
     def cancel(self, number: int | Job) -> Job:
         """Stop one."""

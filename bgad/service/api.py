@@ -16,6 +16,7 @@ from fastapi.responses import FileResponse, StreamingResponse
 from starlette.datastructures import UploadFile
 
 from bgad import console
+from bgad.client import MAX_BATCH
 from bgad.errors import BgadError, ImageError, ModelError
 from bgad.service import forms, schemas
 from bgad.service.auth import Caller
@@ -235,7 +236,7 @@ async def batch(name: str, request: Request, workbench: Bench, _: MayScore) -> s
 
     limiter = request.app.state.batches
     results = []
-    async with forms.files(request, "files", forms.MAX_BATCH * workbench.max_bytes) as files:
+    async with forms.files(request, "files", MAX_BATCH * workbench.max_bytes) as files:
         turns = (to_thread.run_sync(one, file, limiter=limiter) for file in files)
         for result in await asyncio.gather(*turns, return_exceptions=True):  # the files are open until all are done
             if isinstance(result, BaseException):

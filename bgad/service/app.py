@@ -8,7 +8,6 @@ from collections.abc import AsyncIterator, Callable
 from contextlib import asynccontextmanager
 from pathlib import Path
 
-import sqlalchemy as sa
 from anyio import CapacityLimiter, to_thread
 from fastapi import FastAPI, HTTPException, Request, Response
 from fastapi.exceptions import RequestValidationError
@@ -18,8 +17,10 @@ from prometheus_client import CollectorRegistry, Counter, Gauge, Histogram, gene
 from starlette.types import ASGIApp, Message, Receive, Scope, Send
 
 from bgad import __version__
+from bgad.client import MAX_BATCH
 from bgad.errors import BgadError, ConfigError, DataError, ImageError, OutputError
 from bgad.service import api, auth, forms
+from bgad.service.database import GONE
 from bgad.service.jobs import Jobs
 from bgad.service.scoring import BATCH, WAITING, BusyError
 from bgad.service.store import MissingError
@@ -41,7 +42,6 @@ METHODS = (*SAFE, "POST", "PUT", "DELETE", "PATCH")
 WHOLE = 2  # pictures, with or without their maps, that are drawn as large as they are, at a time
 DOORS = 8  # tokens that are looked up at a time
 ROOM = 2**20  # bytes of a request beside its pictures
-GONE = (sa.exc.OperationalError, sa.exc.InterfaceError, sa.exc.TimeoutError)  # of a store
 LOCAL_NAMES = ("localhost", "127.0.0.1", "::1")
 
 
@@ -247,7 +247,7 @@ class Bounded:
         if scope["type"] != "http":
             await self.app(scope, receive, send)
             return
-        pictures = forms.MAX_BATCH if scope["path"].endswith("/batches") else 3  # a review may have two, in base64
+        pictures = MAX_BATCH if scope["path"].endswith("/batches") else 3  # a review may have two, in base64
         limit, seen = pictures * self.max_bytes + ROOM, 0
 
         async def counted() -> Message:

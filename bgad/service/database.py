@@ -10,6 +10,7 @@ from sqlalchemy.dialects import postgresql, sqlite
 from bgad.errors import ConfigError
 from bgad.service.tables import images, scores
 
+GONE = (sa.exc.OperationalError, sa.exc.InterfaceError, sa.exc.TimeoutError)  # it does not answer; it may again
 BUSY_SECONDS = 30
 LOG_PAGES = 50_000  # of 4 KiB
 POOL = 16  # connections that are kept

@@ -9,9 +9,9 @@ from typing import Any
 from fastapi import Request
 from starlette.datastructures import UploadFile
 
+from bgad.client import MAX_BATCH
 from bgad.errors import BgadError, ConfigError
 
-MAX_BATCH = 64  # pictures of one request
 _FILE = {"type": "string", "format": "binary"}
 
 

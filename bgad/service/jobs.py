@@ -17,6 +17,7 @@ import time
 from collections.abc import Callable, Sequence
 from contextlib import suppress
 from dataclasses import dataclass
+from itertools import chain, repeat
 from pathlib import Path
 from typing import Any, TypeVar
 
@@ -24,13 +25,14 @@ from sqlalchemy.exc import SQLAlchemyError
 
 from bgad import modelfile
 from bgad.errors import ConfigError
+from bgad.service.database import GONE
 from bgad.service.store import INTERRUPTED, UNFINISHED, Row
 from bgad.service.workbench import FOLDER, Workbench
 
 MINUTES, MEMORY_GB = 120.0, 12.0  # that a job may take
 POLL = 0.5  # seconds
 GRACE = 10.0  # seconds to end by itself
-PAUSES = (0.5, 1.0, 2.0, 4.0, 8.0, 15.0, 30.0)  # seconds between tries to write to a store that does not answer
+PAUSES = (0.5, 1.0, 2.0, 4.0, 8.0, 15.0, 30.0)  # seconds between tries to write to a store that is gone; the last stays
 
 T = TypeVar("T")
 
@@ -119,8 +121,9 @@ class Jobs:
             try:
                 self._run(number)
             except Exception as error:  # noqa: BLE001 - one job must not end the others
+                first = str(error).strip().partition("\n")[0]
                 with suppress(SQLAlchemyError):  # a store that is gone for good must not end the thread
-                    self._update(number, state="failed", message=f"{type(error).__name__}: {error}")
+                    self._update(number, state="failed", message=f"{type(error).__name__}: {first}")
 
     def _run(self, number: int) -> None:
         store = self.workbench.store
@@ -269,15 +272,15 @@ class Jobs:
         self._surely(lambda: self.workbench.store.update_job(number, **values))
 
     def _surely(self, write: Callable[[], T]) -> T:
-        """Write to the store, which may be gone for a while; not when the service is being stopped, as the next one
-        then says what became of the job."""
-        for pause in PAUSES:
+        """Write to the store, however long it is gone: what a job made must not be lost. Not when the service is being
+        stopped, as the next one then says what became of the job."""
+        pauses = chain(PAUSES, repeat(PAUSES[-1]))
+        while True:
             try:
                 return write()
-            except SQLAlchemyError:
-                if self._stopped.wait(pause):
-                    break
-        return write()
+            except GONE:
+                if self._stopped.wait(next(pauses)):
+                    return write()
 
 
 def _end(process: subprocess.Popen[str]) -> None:

@@ -4,6 +4,7 @@ import base64
 import hashlib
 import io
 import json
+import os
 import shutil
 import struct
 import threading
@@ -806,12 +807,54 @@ def test_the_events_of_a_job_say_that_they_are_alive(service: Service, monkeypat
 
 
 def test_the_events_of_a_job_end_with_the_job(service: Service, monkeypatch: pytest.MonkeyPatch) -> None:
-    changes = [{}, {}, {"state": "running", "message": "learning"}, {}, {"progress": 0.5}, {}, {"state": "done"}]
+    changes: list[dict[str, Any]] = [
+        {},
+        {},
+        {"state": "running", "message": "learning"},
+        {},
+        {"progress": 0.5},
+        {},
+        {"state": "done"},
+    ]
     lines = events_of(service, monkeypatch, changes)
     assert all(line.startswith("data: ") for line in lines)
     seen = [json.loads(line.removeprefix("data: ")) for line in lines]
     assert [s["state"] for s in seen] == ["queued", "running", "running", "done"]
     assert seen[2]["progress"] == 0.5
+
+
+def test_a_review_is_on_the_disk_before_it_is_acknowledged(
+    make: Maker, address: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """A kill cannot show this, as the system keeps what a process has written; a power cut would."""
+    service = make(address)
+    number = service.score(png())
+    done: list[Any] = []
+    sync = os.fsync
+
+    def watched(file: int) -> None:
+        sync(file)
+        done.append(os.fstat(file).st_ino)
+
+    def commits(connection: sa.Connection) -> None:
+        how = "PRAGMA synchronous" if address.startswith("sqlite") else "SHOW synchronous_commit"
+        done.append(connection.exec_driver_sql(how).scalar())
+
+    def writes(_: Any, __: Any, statement: str, *___: Any) -> None:
+        if statement.startswith("INSERT INTO reviews"):
+            done.append("review")
+
+    monkeypatch.setattr(os, "fsync", watched)
+    sa.event.listen(service.store.engine, "commit", commits)
+    sa.event.listen(service.store.engine, "before_cursor_execute", writes)
+    body = {"verdict": "bad", "mask": painted()}
+    assert service.client.post(f"/v1/images/{number}/reviews", json=body).status_code == 201
+    folder = service.bench.files.folder
+    for kind in ("pictures", "masks"):
+        (file,) = (path for path in (folder / kind).rglob("*") if path.is_file())
+        for path in (file, file.parent, folder / kind):
+            assert path.stat().st_ino in done[: done.index("review")], path
+    assert done[-2:] == ["review", 2 if address.startswith("sqlite") else "on"]  # SQLite's 2 is FULL
 
 
 # --- health

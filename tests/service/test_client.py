@@ -99,12 +99,18 @@ def test_models_images_and_reviews(client: Client) -> None:
 
 def test_a_list_goes_on_over_its_pages(client: Client, monkeypatch: pytest.MonkeyPatch) -> None:
     rng = np.random.default_rng(0)
-    for _ in range(4):
-        pictures = [rng.integers(0, 255, (4, 4), np.uint8) for _ in range(52)]
-        client.batch("plate", pictures)
-    everyone = [image.id for image in client.images("plate", order="newest")]
-    assert len(everyone) > 200
-    assert len(set(everyone)) == len(everyone)
+    pictures = [rng.integers(0, 255, (4, 4), np.uint8) for _ in range(208)]  # in four requests
+    scored = client.batch("plate", pictures)
+    assert len({found.image for found in scored if isinstance(found, Score)}) == 208
+    newest = [image.id for image in client.images("plate", order="newest")]
+    assert newest[:208] == sorted(newest, reverse=True)[:208]
+    assert len(set(newest)) == len(newest)
+    few = {found.image for found in scored[:205] if isinstance(found, Score)}
+    left = client.images("plate", review="none")
+    for image in left:  # each verdict takes one out of what the filter wants
+        if image.id in few:
+            client.review(image.id, "unsure")
+    assert few.isdisjoint(image.id for image in client.images("plate", review="none"))
 
 
 def test_teach_wait_release_and_back(client: Client) -> None:
@@ -118,6 +124,11 @@ def test_teach_wait_release_and_back(client: Client) -> None:
     assert client.release("plate", job.made).version["id"] == job.made
     assert client.rollback("plate").version["id"] == old
     assert client.discard("plate", job.made).versions[-1]["state"] == "discarded"
+    assert [one.id for one in client.jobs("plate")] == [job.id]
+    assert client.jobs("wheel") == []
+    with pytest.raises(ServiceError, match="is done: there is nothing to resume"):
+        client.resume(job)
+    assert client.set_rate("plate", 0.5).rate == 0.5
     cancelled = client.teach("plate", [number])
     client.cancel(cancelled)
     with pytest.raises(ServiceError, match=f"job {cancelled.id} is cancelled: cancelled"):

@@ -148,16 +148,16 @@ def in_its_place(monkeypatch: pytest.MonkeyPatch, program: str) -> None:
 SAYS = "import json, time\nprint(json.dumps({'progress': 0.5, 'message': 'learning'}), flush=True)\n"
 
 
-def test_a_job_is_kept_while_the_store_is_gone_for_a_moment(service: Service, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_job_is_kept_while_the_store_is_gone(service: Service, monkeypatch: pytest.MonkeyPatch) -> None:
     take_over = (
         "import shutil, sys, pathlib\ntask = json.load(open(sys.argv[1]))\n"
         "shutil.copytree(task['model'], task['out'])\n"
         "pathlib.Path(sys.argv[1]).with_name('result.json').write_text('{\"a\": 1}')"
     )
     in_its_place(monkeypatch, SAYS + take_over)
-    monkeypatch.setattr(jobs, "PAUSES", (0.01,) * 3)
+    monkeypatch.setattr(jobs, "PAUSES", (0.001,) * 3)
     gone = sa.exc.OperationalError("update", {}, Exception("gone"))
-    for name, left in (("update_job", 2), ("add_version", 2)):
+    for name, left in (("update_job", 20), ("add_version", 20)):  # far longer than the pauses
         real, failures = getattr(Store, name), [gone] * left
 
         def failing(self: Store, *given: Any, real: Any = real, failures: Any = failures, **values: Any) -> Any:
@@ -198,6 +198,18 @@ def test_many_chosen_images_are_looked_up_quickly(service: Service, monkeypatch:
     job = Jobs(service.bench).teach("plate", range(count), "ann")  # which does not begin
     assert len(job["images"]) == count
     assert time.monotonic() - began < 3
+
+
+def test_an_error_of_the_store_ends_the_job_in_one_line(service: Service, monkeypatch: pytest.MonkeyPatch) -> None:
+    in_its_place(monkeypatch, SAYS)
+    wrong = sa.exc.ProgrammingError("SELECT\nmany\nlines", {}, Exception("no such table"))
+
+    def failing(*_: Any) -> Any:
+        raise wrong
+
+    monkeypatch.setattr(service.jobs, "_task", failing)
+    job = ended(service, teach(service)["id"], 30)
+    assert (job["state"], job["message"]) == ("failed", "ProgrammingError: (builtins.Exception) no such table")
 
 
 def test_why_a_process_failed(tmp_path: Path) -> None:
