@@ -206,9 +206,7 @@ def main() -> None:
     print(f"service {ours:.1f} images/s with {CLIENTS} clients, predict {other:.1f}: {ours / other:.2f} (bar: {RATIO})")
     print(f"latency p50 {1e3 * p50:.0f} ms, p99 {1e3 * p99:.0f} ms")
     for kind, seconds in (("all cores", single), ("one core", one_core)):
-        print(
-            f"a request alone with {kind} {1e3 * seconds:.0f} ms: p99 is {p99 / seconds:.1f} times that (bar: {MULTIPLE:g})"
-        )
+        print(f"alone with {kind} {1e3 * seconds:.0f} ms: p99 is {p99 / seconds:.1f} times that (bar: {MULTIPLE:g})")
     record(f"service, {CLIENTS} clients, against predict", 1 / ours, 1 / other, "s/image")
     record(f"service, p99 of {CLIENTS} clients against one request alone", float(p99), single, "s")
     record(f"service, p99 of {CLIENTS} clients against one request alone on one core", float(p99), one_core, "s")
