@@ -7,6 +7,7 @@ from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 from functools import lru_cache
 from pathlib import Path
+from typing import Any
 
 import numpy as np
 import safetensors.torch
@@ -90,21 +91,22 @@ class ImageLevel(nn.Module):
         self.register_buffer("mean", torch.zeros(size))
         self.register_buffer("whiten", torch.zeros(size, size))
         self.register_buffer("constants", torch.tensor([0.0, 1.0]))  # centre and spread of the distances
-        for i, width in enumerate([size, *channels]):  # of the summary, then of each map
-            self.register_buffer(f"towards{i}", torch.zeros(width))
-            self.register_buffer(f"start{i}", torch.tensor([0.0, 1.0]))  # and spread
+        for i, width in enumerate([size, *channels]):  # of the summary, then of each map; one row a direction
+            self.register_buffer(f"towards{i}", torch.zeros(1, width))
+            self.register_buffer(f"start{i}", torch.tensor([[0.0, 1.0]]))  # and spread
 
     def forward(self, maps: Sequence[Tensor]) -> tuple[Tensor, Tensor]:
         """Feature rows (B, P, C) of each stride -> distance (B,) and places along the directions (B, 1 + strides),
-        both in spreads of normals; above 0 is beyond the normals."""
+        both in spreads of normals; above 0 is beyond the normals. Of several directions the one that leads farthest."""
         summary = self.summarise(maps)
         distance = ((summary - self.mean) @ self.whiten.T).square().sum(1).sqrt()
-        places = [summary @ self._towards(0)]
+        places = [F.linear(summary, self._towards(0))]  # (B, directions)
         for i, rows in enumerate(maps):
             count = image_level.peak_count(int(rows.shape[1]), image_level.DEFECT_PEAK)
-            along = F.linear(rows, self._towards(i + 1)[None])[..., 0]  # ONNX Runtime 1.31 miscompiles rows @ vector
-            places.append(along.topk(count, dim=1).values.mean(1))
-        beyond = [(place - self._start(i)[0]) / self._start(i)[1] for i, place in enumerate(places)]
+            along = F.linear(rows, self._towards(i + 1)).transpose(1, 2)  # ONNX Runtime 1.31 miscompiles rows @ vector
+            places.append(along.topk(count, dim=2).values.mean(2))
+        starts = [self.get_buffer(f"start{i}").unbind(1) for i in range(len(places))]
+        beyond = [((x - start) / spread).amax(1) for x, (start, spread) in zip(places, starts, strict=True)]
         return (distance - self.constants[0]) / self.constants[1], torch.stack(beyond, 1)
 
     def summarise(self, maps: Sequence[Tensor]) -> Tensor:
@@ -114,19 +116,26 @@ class ImageLevel(nn.Module):
     def _towards(self, i: int) -> Tensor:
         return self.get_buffer(f"towards{i}")
 
-    def _start(self, i: int) -> Tensor:
-        return self.get_buffer(f"start{i}")
-
     def set_whole(self, whole: image_level.Whole) -> None:
         """Take over what was fitted to the normals."""
         self.mean.copy_(torch.from_numpy(whole.mean))
         self.whiten.copy_(torch.from_numpy(whole.whiten))
         self.constants.copy_(torch.tensor([whole.centre, whole.spread]))
 
-    def set_direction(self, i: int, direction: image_level.Direction) -> None:
-        """Take over direction 0 (of the summary) or that of a map (from 1)."""
-        self._towards(i).copy_(torch.from_numpy(direction.towards))
-        self._start(i).copy_(torch.tensor([direction.start, direction.spread]))
+    def set_directions(self, i: int, directions: Sequence[image_level.Direction]) -> None:
+        """Take over those of the summary (0) or of a map (from 1)."""
+        towards = np.stack([direction.towards for direction in directions])
+        starts = torch.tensor([[direction.start, direction.spread] for direction in directions])
+        self.register_buffer(f"towards{i}", torch.from_numpy(towards).to(self.mean))
+        self.register_buffer(f"start{i}", starts.to(self.mean))
+
+    def _load_from_state_dict(self, state_dict: dict[str, Tensor], prefix: str, *rest: Any) -> None:
+        """With as many directions as there are; older models have one of each, not in rows."""
+        for name, own in list(self.named_buffers()):
+            if name.startswith(("towards", "start")) and (found := state_dict.get(prefix + name)) is not None:
+                state_dict[prefix + name] = found.reshape(-1, own.shape[1])
+                self.register_buffer(name, own.new_empty(state_dict[prefix + name].shape))
+        super()._load_from_state_dict(state_dict, prefix, *rest)
 
 
 def _peak(rows: Tensor) -> Tensor:

@@ -38,9 +38,10 @@ from bgad.origins import Origin
 from bgad.outputs import write_whole
 from bgad.roi import Roi
 from bgad.trainer import CHECKPOINT, LOG, PhaseOne, Trainer
-from bgad.types import FloatArray, ImageLike, Sample
+from bgad.types import TAUGHT, FloatArray, ImageLike, Sample
 from bgad.weighing import ASIDE, Weighing
 
+MIDWAY = 0.5  # flows that go on from another model's end so far on the way that they have learnt, and forget less
 EXPORT_PICTURES = 32  # that the graph is compared with torch on; tiles, where pictures are cut
 RUN = "run.json"  # in the work folder: which run it is
 
@@ -320,6 +321,7 @@ class Before:
 
     aside: Index | None  # normals that they have not learnt; None where the model's card does not say
     new: Index  # known anomalies that they have not learnt, neither as such nor as normals
+    taught: Index  # known anomalies that were taught, now or earlier
 
     @classmethod
     def of(cls, folder: Path, learnt: Split, config: Config) -> Before:
@@ -328,11 +330,12 @@ class Before:
         roles = Split.roles_from_json(card.split)
         known = [roles.get(learnt.hashes[tiles.picture_of(s, config.tile)]) for s in learnt.known]
         new = np.flatnonzero([role not in ("train", "known") for role in known])
+        taught = np.flatnonzero([s.defect == TAUGHT for s in learnt.known])
         names = card.data["training"].get("aside")
         if names is None:
-            return cls(None, new)
+            return cls(None, new, taught)
         found = np.flatnonzero(np.isin([tiles.picture_of(s, config.tile) for s in learnt.train], names))
-        return cls(found[even_pick(len(found), ASIDE)], new)
+        return cls(found[even_pick(len(found), ASIDE)], new, taught)
 
 
 @dataclass(frozen=True)
@@ -364,7 +367,8 @@ def fit(
 ) -> Detector:
     """Train the model on ready features and calibrate it; the detector's card is complete but written nowhere."""
     before = job.before
-    weighing = Weighing(model, material, before.aside if before else None, before.new if before else None)
+    start = [parameter.detach().clone() for parameter in model.levels.parameters()]
+    weighing = Weighing(model, material, *((before.aside, before.new, before.taught) if before else ()))
     trainer = Trainer(
         model,
         weighing.learnt,
@@ -383,6 +387,10 @@ def fit(
     if resume and trainer.restore():
         console.say(f"going on from step {trainer.step} of {trainer.schedule.steps}")
     trainer.run()
+    if before is not None:
+        with torch.no_grad():
+            for now, was in zip(model.levels.parameters(), start, strict=True):
+                now.lerp_(was, 1 - MIDWAY)
     if not trainer.anomalies or trainer.schedule.push_at >= trainer.schedule.steps:
         weighing.weigh(trainer)  # and now neither, but they have learnt more
     return _finish(job, model, material, trainer, weighing)

@@ -17,6 +17,7 @@ BoolArray = npt.NDArray[np.bool_]
 ImageLike = str | Path | npt.NDArray[Any]
 
 GOOD = "good"
+TAUGHT = "taught"  # the kind of a defect, and the folder in the names, of what `bgad update` was given
 
 
 @dataclass(frozen=True, slots=True)

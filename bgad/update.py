@@ -24,12 +24,11 @@ from bgad.errors import ConfigError, DataError
 from bgad.learn import Options, learn
 from bgad.origins import Origin
 from bgad.roi import Roi
-from bgad.types import GOOD, Sample
+from bgad.types import GOOD, TAUGHT, Sample
 
 STEPS, PUSH_STEPS = 10, 80  # of the two phases; training anew takes 800 and 400
 PSEUDO = 40  # pseudo anomalies, of 160: making them takes long, and the flows know the like
 LR, PUSH_LR = 2e-3, 5e-4  # of the normals, and of the push: larger steps forget what was known
-TAUGHT = "taught"  # the folder in the names of what was taught
 
 
 @dataclass(frozen=True)

@@ -2,12 +2,15 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable, Sequence
+
 import numpy as np
 import torch
 
 from bgad import console, image_level, mix
 from bgad.detector import ImageLevel, ScoringModel, default_mix, enlarge, strangeness
 from bgad.features import Features, Index, chunks, even_pick
+from bgad.image_level import Direction
 from bgad.material import Material
 from bgad.trainer import Anomalies, Trainer
 from bgad.types import FloatArray
@@ -18,6 +21,9 @@ DIRECTION_IMAGES = 300  # training normals that a direction towards known anomal
 MAX_WEIGHED = 200  # known anomalies that the parts of the score are weighed by
 LEAST = 1e-3  # share of a level beforehand: what has been ruled out may come back
 
+Along = image_level.Array  # how far beyond the normals' edge images lie in a direction
+Find = Callable[[Index], tuple[Direction, Along]]  # the direction towards chosen anomalies, and the normals along it
+Look = Callable[[Direction], Along]  # all anomalies along a direction
 Evidence = tuple[FloatArray, FloatArray]  # how strange normals (n,) and known anomalies (k,) are as a whole
 
 
@@ -30,10 +36,16 @@ class Weighing:
     """
 
     def __init__(
-        self, model: ScoringModel, material: Material, aside: Index | None = None, new: Index | None = None
+        self,
+        model: ScoringModel,
+        material: Material,
+        aside: Index | None = None,
+        new: Index | None = None,
+        taught: Index | None = None,
     ) -> None:
         """`aside`: which normals the flows are not to learn; chosen here by default. `new`: where the flows come from
-        another model, the known anomalies that these have not learnt; the model's mix then counts for the others."""
+        another model, the known anomalies that these have not learnt; the model's mix then counts for the others.
+        `taught`: the known anomalies that were taught, which have directions of their own."""
         self.model, self.new = model, new
         self.prior: list[float] = default_mix(model.config) if new is None else model.mix.tolist()
         normals = material.normals
@@ -52,7 +64,7 @@ class Weighing:
         self.known = next((group for group in material.anomalies if not group.pseudo), None)
         self.evidence: Evidence | None = None
         if model.image is not None:
-            self.evidence = fit_image_level(model, model.image, normals, self.known, self.sample_index)
+            self.evidence = fit_image_level(model, model.image, normals, self.known, self.sample_index, taught)
 
     def weigh(self, trainer: Trainer) -> None:
         """Set the model's mix from what the known anomalies look like to the flows of now."""
@@ -125,9 +137,15 @@ def set_aside(count: int, pictures: Index | None = None) -> Index:
 
 
 def fit_image_level(
-    model: ScoringModel, level: ImageLevel, normals: Features, known: Anomalies | None, sample: Index
+    model: ScoringModel,
+    level: ImageLevel,
+    normals: Features,
+    known: Anomalies | None,
+    sample: Index,
+    taught: Index | None = None,
 ) -> Evidence | None:
-    """From the normals and the real known anomalies.
+    """From the normals and the real known anomalies; those of a first training and those `taught` since have
+    directions of their own, as the mean of two kinds of defects may resemble neither.
 
     Tells how strange a sample of the normals and the known anomalies are, each as if the level had not seen it.
     """
@@ -139,30 +157,19 @@ def fit_image_level(
     level.set_whole(fitted.whole)
     if known is None:
         return fitted.normals[sample].astype(np.float32), np.zeros(0, np.float32)
-    store, everyone = known.store, np.arange(known.store.count)
-    folds = [everyone % image_level.FOLDS == fold for fold in range(min(store.count, image_level.FOLDS))]
-    if store.count == 1:
-        folds = []  # nobody else could give a direction: only distances are compared
-    bad = _summaries(model, level, store)
-    direction, own = fitted.direction(bad)
-    level.set_direction(0, direction)
-    ours, theirs = [own[sample]], [np.zeros(store.count)]
-    for out in folds:
-        along, _ = fitted.direction(bad[~out])
-        theirs[0][out] = along.beyond(bad[out] @ along.towards)
-    some = even_pick(normals.count, DIRECTION_IMAGES)
-    for place, i in enumerate(model.summed, start=1):
-        places = image_level.Places(normals.rows(i, some))
-        rows, cells = store.rows(i, everyone), _cells(known, i, everyone)
-        found = places.direction(rows, cells)
-        level.set_direction(place, found)
-        ours.append(found.beyond(image_level.peaks(normals.rows(i, sample) @ found.towards)))
-        theirs.append(np.zeros(store.count))
-        for out in folds:
-            along = places.direction(rows[~out], [own for own, held in zip(cells, out, strict=True) if not held])
-            theirs[-1][out] = along.beyond(image_level.peaks(rows[out] @ along.towards))
-    if not folds:
-        ours = [np.zeros(len(sample))]
+    everyone = np.arange(known.store.count)
+    later = np.isin(everyone, [] if taught is None else taught)
+    kinds = [kind for kind in (everyone[~later], everyone[later]) if len(kind)]
+    bad = _summaries(model, level, known.store)
+    ways = [_of_summary(fitted, bad, sample), *(_of_map(normals, known, i, sample) for i in model.summed)]
+    ours, theirs = list[Along](), list[Along]()
+    for place, (find, look) in enumerate(ways):
+        directions, normal, anomalous = _farthest(kinds, find, look)
+        level.set_directions(place, directions)
+        ours.append(normal)
+        theirs.append(anomalous)
+    if known.store.count == 1:
+        ours = [np.zeros(len(sample))]  # nobody else could give a direction: only distances are compared
 
     def whole(distance: image_level.Array, places: list[image_level.Array]) -> FloatArray:
         strange: FloatArray = model.whole(
@@ -171,6 +178,40 @@ def fit_image_level(
         return strange.astype(np.float32)
 
     return whole(fitted.normals[sample], ours), whole(fitted.distances(bad), theirs)
+
+
+def _farthest(kinds: Sequence[Index], find: Find, look: Look) -> tuple[list[Direction], Along, Along]:
+    """The directions towards each kind of known anomalies; along the one that leads farthest, how far beyond the
+    normals lie, and each anomaly along directions that it had no part in."""
+    found = [find(kind) for kind in kinds]
+    count = sum(len(kind) for kind in kinds)
+    fold = np.arange(count) % image_level.FOLDS
+    anomalous = np.zeros(count)
+    for number in range(min(count, image_level.FOLDS) if count > 1 else 0):
+        others = [kind[fold[kind] != number] for kind in kinds]
+        apart = [look(find(kind)[0]) for kind in others if len(kind)]
+        anomalous[fold == number] = np.max(apart, axis=0)[fold == number]
+    return [direction for direction, _ in found], np.max([along for _, along in found], axis=0), anomalous
+
+
+def _of_summary(fitted: image_level.Summaries, bad: FloatArray, sample: Index) -> tuple[Find, Look]:
+    def find(chosen: Index) -> tuple[Direction, Along]:
+        direction, own = fitted.direction(bad[chosen])
+        return direction, own[sample]
+
+    return find, lambda direction: direction.beyond(bad @ direction.towards)
+
+
+def _of_map(normals: Features, known: Anomalies, i: int, sample: Index) -> tuple[Find, Look]:
+    everyone = np.arange(known.store.count)
+    places = image_level.Places(normals.rows(i, even_pick(normals.count, DIRECTION_IMAGES)))
+    good, bad, cells = normals.rows(i, sample), known.store.rows(i, everyone), _cells(known, i, everyone)
+
+    def find(chosen: Index) -> tuple[Direction, Along]:
+        direction = places.direction(bad[chosen], [cells[k] for k in chosen])
+        return direction, direction.beyond(image_level.peaks(good @ direction.towards))
+
+    return find, lambda direction: direction.beyond(image_level.peaks(bad @ direction.towards))
 
 
 def _summaries(model: ScoringModel, level: ImageLevel, features: Features) -> FloatArray:

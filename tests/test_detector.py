@@ -153,9 +153,12 @@ def whole_by_hand(detector: Detector, path: Path) -> float:
     distance = np.linalg.norm(known["whiten"] @ (summary - known["mean"]))
     total = float((distance - known["constants"][0]) / known["constants"][1])
     # the highest twentieth of so few positions is one
-    places = [summary @ known["towards0"], *((r @ known[f"towards{i}"]).max() for i, r in enumerate(rows, start=1))]
+    places = [
+        summary @ known["towards0"][0],
+        *((r @ known[f"towards{i}"][0]).max() for i, r in enumerate(rows, start=1)),
+    ]
     for i, place in enumerate(places):
-        start, spread = known[f"start{i}"]
+        start, spread = known[f"start{i}"][0]
         beyond = float(place - start) / float(spread)
         total += config.score.known_weight * (beyond if config.loss.method == "bgad-full-push" else max(beyond, 0.0))
     weight = detector.card.data["image_weight"]

@@ -164,9 +164,9 @@ def test_the_level_says_what_was_fitted() -> None:
     found = Summaries(summary[:60])
     whole, (direction, _) = found.whole, found.direction(summary[60:70] + 1)
     level.set_whole(whole)
-    level.set_direction(0, direction)
+    level.set_directions(0, [direction])
     of_map = Places(rows[1][:60]).direction(rows[1][60:70] + 1, [None] * 10)
-    level.set_direction(2, of_map)
+    level.set_directions(2, [of_map])
     distance, beyond = level(tensors)
     expected = np.linalg.norm((summary - whole.mean) @ whole.whiten.T, axis=1)
     np.testing.assert_allclose(distance.numpy(), (expected - whole.centre) / whole.spread, rtol=1e-3, atol=1e-3)
@@ -175,3 +175,44 @@ def test_the_level_says_what_was_fitted() -> None:
     assert beyond[:, 1].tolist() == [0.0] * 90
     place = (peaks(rows[1] @ of_map.towards) - of_map.start) / of_map.spread
     np.testing.assert_allclose(beyond[:, 2].numpy(), place, rtol=1e-3, atol=1e-3)
+
+
+def test_of_several_directions_the_one_that_leads_farthest_counts() -> None:
+    good, bad = maps(80, 0), [maps(6, 1, defect=True), maps(6, 2)]
+    bad[1][:, 20:24, 4] += 5  # another kind of defect
+    of_map = [Places(good).direction(kind, [None] * 6) for kind in bad]
+    summaries = ImageLevel([5]).summarise([torch.from_numpy(good)]).numpy()
+    of_summary = [Summaries(summaries).direction(summaries[:3] + shift)[0] for shift in (1, -1)]
+    tensors = [torch.from_numpy(np.concatenate([good, *bad]))]
+
+    def beyond(*numbers: int) -> Floats:
+        level = ImageLevel([5])
+        level.set_directions(0, [of_summary[i] for i in numbers])
+        level.set_directions(1, [of_map[i] for i in numbers])
+        found: Floats = level(tensors)[1].numpy()
+        return found
+
+    first, second = beyond(0), beyond(1)
+    assert (first > second).any(axis=0).all()
+    assert (second > first).any(axis=0).all()
+    np.testing.assert_allclose(beyond(0, 1), np.maximum(first, second), rtol=1e-3, atol=1e-4)
+
+
+def test_directions_are_loaded_as_they_are_and_those_of_older_models_too() -> None:
+    two = ImageLevel([5])
+    for i, width in ((0, 15), (1, 5)):
+        some = [image_level.Direction(np.full(width, k, np.float32), k, k + 1) for k in (1, 2)]
+        two.set_directions(i, some)
+    tensors = [torch.from_numpy(maps(9, 0))]
+    again = ImageLevel([5])
+    again.load_state_dict(two.state_dict())
+    assert torch.equal(again(tensors)[1], two(tensors)[1])
+    older = {
+        key: value[1] if key.startswith(("towards", "start")) else value for key, value in two.state_dict().items()
+    }
+    assert older["towards0"].shape == (15,)
+    again.load_state_dict(older)
+    one = ImageLevel([5])
+    for i, width in ((0, 15), (1, 5)):
+        one.set_directions(i, [image_level.Direction(np.full(width, 2, np.float32), 2, 3)])
+    assert torch.equal(again(tensors)[1], one(tensors)[1])

@@ -284,7 +284,7 @@ def test_known_anomalies_without_masks_teach_the_image_level(tmp_path: Path, mon
     assert level is not None
     for i in range(3):  # without the directions the lead is gone
         level.get_buffer(f"towards{i}").zero_()
-        level.get_buffer(f"start{i}").copy_(torch.tensor([0.0, 1.0]))
+        level.get_buffer(f"start{i}").copy_(torch.tensor([[0.0, 1.0]]))
     assert evaluate(trained, dataset)[0]["metrics"]["image_auroc"] < auroc["bgad"] - 0.1
 
 

@@ -13,6 +13,7 @@ from typing import Any
 
 import numpy as np
 import pytest
+import torch
 from conftest import picture, tiny_config
 from PIL import Image
 from test_trainer import DRIVER, saved_step
@@ -24,6 +25,7 @@ from bgad.data import folders
 from bgad.data.split import Split
 from bgad.detector import Detector
 from bgad.errors import BgadError, ConfigError, DataError, OutputError
+from bgad.trainer import Trainer
 from bgad.update import Lesson, _painted, lessons, shortened, update
 
 SHORT = tiny_config(train={"steps": 2, "push_steps": 2}, pseudo={"count": 3})
@@ -431,6 +433,26 @@ def test_it_goes_on_from_the_model(model: Path, data_set: Path, tmp_path: Path) 
 
     before, after, anew = levels(was), levels(taught), levels(fresh)
     assert np.abs(after - before).mean() < 0.5 * np.abs(anew - before).mean()
+
+
+def test_the_flows_end_midway(model: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Between those of the model and those that were learnt; what was known is known by a direction of its own."""
+    learnt: list[dict[str, torch.Tensor]] = []
+    run = Trainer.run
+
+    def watched(self: Trainer) -> None:
+        run(self)
+        learnt.append({name: value.clone() for name, value in self.model.levels.named_parameters()})
+
+    monkeypatch.setattr(Trainer, "run", watched)
+    before = dict(Detector.load(model, device="cpu").model.levels.named_parameters())
+    second = quick(model, [Lesson(draw(tmp_path / "bad", 1, defect=True)[0], 1)], tmp_path / "two.bgad")
+    after = dict(second.model.levels.named_parameters())
+    assert any(not torch.equal(before[name], learnt[0][name]) for name in before)
+    for name, value in after.items():
+        torch.testing.assert_close(value, (before[name] + learnt[0][name]) / 2)
+    assert second.model.image is not None
+    assert [second.model.image.get_buffer(f"towards{i}").shape[0] for i in range(3)] == [2, 2, 2]
 
 
 def test_where_it_is_written(model: Path, tmp_path: Path) -> None:

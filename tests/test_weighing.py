@@ -190,3 +190,43 @@ def test_known_anomalies_are_judged_by_directions_that_they_did_not_give(data_se
     assert found is not None
     assert found[1].tolist() == pytest.approx([total], rel=1e-4)
     assert found[0].tolist() == pytest.approx(fitted.normals[sample].tolist(), rel=1e-3)
+
+
+def test_what_was_taught_has_directions_of_its_own(data_set: Path, tmp_path: Path) -> None:
+    config = tiny_config()
+    model, stuff = gathered(data_set, config, tmp_path)
+    level, known = model.image, stuff.anomalies[0]
+    assert level is not None
+    sample, first, taught = np.arange(5), np.array([0, 1, 3, 4]), np.array([2, 5])
+    found = weighing.fit_image_level(model, level, stuff.normals, known, sample, taught)
+    assert found is not None
+    summaries = weighing._summaries(model, level, known.store)
+    fitted = image_level.Summaries(weighing._summaries(model, level, stuff.normals))
+    places = {i: image_level.Places(stuff.normals.rows(i, np.arange(stuff.normals.count))) for i in model.summed}
+
+    def along(kinds: list[Any], k: int) -> list[float]:
+        """How far beyond an anomaly lies in the farthest direction of the kinds."""
+        chosen = [fitted.direction(summaries[kind])[0] for kind in kinds]
+        far = [max(float(d.beyond(summaries[k : k + 1] @ d.towards)[0]) for d in chosen)]
+        for i in model.summed:
+            of_map = [
+                places[i].direction(known.store.rows(i, kind), [known.cells[i][n] for n in kind]) for kind in kinds
+            ]
+            rows = known.store.rows(i, np.array([k]))
+            far.append(max(float(d.beyond(image_level.peaks(rows @ d.towards))[0]) for d in of_map))
+        return far
+
+    with torch.inference_mode():
+        rows = [torch.from_numpy(known.store.rows(i, np.arange(6))) for i in model.summed]
+        beyond = level(rows)[1].numpy()
+    np.testing.assert_allclose(beyond, [along([first, taught], k) for k in range(6)], rtol=1e-2, atol=1e-2)
+    # as if they had not been seen: 0 and 5 are one fold, so 0 is judged by 1, 3 and 4, and by 2
+    for k, kinds in ((0, [first[1:], taught[:1]]), (2, [first, taught[1:]])):
+        far = along(kinds, k)
+        expected = float(fitted.distances(summaries[k : k + 1])[0]) + config.score.known_weight * sum(
+            max(place, 0.0) for place in far
+        )
+        assert found[1][k] == pytest.approx(expected, rel=1e-3)
+    # where all were taught, there is one kind
+    weighing.fit_image_level(model, level, stuff.normals, known, sample, np.arange(6))
+    assert level.get_buffer("towards0").shape[0] == 1
