@@ -347,6 +347,23 @@ def anomaly_map(number: int, workbench: Bench, _: MayScore, model: OfModel, vers
     return Response(content, media_type="image/png", headers=headers)
 
 
+@router.get("/images/{number}/score")
+def asked(number: int, workbench: Bench, _: MayScore, model: OfModel, version: Number | None = None) -> schemas.Asked:
+    """What a version says of an image, also one that is not released; it is not kept."""
+    row = version_named(workbench, model, version)
+    scores = workbench.said(_id(number), row)[0].scores
+    return schemas.Asked(
+        model=model,
+        version=row["id"],
+        checksum=row["checksum"],
+        score=scores.score,
+        p_value=scores.p_value,
+        threshold=scores.threshold,
+        is_anomaly=scores.is_anomaly,
+        calibration=workbench.facts(row).calibration,
+    )
+
+
 # --- reviews
 
 

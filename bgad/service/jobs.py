@@ -100,13 +100,13 @@ class Jobs:
 
     def cancel(self, number: int, who: str) -> None:
         """Stop a job that waits or runs."""
-        state = self.workbench.store.job(number)["state"]
-        if state not in UNFINISHED:
-            raise ConfigError(f"job {number} is {state}: it cannot be cancelled")
+        job = self.workbench.store.job(number)
+        if job["state"] not in UNFINISHED:
+            raise ConfigError(f"job {number} is {job['state']}: it cannot be cancelled")
         with self._lock:
             self._cancelled.add(number)
             running = self._running
-        self.workbench.store.log(who, "cancel", detail=f"job {number}")
+        self.workbench.store.log(who, "cancel", job["name"], f"job {number}")
         if running is not None and running[0] == number:
             _end(running[1])
         else:

@@ -150,7 +150,7 @@ class NewReview(BaseModel):
     )
 
 
-class Said(BaseModel):
+class Judged(BaseModel):
     """What one version says of an image."""
 
     model: str
@@ -160,7 +160,18 @@ class Said(BaseModel):
     p_value: float
     threshold: float
     is_anomaly: bool
+
+
+class Said(Judged):
+    """What one version has said of an image, and when."""
+
     created: float
+
+
+class Asked(Judged):
+    """What one version says of an image now; it is not kept."""
+
+    calibration: int = Field(description="held-out normals that the p-value rests on")
 
 
 class Neighbour(BaseModel):
@@ -169,6 +180,8 @@ class Neighbour(BaseModel):
     id: int
     name: str
     score: float
+    is_anomaly: bool
+    verdict: Verdict | None
 
 
 class ImageDetail(BaseModel):
@@ -293,6 +306,8 @@ class Event(BaseModel):
     name: str
     detail: str
     created: float
+    image: int | None = Field(description="that was reviewed")
+    picture: str = Field(description="the name of that image")
 
 
 class Me(BaseModel):

@@ -6,6 +6,7 @@ alone, which can be had again, may wait a moment: they outlive a killed service,
 
 from __future__ import annotations
 
+import re
 import threading
 import time
 from collections.abc import Callable, Sequence
@@ -28,6 +29,7 @@ REVIEWED = (*VERDICTS, "none", "any")  # none: not looked at yet; any: looked at
 UNFINISHED = ("queued", "running")
 INTERRUPTED = "the service ended before the job did"
 TIDY_SECONDS = 10
+OF_IMAGE = re.compile(r"image (\d+): ")  # how the detail of a review begins
 
 Row = dict[str, Any]
 
@@ -269,7 +271,7 @@ class Store:
             return [dict(row) for row in connection.execute(page).mappings()], int(total)
 
     def neighbours(self, number: int, name: str, count: int = 3) -> list[Row]:
-        """The images whose scores are next to that of an image, below and above."""
+        """The images whose scores are next to that of an image, below and above, with their last verdict."""
         version = self.released(name)["id"]
         own = sa.select(scores.c.score).where(scores.c.image == number, scores.c.version == version)
         with self.engine.connect() as connection:
@@ -277,8 +279,9 @@ class Store:
             if score is None:
                 return []
             base = (
-                sa.select(images.c.id, images.c.name, scores.c.score)
+                sa.select(images.c.id, images.c.name, scores.c.score, scores.c.is_anomaly, reviews.c.verdict)
                 .join(scores, scores.c.image == images.c.id)
+                .outerjoin(reviews, sa.and_(reviews.c.image == images.c.id, reviews.c.last))
                 .where(scores.c.version == version, images.c.id != number)
             )
             below = base.where(scores.c.score <= score).order_by(scores.c.score.desc(), images.c.id).limit(count)
@@ -408,10 +411,17 @@ class Store:
             self._log(connection, who, what, name, detail)
 
     def history(self, name: str = "", limit: int = 200, *, what: str = "") -> list[Row]:
-        """Newest first; of a model, or of one kind."""
+        """Newest first; of a model, or of one kind. A review has the number of its image and the image's name."""
         query = sa.select(events).order_by(events.c.id.desc()).limit(limit)
         wanted = [column == value for column, value in ((events.c.name, name), (events.c.what, what)) if value]
-        return self._all(query.where(*wanted))
+        found = self._all(query.where(*wanted))
+        for row in found:
+            of = OF_IMAGE.match(row["detail"]) if row["what"] == "review" else None
+            row["image"] = int(of[1]) if of else None
+        numbers = {row["image"] for row in found} - {None}
+        called = self._all(sa.select(images.c.id, images.c.name).where(images.c.id.in_(numbers)))
+        names = {row["id"]: row["name"] for row in called}
+        return [row | {"picture": names.get(row["image"], "")} for row in found]
 
     def add_token(self, name: str, role: str, hashed: str) -> None:
         """A name has one token: a new one takes the place of the old one."""

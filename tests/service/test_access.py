@@ -18,6 +18,7 @@ ENDPOINTS = [
     ("POST", "/v1/models/plate/batches", "score"),
     ("GET", "/v1/images/1/overlay.png?model=plate", "score"),
     ("GET", "/v1/images/1/map.png?model=plate", "score"),
+    ("GET", "/v1/images/1/score?model=plate", "score"),
     ("GET", "/v1/models/plate/threshold", "review"),
     ("GET", "/v1/models/plate/drift", "review"),
     ("GET", "/v1/models/plate/lessons", "review"),

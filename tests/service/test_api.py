@@ -511,6 +511,27 @@ def test_an_image_with_its_history_and_neighbours(service: Service) -> None:
     assert {n["id"] for n in found["neighbours"]} <= {*numbers} - {numbers[2]}
     assert found["neighbours"]
     assert service.client.get(f"/v1/images/{numbers[2]}").json()["neighbours"] == []
+    near = found["neighbours"][0]["id"]
+    service.client.post(f"/v1/images/{near}/reviews", json={"verdict": "bad"})
+    shown = service.client.get(f"/v1/images/{numbers[2]}", params={"model": "plate"}).json()["neighbours"][0]
+    assert shown.keys() == {"id", "name", "score", "is_anomaly", "verdict"}
+    assert (shown["id"], shown["verdict"]) == (near, "bad")
+
+
+def test_any_version_says_what_it_thinks_and_it_is_not_kept(models: Path, make: Maker) -> None:
+    shutil.copytree(models / "plate.bgad", models / "wheel.bgad")
+    service = make()
+    number = service.score(png(1, defect=True))
+    (kept,) = service.client.get(f"/v1/images/{number}").json()["scores"]
+    asked = service.client.get(f"/v1/images/{number}/score", params={"model": "plate"}).json()
+    facts = service.client.get("/v1/models/plate").json()
+    assert asked == {k: v for k, v in kept.items() if k != "created"} | {"calibration": facts["calibration"]}
+    wheel = service.store.released("wheel")["id"]
+    other = service.client.get(f"/v1/images/{number}/score", params={"model": "wheel", "version": wheel}).json()
+    assert (other["model"], other["version"], other["score"]) == ("wheel", wheel, asked["score"])
+    assert service.client.get(f"/v1/images/{number}").json()["scores"] == [kept]
+    problem(service.client.get(f"/v1/images/{number}/score", params={"model": "plate", "version": wheel}), 404)
+    problem(service.client.get("/v1/images/99/score", params={"model": "plate"}), 404)
 
 
 def test_the_picture_comes_back_as_it_was_sent_and_is_not_shown_as_a_page(service: Service) -> None:

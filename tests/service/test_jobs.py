@@ -117,6 +117,11 @@ def test_a_running_job_is_cancelled_and_one_that_waits_too(make: Maker, data_set
     assert service.client.get("/v1/models/plate").json()["versions"][1:] == []
     assert not (service.bench.models / FOLDER / "jobs" / str(running["id"])).exists()
     assert service.store.job(waiting["id"])["state"] == "cancelled"
+    events = service.client.get("/v1/history", params={"model": "plate"}).json()[:2]
+    assert [(event["what"], event["detail"]) for event in events] == [
+        ("cancel", f"job {running['id']}"),
+        ("cancel", f"job {waiting['id']}"),
+    ]
 
 
 def test_a_job_that_takes_too_long_is_ended(make: Maker, data_set: Path) -> None:

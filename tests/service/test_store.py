@@ -234,6 +234,10 @@ def test_neighbours_are_the_nearest_scores_of_the_same_version(store: Store, ver
     numbers = [scored(store, version, float(i)) for i in range(10)]
     assert [n["score"] for n in store.neighbours(numbers[5], "gear")] == [2, 3, 4, 6, 7, 8]
     assert [n["score"] for n in store.neighbours(numbers[0], "gear", count=2)] == [1, 2]
+    for verdict in ("unsure", "bad"):  # the last one counts
+        store.add_review(numbers[1], verdict, "ann")
+    known = store.neighbours(numbers[0], "gear", count=2)
+    assert [(n["verdict"], n["is_anomaly"]) for n in known] == [("bad", False), (None, True)]
     twin = scored(store, version, 5.0, "twin.png")
     assert twin in [n["id"] for n in store.neighbours(numbers[5], "gear", count=1)]
     wheel = store.add_version("wheel", "b" * 64, "wheel.bgad", state="released")
@@ -262,7 +266,11 @@ def test_the_last_review_counts_and_all_are_kept(store: Store, version: Row) -> 
     (only,) = store.reviewed()
     assert (only["verdict"], only["mask"], only["name"]) == ("bad", "f" * 64, "part.png")
     assert store.review(last["id"]) == last
-    assert [e["detail"] for e in store.history()[:2]] == [f"image {number}: bad", f"image {number}: good"]
+    assert [(e["detail"], e["image"], e["picture"]) for e in store.history()[:3]] == [
+        (f"image {number}: bad", number, "part.png"),
+        (f"image {number}: good", number, "part.png"),
+        ("a" * 12, None, ""),
+    ]
 
 
 def test_reviews_are_asked_for_by_model(store: Store, version: Row) -> None:
