@@ -3,6 +3,7 @@
 import { get } from "./api.js";
 import { el, fail, plural, select, time } from "./dom.js";
 import { state } from "./state.js";
+import { imageLink } from "./trail.js";
 
 const shown = { model: "", limit: "200" };
 
@@ -40,7 +41,12 @@ export async function showHistory(main, signal) {
 }
 
 function line(event) {
-  const image = /^image (\d+):/.exec(event.detail);
-  const detail = image ? el("a", { href: `#/image/${image[1]}` }, event.detail) : event.detail;
-  return el("tr", {}, [time(event.created), event.who, event.what, event.name, detail].map((part) => el("td", {}, part)));
+  return el("tr", {}, [time(event.created), event.who, event.what, event.name, details(event)].map((part) => el("td", {}, part)));
+}
+
+/** Of a review: the picture, as the model saw it that was looked at, where that is still here. */
+function details({ detail, image, picture, name }) {
+  if (!image) return detail;
+  const model = state.models.some((one) => one.name === name) ? name : "";
+  return [el("a", { href: imageLink(image, model) }, picture), detail.slice(detail.indexOf(":"))];
 }

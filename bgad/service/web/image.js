@@ -1,230 +1,117 @@
 // One image: look at it closely, paint what is wrong, and say what it is.
 
-import { bitmap, download, get, path, show, thumbnail } from "./api.js";
+import { facts, lineText, neighbours, otherVersions, reviewList } from "./about.js";
+import { bitmap, download, get, path } from "./api.js";
 import { contour, heatOf, readMap } from "./contour.js";
-import { badge, button, decision, el, fail, guarded, number, percent, plural, say, select, time, typing, versionText } from "./dom.js";
+import { button, el, fail, guarded, say, select, time, typing, versionText } from "./dom.js";
 import { dropDraft, keepDraft, takeDraft } from "./drafts.js";
 import { Painting } from "./paint.js";
 import { hint } from "./queue.js";
 import { judge } from "./review.js";
-import { state, theList } from "./state.js";
-import { Viewer } from "./viewer.js";
+import { newList, state, theList } from "./state.js";
+import { Tools } from "./tools.js";
+import { arrive, goBack, imageLink, rename, stepTo } from "./trail.js";
 
-const TOOLS = [["move", "Move", "1"], ["paint", "Paint", "2"], ["erase", "Erase", "3"], ["polygon", "Polygon", "4"], ["fill", "Fill", "5"]];
-const HELP = {
-  move: "Drag moves the picture, the wheel zooms.",
-  paint: "Draw over what is wrong. Two fingers move the picture.",
-  erase: "Wipe off what was painted.",
-  polygon: "Click the corners; Enter, a double click or the first corner closes it. Backspace takes one back.",
-  fill: "Click inside a closed outline.",
-};
 const HINT = [
   ["G", "good"], ["B", "bad"], ["U", "unsure"], ["N", "next"], ["P", "previous"], ["Esc", "back"], ["+ − 0", "zoom"],
-  ["O", "map"], ["1 – 5", "tools"], ["[ ]", "brush"], ["Ctrl Z", "undo"], ["Ctrl Y", "redo"],
+  ["← → ↑ ↓", "pan"], ["O", "map"], ["1 – 5", "tools"], ["[ ]", "brush"], ["L", "layer"], ["Ctrl Z", "undo"], ["Ctrl Y", "redo"],
 ];
+const PAN = 60; // pixels of the screen that an arrow key pans
+const FAR = 5; // times as many with Shift
+const ARROWS = { ArrowLeft: [1, 0], ArrowRight: [-1, 0], ArrowUp: [0, 1], ArrowDown: [0, -1] };
 
-export async function showImage(main, signal, given) {
-  const image = Number(given);
-  const detail = await get(`images/${image}`, { model: state.model.name }, { signal });
-  const page = new Page(detail, signal);
+/** The address names the image, and may name the model that is looked at and one of its versions. */
+export async function showImage(main, signal, given, model, number) {
+  const detail = await load(Number(given), model && decodeURIComponent(model), signal);
+  if (signal.aborted) return;
+  const page = new Page(detail, signal, number === undefined ? null : versionOf(Number(number)));
   main.append(el("div", { class: "two" }, page.stage(), page.side()), hint(HINT));
-  addEventListener("keydown", (event) => page.key(event), { signal });
+  addEventListener("keydown", (event) => (event.target === document.body || main.contains(event.target)) && page.key(event), { signal });
   addEventListener("beforeunload", (event) => page.unsaved() && event.preventDefault(), { signal });
   signal.addEventListener("abort", () => page.keep());
   await page.load();
 }
 
+/** The image, with its model as the chosen one: that of the address, else the one that is chosen, unless only another
+ * one has scored it. */
+async function load(image, name, signal) {
+  if (name) choose(name);
+  const detail = await get(`images/${image}`, { model: state.model.name }, { signal });
+  const known = detail.scores.map((said) => said.model).filter((model) => state.models.some((one) => one.name === model));
+  if (name || !known.length || known.includes(state.model.name) || signal.aborted) return detail;
+  return load(image, known.at(-1), signal);
+}
+
+function choose(name) {
+  if (name === state.model.name) return;
+  const found = state.models.find((model) => model.name === name);
+  if (!found) throw new Error(`There is no model ${name} here.`);
+  state.model = found;
+  localStorage.setItem("bgad-model", name);
+  document.getElementById("model").value = name;
+  newList();
+}
+
+function versionOf(number) {
+  const found = usable().find((version) => version.id === number);
+  if (!found) throw new Error(`${state.model.name} has no version ${number} that can be used.`);
+  return found;
+}
+
+/** The versions that can be looked at, the released one first, then the newest. */
+function usable() {
+  const { versions, version } = state.model;
+  const others = versions.filter((one) => one.id !== version.id && one.state !== "discarded");
+  return [version, ...others.reverse()];
+}
+
 class Page {
-  constructor(detail, signal) {
+  /** `version`: the one that was asked for; null: the released one, if it has scored the image. */
+  constructor(detail, signal, version) {
     this.detail = detail;
     this.signal = signal;
-    this.said = detail.scores.find((said) => said.version === state.model.version.id) ?? null;
+    this.model = state.model;
     this.last = detail.reviews.at(-1) ?? null;
     this.saving = false;
+    this.version = version ?? this.model.version;
+    this.asked = version !== null;
+    this.trail = arrive(this.link());
     this.canvas = el("canvas", { class: "canvas", tabindex: "0", "aria-label": `The picture ${detail.name}` });
-    const painting = new Painting(detail.width, detail.height, () => this.changed());
-    this.tools = {
-      tool: "move",
-      size: Math.max(3, Math.round(Math.max(detail.width, detail.height) / 40)),
-      painting: null, // until what was painted before is here
-      polygon: [],
-      addPoint: (x, y, near) => this.addPoint(x, y, near),
-      closePolygon: () => this.closePolygon(),
-      fillAt: (x, y) => painting.fill(x, y) || say("The outline is not closed here: nothing was filled.", true),
-    };
-    this.painting = painting;
-    this.viewer = new Viewer(this.canvas, this.tools);
+    this.painting = new Painting(detail.width, detail.height, () => this.tools.changed());
+    this.tools = new Tools(this.canvas, this.painting, signal);
+    this.viewer = this.tools.viewer;
     this.note = el("textarea", { rows: "2", maxlength: "2000", "aria-label": "Note", placeholder: "Note (optional)" });
     this.note.value = this.last?.note ?? "";
-    this.saved = { mark: painting.mark, note: this.note.value };
+    this.saved = { mark: this.painting.mark, note: this.note.value };
     this.draft = takeDraft(detail.id); // until it is restored
     if (this.draft) this.note.value = this.draft.note;
   }
 
-  // --- the left side
+  link(image = this.detail.id) {
+    return imageLink(image, this.model.name, this.asked ? this.version.id : undefined);
+  }
+
+  // --- what is shown
 
   stage() {
-    this.help = el("span", { class: "dim help" });
-    const stage = el("section", { class: "stage", "aria-label": "Picture" }, this.toolbar(), this.canvas, this.looks());
+    const stage = el("section", { class: "stage", "aria-label": "Picture" }, this.tools.toolbar(), this.canvas, this.tools.looks());
     new ResizeObserver(() => !this.signal.aborted && this.viewer.resize()).observe(this.canvas);
-    this.useTool("move");
+    this.tools.start();
     return stage;
   }
 
-  toolbar() {
-    this.toolButtons = TOOLS.map(([tool, text, key]) =>
-      button(text, () => this.useTool(tool), { title: `${HELP[tool]} (${key})`, "data-tool": tool }));
-    this.size = el("input", {
-      type: "range", min: "1", max: "100", value: this.tools.size, "aria-label": "Brush size in pixels",
-      oninput: (event) => this.setSize(Number(event.target.value)),
-    });
-    this.sizeText = el("span", { class: "number" }, `${this.tools.size} px`);
-    this.undo = button("Undo", () => this.painting.undo(), { title: "Ctrl Z", disabled: true });
-    this.redo = button("Redo", () => this.painting.redo(), { title: "Ctrl Y", disabled: true });
-    const layers = select("Layer", [["defect", "defect"], ["ignore", "ignore"]], "defect", (value) => {
-      this.painting.current = value;
-      this.canvas.focus(); // so that the keys work again
-    });
-    layers.title = "ignore: what should not count; teaching leaves it out";
-    layers.classList.add("layer");
-    return el("div", { class: "toolbar", role: "toolbar", "aria-label": "Painting" },
-      el("span", { class: "group" }, this.toolButtons),
-      el("label", { class: "field" }, "Brush ", this.size, this.sizeText),
-      layers,
-      el("span", { class: "group" }, this.undo, this.redo,
-        button("Clear", () => this.painting.clear(), { title: "Empty this layer" })));
-  }
-
-  looks() {
-    const { viewer } = this;
-    this.mapBox = el("input", { type: "checkbox", checked: true, onchange: (event) => this.showMap(event.target.checked) });
-    const strength = el("input", {
-      type: "range", min: "0", max: "100", value: "70", "aria-label": "Strength of the map",
-      oninput: (event) => {
-        viewer.strength = event.target.value / 100;
-        viewer.draw();
-      },
-    });
-    return el("div", { class: "toolbar" },
-      el("label", { class: "field" }, this.mapBox, " Map"),
-      el("label", { class: "field" }, "Strength ", strength),
-      el("span", { class: "group" },
-        button("−", () => viewer.zoom(1 / 1.25), { "aria-label": "Zoom out" }),
-        button("Fit", () => viewer.fit(), { title: "0" }),
-        button("+", () => viewer.zoom(1.25), { "aria-label": "Zoom in" })),
-      this.help);
-  }
-
-  showMap(shown) {
-    this.mapBox.checked = shown;
-    this.viewer.mapShown = shown;
-    this.viewer.draw();
-  }
-
-  useTool(tool) {
-    this.tools.tool = tool;
-    this.tools.polygon = [];
-    this.canvas.dataset.tool = tool;
-    this.help.textContent = HELP[tool];
-    for (const one of this.toolButtons) one.setAttribute("aria-pressed", String(one.dataset.tool === tool));
-    this.viewer.draw();
-  }
-
-  setSize(size) {
-    this.tools.size = Math.max(1, Math.min(100, size));
-    this.size.value = this.tools.size;
-    this.sizeText.textContent = `${this.tools.size} px`;
-    this.viewer.draw();
-  }
-
-  addPoint(x, y, near) {
-    const { polygon } = this.tools;
-    const [first] = polygon;
-    if (polygon.length > 2 && Math.hypot(x - first[0], y - first[1]) < near) return this.closePolygon();
-    const last = polygon.at(-1);
-    if (!last || Math.hypot(x - last[0], y - last[1]) > near / 4) polygon.push([x, y]);
-    return undefined;
-  }
-
-  closePolygon() {
-    const points = this.tools.polygon;
-    this.tools.polygon = [];
-    if (points.length > 2) this.painting.polygon(points);
-    this.viewer.draw();
-  }
-
-  changed() {
-    this.undo.disabled = !this.painting.done.length;
-    this.redo.disabled = !this.painting.undone.length;
-    this.viewer.draw();
-  }
-
-  async load() {
-    const { signal, detail, viewer } = this;
-    const shown = bitmap(path(`images/${detail.id}/view.png`), signal).then(({ picture }) => viewer.setPicture(picture));
-    const masks = () => Promise.all([this.loadMask("defect", this.last?.mask), this.loadMask("ignore", this.last?.ignore)]);
-    this.masks = shown.then(masks).then(() => this.restore());
-    await Promise.all([shown.then(() => this.loadMap()), this.masks]);
-  }
-
-  async loadMap() {
-    const { name, version } = state.model;
-    const url = path(`images/${this.detail.id}/map.png`, { model: name, version: version.id });
-    const { picture, headers } = await bitmap(url, this.signal);
-    const map = readMap(picture, headers);
-    this.viewer.setMap(map, heatOf(map), contour(map));
-    this.boundaryText.textContent = map.high > map.boundary
-      ? "The bright line is the boundary: what is inside counts as strange."
-      : "Nothing in the map reaches the boundary.";
-  }
-
-  async loadMask(layer, link) {
-    if (link) this.painting.load(layer, (await bitmap(link, this.signal)).picture);
-  }
-
-  // --- what is not saved yet
-
-  unsaved() {
-    const { painting, saved } = this;
-    const busy = this.draft !== null || painting.stroke !== null || this.tools.polygon.length > 0;
-    return busy || painting.mark !== saved.mark || this.note.value !== saved.note;
-  }
-
-  /** For the next time that the picture is opened. */
-  keep() {
-    const { detail, painting, saved } = this;
-    painting.end();
-    if (this.tools.polygon.length) this.closePolygon();
-    if (!this.unsaved()) return;
-    const layers = this.draft ? this.draft.layers : painting.mark !== saved.mark ? painting.kept() : null;
-    this.kept = { name: detail.name, note: this.note.value, layers };
-    keepDraft(detail.id, this.kept);
-  }
-
-  restore() {
-    if (this.signal.aborted) return;
-    this.tools.painting = this.painting;
-    this.viewer.draw();
-    if (!this.draft) return;
-    const { layers } = this.draft;
-    this.draft = null;
-    if (layers) this.painting.restore(layers);
-    say(`${this.detail.name}: your unsaved ${layers ? "painting" : "note"} is back.`);
-  }
-
-  // --- the right side
-
   side() {
     const { detail } = this;
-    this.boundaryText = el("p", { class: "dim" });
+    this.about = el("div", { "aria-live": "polite" });
+    this.others = el("div");
     return el("aside", { class: "side", "aria-label": "About the picture" },
       el("h1", { class: "name", title: detail.name }, detail.name),
       this.verdictBox(),
-      this.said ? this.facts() : el("p", {}, "The released version has not scored this picture."),
-      this.boundaryText,
-      this.otherVersions(),
-      this.reviewList(),
-      this.neighbours(),
+      this.versionChoice(),
+      this.about,
+      this.others,
+      reviewList(detail.reviews),
+      neighbours(detail.neighbours, this.model),
       el("p", { class: "dim" }, `${detail.width} × ${detail.height} pixels, received ${time(detail.received)}. `,
         el("a", { href: path(`images/${detail.id}/picture`), onclick: (event) => this.download(event) }, "Download")));
   }
@@ -241,50 +128,109 @@ class Page {
       el("div", { class: "row" }, key("good", "Good (G)"), key("bad", "Bad (B)"), key("unsure", "Unsure (U)")),
       this.note,
       el("div", { class: "row" },
-        button("Back", () => this.back()), button("Previous (P)", () => this.go(-1)), button("Next (N)", () => this.go(1))));
+        button("Back", () => this.back()), button("Previous (P)", guarded(() => this.go(-1))), button("Next (N)", guarded(() => this.go(1)))));
   }
 
-  facts() {
-    const { said } = this;
-    const what = decision(said.is_anomaly);
-    return el("div", {},
-      el("p", { class: "words" }, badge(what, what), ` ${inWords(said.p_value, state.model.calibration)}`),
-      el("dl", { class: "facts" },
-        el("dt", {}, "Score"), el("dd", {}, number(said.score)),
-        el("dt", {}, "Threshold"), el("dd", {}, number(said.threshold)),
-        el("dt", {}, "p-value"), el("dd", {}, said.p_value.toPrecision(2)),
-        el("dt", {}, "Model"), el("dd", {}, `${said.model}, ${versionText(said)}`)));
+  versionChoice() {
+    const versions = usable();
+    if (versions.length < 2) return null;
+    const options = versions.map((version) => [String(version.id), `${versionText(version)}, ${version.state}`]);
+    return select("Version", options, String(this.version.id), (value) => {
+      this.canvas.focus(); // so that the keys work again
+      this.ask(versionOf(Number(value))).catch(fail);
+    });
   }
 
-  otherVersions() {
-    const others = this.detail.scores.filter((said) => said !== this.said);
-    if (!others.length) return null;
-    return el("details", {}, el("summary", {}, `What ${plural(others.length, "other version")} said`),
-      el("ul", { class: "plain" }, others.map((said) =>
-        el("li", {}, `${said.model}, ${versionText(said)}: ${number(said.score)} `,
-          badge(decision(said.is_anomaly), decision(said.is_anomaly))))));
+  async load() {
+    const { signal, detail, viewer } = this;
+    this.pictured = bitmap(path(`images/${detail.id}/view.png`), signal).then(({ picture }) => viewer.setPicture(picture));
+    const masks = () => Promise.all([this.loadMask("defect", this.last?.mask), this.loadMask("ignore", this.last?.ignore)]);
+    this.masked = this.pictured.then(masks).then(() => this.restore());
+    await Promise.all([this.masked, this.showVersion()]);
   }
 
-  reviewList() {
-    const { reviews } = this.detail;
-    if (!reviews.length) return el("p", { class: "dim" }, "Not reviewed yet.");
-    const line = (review) =>
-      el("li", {}, badge(review.verdict, review.verdict), ` ${review.who}, ${time(review.created)}`,
-        review.mask && " · painted", review.ignore && " · ignored area",
-        review.note && el("div", { class: "note" }, review.note));
-    return el("details", { open: true }, el("summary", {}, plural(reviews.length, "review")),
-      el("ul", { class: "plain" }, [...reviews].reverse().map(line)));
+  async loadMask(layer, link) {
+    if (link) this.painting.load(layer, (await bitmap(link, this.signal)).picture);
   }
 
-  neighbours() {
-    const { neighbours } = this.detail;
-    if (!neighbours.length) return null;
-    const link = (near) => {
-      const picture = el("img", { alt: "", loading: "lazy" });
-      show(picture, thumbnail(near.id, state.model.name, state.model.version.id));
-      return el("a", { href: `#/image/${near.id}`, title: near.name }, picture, el("span", {}, number(near.score)));
-    };
-    return el("div", {}, el("h2", {}, "Scores nearby"), el("div", { class: "strip" }, neighbours.map(link)));
+  // --- what a version says
+
+  /** Look at the picture with another version; with the released one, also where that has not scored it. */
+  async ask(version) {
+    this.version = version;
+    this.asked = version.id !== this.model.version.id || !this.stored();
+    rename(this.link());
+    await this.showVersion();
+  }
+
+  stored() {
+    return this.detail.scores.find((said) => said.version === this.version.id);
+  }
+
+  async showVersion() {
+    const { version, asked } = this;
+    this.viewer.setMap();
+    this.others.replaceChildren(otherVersions(this.detail, version) ?? "");
+    if (!asked && !this.stored()) return this.about.replaceChildren(...this.notScored());
+    if (asked) this.about.replaceChildren(el("p", { class: "dim" }, "One moment …"));
+    const said = asked ? await this.fetchScore() : this.stored();
+    if (this.version !== version) return undefined; // another one was chosen meanwhile
+    const line = el("p", { class: "dim" });
+    this.about.replaceChildren(facts(said, said.calibration ?? this.model.calibration),
+      asked && !this.stored() ? el("p", { class: "dim" }, "It has not scored this picture before: this is not kept.") : "", line);
+    await this.pictured;
+    const map = await this.fetchMap();
+    if (this.version !== version) return undefined;
+    this.viewer.setMap(map, heatOf(map), contour(map));
+    line.textContent = lineText(map, said);
+    return undefined;
+  }
+
+  notScored() {
+    return [
+      el("p", {}, `The released ${versionText(this.version)} of ${this.model.name} has not scored this picture: there is no map.`),
+      button("Ask it now", guarded(() => this.ask(this.version))),
+    ];
+  }
+
+  query() {
+    return { model: this.model.name, version: this.version.id };
+  }
+
+  fetchScore() {
+    return get(`images/${this.detail.id}/score`, this.query(), { signal: this.signal });
+  }
+
+  async fetchMap() {
+    const { picture, headers } = await bitmap(path(`images/${this.detail.id}/map.png`, this.query()), this.signal);
+    return readMap(picture, headers);
+  }
+
+  // --- what is not saved yet
+
+  unsaved() {
+    const { painting, saved } = this;
+    return this.draft !== null || this.tools.busy || painting.mark !== saved.mark || this.note.value !== saved.note;
+  }
+
+  /** For the next time that the picture is opened. */
+  keep() {
+    const { detail, painting, saved } = this;
+    this.tools.finish();
+    if (!this.unsaved()) return;
+    const layers = this.draft ? this.draft.layers : painting.mark !== saved.mark ? painting.kept() : null;
+    this.kept = { name: detail.name, note: this.note.value, layers };
+    keepDraft(detail.id, this.kept);
+  }
+
+  restore() {
+    if (this.signal.aborted) return;
+    this.tools.ready();
+    if (!this.draft) return;
+    const { layers } = this.draft;
+    this.draft = null;
+    if (layers) this.painting.restore(layers);
+    say(`${this.detail.name}: your unsaved ${layers ? "painting" : "note"} is back.`);
   }
 
   // --- what the person does
@@ -292,46 +238,47 @@ class Page {
   async judge(verdict) {
     if (this.saving) return;
     this.saving = true;
-    if ((await this.save(verdict)) && !this.signal.aborted) await this.go(1, true).catch(fail);
+    const told = await this.save(verdict);
+    if (told && !this.signal.aborted) await this.go(1, told).catch(fail);
     this.saving = false;
   }
 
-  /** Whether it could be saved. */
+  /** What is said where it could be saved. */
   async save(verdict) {
     const { detail, painting } = this;
+    let told;
     try {
-      await this.masks; // a verdict keeps what was painted before, also when it comes before that is here
-      if (this.tools.polygon.length) this.closePolygon();
+      await this.masked; // a verdict keeps what was painted before, also when it comes before that is here
+      this.tools.finish();
       const sent = { mark: painting.mark, note: this.note.value };
       const [mask, ignore] = await Promise.all([painting.encoded("defect"), painting.encoded("ignore")]);
-      await judge(detail.id, verdict, { note: sent.note, mask, ignore });
+      await judge(detail.id, verdict, { note: sent.note, mask, ignore, model: this.model.name });
       this.saved = sent;
       const unkept = verdict === "good" && mask ? " A good part has no defect: that layer was not kept." : "";
-      say(`${detail.name}: ${verdict}.${unkept}`);
+      told = `${detail.name}: ${verdict}.${unkept}`;
+      say(told);
     } catch (error) {
       const why = error.name === "AbortError" ? "it was left before it was loaded" : error.message;
       say(`${detail.name} was not saved as ${verdict}: ${why}`, true);
-      return false;
+      return "";
     }
     if (!this.unsaved()) dropDraft(detail.id, this.kept); // there is one if it was left while it was being saved
-    return true;
+    return told;
   }
 
-  /** To the next or the one before in the order of the queue. */
-  async go(step, judged = false) {
+  /** To the next or the one before in the order of the queue; `told` is what was said of the verdict that leads on. */
+  async go(step, told = "") {
     const list = theList();
     await list.fetch(Math.max(0, state.at));
     const here = list.placeOf(this.detail.id);
-    const place = here < 0 ? state.at : here + step;
-    const row = place >= 0 && place < list.total ? await list.row(place) : undefined;
+    const place = here + step;
+    const row = here >= 0 && place >= 0 && place < list.total ? await list.row(place) : undefined;
     if (this.signal.aborted) return undefined; // somebody has gone elsewhere meanwhile
-    if (!row || row.id === this.detail.id) {
-      if (judged) return this.reload();
-      return say(step > 0 ? "This is the last one." : "This is the first one.");
-    }
+    if (here < 0) say(`${told} This picture is not in the queue as it is shown: it stays here.`.trim());
+    else if (!row && !told) say(step > 0 ? "This is the last one." : "This is the first one.");
+    if (!row) return told && this.reload();
     state.at = place;
-    location.hash = `#/image/${row.id}`;
-    return undefined;
+    return stepTo(this.link(row.id), this.trail);
   }
 
   reload() {
@@ -341,7 +288,7 @@ class Page {
   back() {
     const place = theList().placeOf(this.detail.id);
     if (place >= 0) state.at = place;
-    location.hash = "#/queue";
+    goBack(this.trail);
   }
 
   key(event) {
@@ -354,41 +301,38 @@ class Page {
   }
 
   controlKey(key, shift) {
-    if (key === "z" && !shift) this.painting.undo();
-    else if (key === "y" || key === "z") this.painting.redo();
+    if (key === "z" && !shift) this.tools.undo();
+    else if (key === "y" || key === "z") this.tools.redo();
     else return false;
     return true;
   }
 
   plainKey(key, event) {
     if (event.altKey) return false;
-    const polygon = this.tools.polygon.length > 0;
+    if (key in ARROWS) return this.pan(key, event);
     const once = (verdict) => () => event.repeat || this.judge(verdict); // a key that is held judges once
+    const { polygon } = this.tools;
     const actions = {
+      ...this.tools.keys(),
       g: once("good"), b: once("bad"), u: once("unsure"),
       n: guarded(() => this.go(1)), p: guarded(() => this.go(-1)),
-      "+": () => this.viewer.zoom(1.25), "=": () => this.viewer.zoom(1.25), "-": () => this.viewer.zoom(1 / 1.25),
-      0: () => this.viewer.fit(), o: () => this.showMap(!this.viewer.mapShown),
-      "[": () => this.setSize(this.tools.size - 1), "]": () => this.setSize(this.tools.size + 1),
-      Escape: () => (polygon ? this.useTool("polygon") : this.back()),
+      Escape: () => (polygon.length ? this.tools.useTool("polygon") : this.back()),
     };
-    TOOLS.forEach(([tool, , number_]) => (actions[number_] = () => this.useTool(tool)));
-    if (polygon) {
-      actions.Enter = () => this.closePolygon();
-      actions.Backspace = () => {
-        this.tools.polygon.pop();
-        this.viewer.draw();
-      };
+    if (polygon.length) {
+      actions.Backspace = () => this.tools.undo();
+      if (!event.target.matches("button, a, summary")) actions.Enter = () => this.tools.closePolygon();
     }
     if (!(key in actions)) return false;
     actions[key]();
     return true;
   }
-}
 
-/** A p-value as a sentence; `n` is how many good parts it was compared with. */
-export function inWords(p, n) {
-  if (n && p * (n + 1) < 1.5) return `Stranger than all ${n} good parts it was compared with.`;
-  if (p > 0.5) return `Looks like most good parts: ${percent(p)} of them look at least this strange.`;
-  return `1 in ${Math.round(1 / p)} good parts looks this strange.`;
+  /** Where there is more than what is seen, and no field takes the arrows. */
+  pan(key, event) {
+    if (this.viewer.fitted || (event.target !== this.canvas && event.target !== document.body)) return false;
+    const far = PAN * (event.shiftKey ? FAR : 1);
+    const [x, y] = ARROWS[key];
+    this.viewer.pan(x * far, y * far);
+    return true;
+  }
 }

@@ -2,7 +2,7 @@
 
 import { base64 } from "./review.js";
 
-const COLOURS = { defect: [255, 0, 200, 130], ignore: [0, 140, 255, 130] };
+export const COLOURS = { defect: [255, 0, 200, 130], ignore: [0, 140, 255, 130] };
 const MOST_STEPS = 100;
 const MOST_BYTES = 64 * 2 ** 20; // of all steps
 

@@ -4,8 +4,8 @@ import { get, request, send } from "./api.js";
 import { state } from "./state.js";
 
 /** Keep a verdict; what is painted goes along as PNG in base64. A good part has no defect. */
-export async function judge(image, verdict, { note = "", mask = null, ignore = null } = {}) {
-  const body = { verdict, note, mask: verdict === "good" ? null : mask, ignore, model: state.model.name };
+export async function judge(image, verdict, { note = "", mask = null, ignore = null, model = state.model.name } = {}) {
+  const body = { verdict, note, mask: verdict === "good" ? null : mask, ignore, model };
   const kept = await send("POST", `images/${image}/reviews`, body);
   state.list?.judged(image, verdict, note, kept.mask !== null);
   return kept;

@@ -2,6 +2,7 @@
 
 const LARGEST = 64; // screen pixels for one pixel of the image
 const LINE = "#00e5ff";
+const NEAR = { mouse: 8, pen: 8, touch: 24 }; // screen pixels from a corner that still hit it
 
 export class Viewer {
   /** `tools` says what pointers do: { tool, size, painting, polygon, addPoint, closePolygon, fillAt }. */
@@ -27,7 +28,8 @@ export class Viewer {
     this.fit();
   }
 
-  setMap(map, heat, line) {
+  /** With nothing given, there is no map. */
+  setMap(map = null, heat = null, line = null) {
     this.map = map;
     this.heat = heat;
     this.line = line;
@@ -56,6 +58,7 @@ export class Viewer {
 
   /** Zoom around a point of the canvas, by default its middle. */
   zoom(factor, x = this.canvas.clientWidth / 2, y = this.canvas.clientHeight / 2) {
+    if (!this.picture) return;
     const least = 0.2 * Math.min(this.canvas.clientWidth / this.picture.width, 1);
     const scale = Math.max(Math.min(least, this.scale), Math.min(LARGEST, this.scale * factor));
     this.x = x - ((x - this.x) * scale) / this.scale;
@@ -169,7 +172,7 @@ export class Viewer {
       "wheel",
       (event) => {
         event.preventDefault();
-        if (this.picture) this.zoom(Math.exp(-event.deltaY * (event.ctrlKey ? 0.01 : 0.0015)), event.offsetX, event.offsetY);
+        this.zoom(Math.exp(-event.deltaY * (event.ctrlKey ? 0.01 : 0.0015)), event.offsetX, event.offsetY);
       },
       { passive: false },
     );
@@ -185,22 +188,20 @@ export class Viewer {
     if (!this.picture) return;
     this.canvas.setPointerCapture(event.pointerId);
     this.pointers.set(event.pointerId, [event.clientX, event.clientY]);
-    if (this.pointers.size === 2) {
+    if (this.pointers.size > 1) {
       this.tools.painting?.abandon();
       this.action = "pinch";
       return;
     }
     const { tool, painting } = this.tools;
-    const [x, y] = this.toImage(event);
     this.action = null;
     if (tool === "move" || event.button === 1 || !painting) this.action = "pan";
     else if (event.button !== 0) return;
-    else if (tool === "polygon") this.tools.addPoint(x, y, 8 / this.scale);
-    else if (tool === "fill") this.tools.fillAt(x, y);
+    else if (tool === "polygon" || tool === "fill") this.action = "tap"; // done when it ends and was no pinch
     else {
       this.action = "brush";
       painting.begin();
-      this.#brush(x, y);
+      this.#brush(...this.toImage(event));
     }
     this.draw();
   }
@@ -208,6 +209,12 @@ export class Viewer {
   #brush(x, y) {
     const { painting, size, tool } = this.tools;
     painting.brush(x, y, size, tool === "erase" ? 0 : 1);
+  }
+
+  #tap(event) {
+    const [x, y] = this.toImage(event);
+    if (this.tools.tool === "fill") this.tools.fillAt(x, y);
+    if (this.tools.tool === "polygon") this.tools.addPoint(x, y, (NEAR[event.pointerType] ?? NEAR.mouse) / this.scale);
   }
 
   #move(event) {
@@ -239,6 +246,7 @@ export class Viewer {
   #up(event) {
     this.pointers.delete(event.pointerId);
     if (this.action === "brush") this.tools.painting.end();
+    if (this.action === "tap" && event.type === "pointerup") this.#tap(event);
     if (this.action !== "pinch" || !this.pointers.size) this.action = null;
     this.draw();
   }
