@@ -134,9 +134,9 @@ class Page {
   versionChoice() {
     const versions = usable();
     if (versions.length < 2) return null;
-    const options = versions.map((version) => [String(version.id), `${versionText(version)}, ${version.state}`]);
+    const options = versions.map((version) => [String(version.id), `${version.id} (${version.checksum.slice(0, 8)}), ${version.state}`]);
     return select("Version", options, String(this.version.id), (value) => {
-      this.canvas.focus(); // so that the keys work again
+      this.canvas.focus({ preventScroll: true }); // so that the keys work again
       this.ask(versionOf(Number(value))).catch(fail);
     });
   }

@@ -13,14 +13,14 @@ const HELP = {
   move: "Drag moves the picture, the wheel zooms.",
   paint: "Draw over what is wrong.",
   erase: "Wipe off what was painted.",
-  polygon: "Click the corners; Enter, a double click or the first corner closes it. Backspace takes one back.",
+  polygon: "Click the corners; Enter, a double click or the first corner closes it. Undo takes one back.",
   fill: "Click inside a closed outline.",
 };
 const TOUCH_HELP = {
   move: "One finger moves the picture, two zoom it.",
   paint: "Draw over what is wrong. Two fingers move and zoom the picture.",
   erase: "Wipe off what was painted. Two fingers move and zoom the picture.",
-  polygon: "Tap the corners; Close or the first corner closes it. Undo takes one back.",
+  polygon: "Tap the corners; the first corner closes it, too. Undo takes one back.",
   fill: "Tap inside a closed outline.",
 };
 const STEP = 1.1; // by which the keys change the brush
@@ -57,7 +57,6 @@ export class Tools {
   toolbar() {
     this.toolButtons = TOOLS.map(([tool, text, key]) =>
       button(text, () => this.useTool(tool), { title: `${HELP[tool]} (${key})`, "data-tool": tool }));
-    this.closing = button("Close", () => this.closePolygon(), { title: "Close the polygon (Enter)" });
     this.slider = el("input", {
       type: "range", min: "1", max: this.most, "aria-label": "Brush size in pixels",
       oninput: (event) => this.setSize(Number(event.target.value)),
@@ -69,7 +68,6 @@ export class Tools {
     this.redoing = button("Redo", () => this.redo(), { title: "Ctrl Y" });
     return el("div", { class: "toolbar", role: "toolbar", "aria-label": "Painting" },
       el("span", { class: "group" }, this.toolButtons),
-      this.closing,
       el("label", { class: "field" }, "Brush ", this.slider, this.sizeText),
       el("span", { class: "group", role: "group", "aria-label": "Layer" }, this.layerButtons),
       el("span", { class: "group" }, this.undoing, this.redoing,
@@ -79,6 +77,7 @@ export class Tools {
   looks() {
     const { viewer } = this;
     this.help = el("span", { class: "dim help" });
+    this.closing = button("Close polygon", () => this.closePolygon(), { title: "Enter" });
     this.mapBox = el("input", { type: "checkbox", onchange: (event) => this.showMap(event.target.checked) });
     const strength = el("input", {
       type: "range", min: "0", max: "100", value: 100 * chosen.strength, "aria-label": "Strength of the map",
@@ -95,7 +94,7 @@ export class Tools {
         button("−", () => viewer.zoom(1 / 1.25), { "aria-label": "Zoom out" }),
         button("Fit", () => viewer.fit(), { title: "0" }),
         button("+", () => viewer.zoom(1.25), { "aria-label": "Zoom in" })),
-      this.help);
+      this.closing, this.help);
   }
 
   /** Show what was chosen for the picture before; after `toolbar` and `looks`. */
