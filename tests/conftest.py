@@ -19,6 +19,8 @@ SLOW = ("test_update.py", "test_jobs.py", "test_learn.py", "test_trainer.py", "t
 STATE = tempfile.mkdtemp(prefix="bgad-state-")
 os.environ["BGAD_STATE"] = STATE  # not the user's own; child processes inherit it
 atexit.register(shutil.rmtree, STATE, ignore_errors=True)
+if "PYTEST_XDIST_WORKER" in os.environ:
+    os.environ.setdefault("OMP_NUM_THREADS", "1")  # torch's threads of two processes at once only wait for each other
 
 
 def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
