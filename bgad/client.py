@@ -124,7 +124,8 @@ class Review:
 
 @dataclass(frozen=True)
 class Drift:
-    """Whether the parts have changed, and the scores by hour or by day; `series` are the last ones."""
+    """Whether the parts have changed, and the scores by hour or by day; `series` are the last ones. `fresh` says if the
+    last alarm still speaks of now, `since_alarm` how many images came after it."""
 
     total: int
     tested: int
@@ -133,14 +134,16 @@ class Drift:
     series: list[dict[str, Any]]
     levels: list[dict[str, Any]]
     alarms: list[dict[str, Any]]
-    drivers: list[int]
+    since_alarm: int | None
+    fresh: bool
+    drivers: list[dict[str, Any]]
     patience: float
     promise: str
 
 
 @dataclass(frozen=True)
 class Job:
-    """A piece of long work."""
+    """A piece of long work; `left` are the seconds that it still takes, as far as is known."""
 
     id: int
     kind: str
@@ -154,6 +157,7 @@ class Job:
     who: str
     created: float
     ended: float | None
+    left: float | None
     result: dict[str, Any] | None
 
 

@@ -18,7 +18,7 @@ from starlette.datastructures import UploadFile
 from bgad import console
 from bgad.client import MAX_BATCH
 from bgad.errors import BgadError, ImageError, ModelError
-from bgad.service import forms, schemas
+from bgad.service import forms, schemas, views
 from bgad.service.auth import Caller
 from bgad.service.files import shown_name
 from bgad.service.jobs import Jobs
@@ -130,14 +130,14 @@ def model(name: str, workbench: Bench, _: MayScore) -> schemas.Model:
 @router.get("/models/{name}/threshold")
 def threshold(name: str, workbench: Bench, _: MayReview) -> schemas.Threshold:
     """The scores of calibration normals and of reviewed images, and what the threshold promises."""
-    return schemas.Threshold(**workbench.threshold(name))
+    return schemas.Threshold(**views.threshold(workbench, name))
 
 
 @router.put("/models/{name}/threshold")
 def set_threshold(name: str, new: schemas.NewRate, workbench: Bench, caller: MayAll) -> schemas.Threshold:
     """Use another false-reject rate."""
     workbench.set_rate(name, new.rate, caller.name)
-    return schemas.Threshold(**workbench.threshold(name))
+    return schemas.Threshold(**views.threshold(workbench, name))
 
 
 @router.get("/models/{name}/drift")
@@ -151,7 +151,7 @@ def drift(
     last: Annotated[int, Query(ge=0, le=MOST, description="scores to give one by one")] = MOST,
 ) -> schemas.DriftView:
     """The scores over time, and whether the parts have changed."""
-    return schemas.DriftView(**workbench.drift(name, since, every=every, ahead=ahead, last=last))
+    return schemas.DriftView(**views.drift(workbench, name, since, every=every, ahead=ahead, last=last))
 
 
 @router.get("/models/{name}/lessons")
@@ -402,45 +402,55 @@ def _decoded(kind: str, text: str | None) -> bytes | None:
 
 
 @router.get("/jobs")
-def jobs(workbench: Bench, _: MayReview, model: OfModel = "") -> list[schemas.Job]:
+def jobs(workbench: Bench, runner: Runner, _: MayReview, model: OfModel = "") -> list[schemas.Job]:
     """All of them, or those of a model, the newest first; without their results, which one job alone has."""
-    return [schemas.Job(**row, result=None) for row in workbench.store.all_jobs(model)]
+    return [_job(runner, row) for row in workbench.store.all_jobs(model)]
 
 
 @router.post("/jobs", status_code=201)
-def teach(new: schemas.NewJob, workbench: Bench, runner: Runner, caller: MayAll) -> schemas.Job:
+def teach(new: schemas.NewJob, runner: Runner, caller: MayAll) -> schemas.Job:
     """Teach a model what was reviewed."""
-    return schemas.Job(**runner.teach(new.model, new.images, caller.name))
+    return _job(runner, runner.teach(new.model, new.images, caller.name))
 
 
 @router.get("/jobs/{number}")
-def job(number: int, workbench: Bench, _: MayReview) -> schemas.Job:
+def job(number: int, workbench: Bench, runner: Runner, _: MayReview) -> schemas.Job:
     """One job."""
-    return schemas.Job(**workbench.store.job(_id(number)))
+    return _job(runner, workbench.store.job(_id(number)))
+
+
+@router.get("/jobs/{number}/validation/{place}/{side}.jpg", response_class=Response, responses=JPEG)
+def compared(number: int, place: int, side: Literal["before", "after"], runner: Runner, _: MayReview) -> Response:
+    """A small picture, with its heat by either version, of one of the validation images in the result of a job; the
+    first is 0."""
+    content = runner.drawing(_id(number), place, side)
+    return Response(content, media_type="image/jpeg", headers={"Cache-Control": "private, max-age=3600"})
 
 
 @router.post("/jobs/{number}/cancel")
 def cancel(number: int, workbench: Bench, runner: Runner, caller: MayAll) -> schemas.Job:
     """Stop a job."""
     runner.cancel(_id(number), caller.name)
-    return schemas.Job(**workbench.store.job(number))
+    return _job(runner, workbench.store.job(number))
 
 
 @router.post("/jobs/{number}/resume", status_code=201)
 def resume(number: int, runner: Runner, caller: MayAll) -> schemas.Job:
     """Start a job again that was interrupted, cancelled or failed."""
-    return schemas.Job(**runner.resume(_id(number), caller.name))
+    return _job(runner, runner.resume(_id(number), caller.name))
 
 
 @router.get("/jobs/{number}/events", response_class=StreamingResponse, responses=EVENTS)
-async def job_events(number: int, request: Request, workbench: Bench, _: MayReview) -> StreamingResponse:
+async def job_events(
+    number: int, request: Request, workbench: Bench, runner: Runner, _: MayReview
+) -> StreamingResponse:
     """The job as it goes, as server-sent events, until it has ended."""
     await to_thread.run_sync(workbench.store.job, _id(number))
 
     async def follow() -> AsyncIterator[str]:
         last, told = "", time.monotonic()
         while not await request.is_disconnected():
-            row = await to_thread.run_sync(workbench.store.job, number)
+            row = await to_thread.run_sync(lambda: runner.shown(workbench.store.job(number)))
             text = schemas.Job(**row).model_dump_json()
             if text != last:
                 last, told = text, time.monotonic()
@@ -454,6 +464,10 @@ async def job_events(number: int, request: Request, workbench: Bench, _: MayRevi
 
     headers = {"Cache-Control": "no-store", "X-Accel-Buffering": "no"}  # else nginx keeps them back
     return StreamingResponse(follow(), media_type="text/event-stream", headers=headers)
+
+
+def _job(runner: Jobs, row: Row) -> schemas.Job:
+    return schemas.Job(**runner.shown(row))
 
 
 @router.get("/history")

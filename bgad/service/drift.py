@@ -21,6 +21,7 @@ PATIENCE = 10_000  # images to a false alarm, on average, at least
 JUMP = 0.01  # share of the stakes that changes sides with each image
 SIDES = (-1.0, 0.0, 1.0)
 DRIVERS = 12
+FRESH = 0.1  # of the patience: images without an alarm after which the last one is old
 
 
 @dataclass(frozen=True)
@@ -30,7 +31,20 @@ class Drift:
     levels: list[float]  # the sum after each image; `patience` calls the alarm
     alarms: list[int]  # the images, by number, that called it; the test begins anew after each
     drivers: list[int]  # the images, by number, that moved it most: to the last alarm, or since it was last quiet
+    p_values: list[float]  # rank of each image among those before it, from 0 (highest score) to 1
     patience: float
+
+    @property
+    def since(self) -> int | None:
+        """Images after the last alarm; None where there was none."""
+        return len(self.levels) - 1 - self.alarms[-1] if self.alarms else None
+
+    @property
+    def is_fresh(self) -> bool:
+        """Whether the last alarm still speaks of now. If the change went on, the test, which began anew, would have
+        called again: while scores are shifted by half a deviation, it does so within some 300 images. That is far
+        less than FRESH of the patience, and a false alarm within that is unlikely."""
+        return self.since is not None and self.since < FRESH * self.patience
 
     def promise(self) -> str:
         """What the alarm means, in words."""
@@ -64,7 +78,8 @@ def watch(calibration: Sequence[float], scores: Sequence[float], *, patience: fl
     total, levels, alarms = 0.0, [], []
     gains: list[tuple[float, int]] = []
     moved: list[tuple[float, int]] = []  # up to the last alarm
-    for number, p in enumerate(online_p_values(calibration, scores, seed)):
+    p_values = online_p_values(calibration, scores, seed)
+    for number, p in enumerate(p_values):
         share = JUMP * sum(stakes) / len(SIDES)
         put = [(1 - JUMP) * stake + share for stake in stakes]
         back = [stake * (1 + side * (p - 0.5)) for stake, side in zip(put, SIDES, strict=True)]
@@ -80,4 +95,4 @@ def watch(calibration: Sequence[float], scores: Sequence[float], *, patience: fl
             moved = gains
             total, stakes = 0.0, start
     drivers = [number for _, number in sorted(moved or gains, reverse=True)[:DRIVERS]]
-    return Drift(levels, alarms, drivers, patience)
+    return Drift(levels, alarms, drivers, p_values, patience)

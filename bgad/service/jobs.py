@@ -24,9 +24,10 @@ from typing import Any, TypeVar
 from sqlalchemy.exc import SQLAlchemyError
 
 from bgad import modelfile
-from bgad.errors import ConfigError
+from bgad.errors import ConfigError, OutputError
+from bgad.service import teach
 from bgad.service.database import GONE
-from bgad.service.store import INTERRUPTED, UNFINISHED, Row
+from bgad.service.store import INTERRUPTED, UNFINISHED, MissingError, Row
 from bgad.service.workbench import FOLDER, Workbench
 
 MINUTES, MEMORY_GB = 120.0, 12.0  # that a job may take
@@ -45,6 +46,12 @@ class Limits:
     memory_gb: float = MEMORY_GB
 
 
+def validation(result: dict[str, Any] | None) -> list[dict[str, Any]]:
+    """The rows of the validation images in the result of a job, if it has any."""
+    rows: list[dict[str, Any]] = (result or {}).get("validation", {}).get("rows", [])
+    return rows
+
+
 class Jobs:
     """Runs what is queued, one after the other."""
 
@@ -52,6 +59,7 @@ class Jobs:
         self.workbench, self.limits = workbench, limits or Limits()
         self._waiting: queue.Queue[int | None] = queue.Queue()
         self._cancelled: set[int] = set()
+        self._left: dict[int, float | None] = {}  # seconds that a running job still takes, by its own word
         self._running: tuple[int, subprocess.Popen[str]] | None = None
         self._stopped = threading.Event()
         self._lock = threading.Lock()
@@ -112,6 +120,25 @@ class Jobs:
         else:
             self.workbench.store.update_job(number, state="cancelled", message=f"cancelled by {who}")
 
+    def shown(self, row: Row) -> Row:
+        """A job as the API shows it: with the time left, and the numbers of those validation images that are here."""
+        result = row.get("result")
+        if result and (tests := validation(result)):
+            here = self.workbench.store.numbers([test["sha256"] for test in tests if "sha256" in test])
+            tests = [test | {"image": here.get(test.get("sha256", ""))} for test in tests]
+            result = result | {"validation": result["validation"] | {"rows": tests}}
+        return row | {"result": result, "left": self._left.get(row["id"])}
+
+    def drawing(self, number: int, place: int, side: str) -> bytes:
+        """A small JPEG of a validation image with its heat by the version before or after. The job has drawn it, as the
+        file may be gone from where it was then."""
+        row = self.workbench.store.job(number)
+        rows = validation(row["result"])
+        if not 0 <= place < len(rows) or "sha256" not in rows[place]:
+            raise MissingError(f"job {number} has no picture {place}")
+        version = row["version"] if side == "before" else row["made"]
+        return self.workbench.thumbnails.read(rows[place]["sha256"], version)
+
     # --- the thread that works
 
     def _work(self) -> None:
@@ -158,6 +185,7 @@ class Jobs:
                         pipe.close()
                 with self._lock:
                     self._running = None
+                self._left.pop(number, None)
         self._conclude(number, job, folder, process, ended)
 
     def _task(self, job: Row, folder: Path) -> dict[str, Any]:
@@ -242,6 +270,7 @@ class Jobs:
         except ValueError:
             return
         if "progress" in said:
+            self._left[number] = said.get("left")
             with suppress(SQLAlchemyError):  # the next one will be told
                 self.workbench.store.update_job(number, progress=float(said["progress"]), message=str(said["message"]))
 
@@ -265,8 +294,16 @@ class Jobs:
                 job["name"], checksum, place, state="candidate", parent=job["version"], who=job["who"]
             )
         )
+        self._take_drawings(folder, {"before": job["version"], "after": made["id"]})
         self._update(number, state="done", progress=1.0, message="done", result=found, made=made["id"])
         shutil.rmtree(folder, ignore_errors=True)
+
+    def _take_drawings(self, folder: Path, versions: dict[str, int]) -> None:
+        """Small pictures of what was compared; without room for them, the comparison has none."""
+        with suppress(OutputError):
+            for drawing in folder.glob(f"{teach.DRAWINGS}/*"):
+                sha256, side = drawing.name.split(".")
+                self.workbench.thumbnails.take(sha256, versions[side], drawing.read_bytes())
 
     def _update(self, number: int, **values: Any) -> None:
         self._surely(lambda: self.workbench.store.update_job(number, **values))

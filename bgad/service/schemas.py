@@ -197,16 +197,27 @@ class ImageDetail(BaseModel):
     neighbours: list[Neighbour]
 
 
+class Taught(BaseModel):
+    """How many reviewed images the version has learnt from, or was calibrated on."""
+
+    good: int
+    bad: int
+
+
 class Threshold(BaseModel):
-    """Scores of normals and of reviewed images, and what the threshold promises."""
+    """Scores of normals and of reviewed images, and what the threshold promises. The threshold of the rate
+    k / (n + 1) is the k-th highest of the n scores of calibration."""
 
     rate: float
     threshold: float
-    calibration: list[float]
-    good: list[float]
-    bad: list[float]
+    calibration: list[float] = Field(description="scores of held-out normals, ascending")
+    good: list[float] = Field(description="scores of images that were reviewed as good and not taught, ascending")
+    bad: list[float] = Field(description="the same of those that were reviewed as bad")
+    taught: Taught = Field(description="reviewed images that are left out")
     smallest_rate: float
-    guarantee: str
+    bounds: list[float] = Field(description="for k = 1, 2 and so on: the true rate is below, with that confidence")
+    confidence: float
+    guarantee: str = Field(description="of the rate in use, in words")
 
 
 class NewRate(BaseModel):
@@ -230,6 +241,7 @@ class Point(BaseModel):
 class Level(BaseModel):
     """How the drift test stood after an image."""
 
+    number: int = Field(description="how many images the test had seen")
     created: float
     level: float
 
@@ -237,8 +249,17 @@ class Level(BaseModel):
 class Alarm(BaseModel):
     """When the drift test called."""
 
+    number: int = Field(description="how many images the test had seen")
     created: float
     image: int
+
+
+class Driver(Point):
+    """An image that moved the drift test."""
+
+    name: str
+    verdict: Verdict | None
+    side: Literal["high", "low"] = Field(description="in which half of the scores before it its score lies")
 
 
 class Bin(BaseModel):
@@ -263,8 +284,10 @@ class DriftView(BaseModel):
     series: list[Point] = Field(description="the last ones, oldest first")
     levels: list[Level] = Field(description="at most 2,000: of neighbours the highest and the lowest")
     alarms: list[Alarm]
-    drivers: list[int]
-    patience: float
+    since_alarm: int | None = Field(description="images that the test has seen after the last alarm")
+    fresh: bool = Field(description="whether the last alarm is so near that it speaks of now")
+    drivers: list[Driver] = Field(description="moved the test most: to the last alarm, or since it was last quiet")
+    patience: float = Field(description="images to a false alarm on average, at least; the level that calls one")
     promise: str
 
 
@@ -292,6 +315,9 @@ class Job(BaseModel):
     who: str
     created: float
     ended: float | None
+    left: float | None = Field(
+        description="seconds that it still takes, as far as is known; none where it does not run"
+    )
     result: dict[str, object] | None = Field(
         description="how the new version compares with the old one; none in a list of jobs"
     )

@@ -223,6 +223,11 @@ class Store:
         with self.engine.connect() as connection:
             return connection.execute(sa.select(images.c.id).where(images.c.sha256 == sha256)).first() is not None
 
+    def numbers(self, hashes: Sequence[str]) -> dict[str, int]:
+        """The images that have these contents, by their sha256."""
+        query = sa.select(images.c.sha256, images.c.id).where(images.c.sha256.in_(hashes))
+        return {row["sha256"]: row["id"] for row in self._all(query)}
+
     def image(self, number: int) -> Row:
         """One image with its scores and reviews, oldest first."""
         found = self._one(sa.select(images).where(images.c.id == number), f"image {number}")
@@ -292,7 +297,7 @@ class Store:
     def series(self, version: int, since: float = 0.0) -> list[Row]:
         """Time, score, p-value and image of everything that a version has scored, oldest first."""
         columns = (scores.c[key] for key in ("created", "score", "p_value", "is_anomaly", "image"))
-        query = sa.select(*columns, images.c.sha256).join(images, images.c.id == scores.c.image)
+        query = sa.select(*columns, images.c.sha256, images.c.name).join(images, images.c.id == scores.c.image)
         query = query.where(scores.c.version == version, scores.c.created >= since)
         return self._all(query.order_by(scores.c.created, scores.c.id))
 

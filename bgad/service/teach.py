@@ -5,23 +5,40 @@ It knows no store and no network: what it is told is in the task, what it found 
 
 from __future__ import annotations
 
+import itertools
 import json
 import os
 import sys
 import threading
-from collections.abc import Sequence
+import time
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
+
+import numpy as np
 
 from bgad import console, loading, modelfile, origins
 from bgad.data import folders, resolve
 from bgad.errors import BgadError
 from bgad.metrics import auroc
 from bgad.scorer import BaseScorer
-from bgad.types import Sample
+from bgad.service.thumbnails import drawn
+from bgad.types import Sample, Scores
 
 MOST = 400  # validation images that both versions score
-LEARNING = 0.8  # share of the time that goes into learning; the rest compares
+DRAWINGS = "drawings"  # beside the result: small pictures of the validation images, SHA256.before and SHA256.after
+SURE = 0.06  # of the work that must be seen before the time left is told
+STEADY = 0.1  # of a stage that must be seen before its own speed counts
+STAGES = {  # from where to where of the whole they go, by the time that they take on a small data set
+    "reading": (0.0, 0.05),
+    "features": (0.05, 0.25),
+    "pseudo anomalies": (0.25, 0.3),
+    "training": (0.42, 0.7),  # before it, the image level and the weights are found, which has no bar
+    "calibrating": (0.7, 0.76),
+    "comparing the graph with torch": (0.76, 0.84),
+    "comparing": (0.84, 1.0),
+}
 
 
 def main(arguments: Sequence[str] | None = None) -> int:
@@ -49,12 +66,14 @@ def _end_with_the_service() -> None:
 
 def run(task: dict[str, Any], result: Path) -> None:
     """Learn, then compare."""
+    pace = Pace()
+
+    def tell(stage: str, done: float) -> None:
+        progress, left = pace.told(stage, done)
+        print(json.dumps({"progress": round(progress, 4), "message": stage, "left": left}), flush=True)  # noqa: T201
+
+    console.listen(lambda name, done, total: tell(name, done / max(1, total)))
     from bgad.update import Lesson, update
-
-    def tell(done: float, message: str) -> None:
-        print(json.dumps({"progress": round(done, 4), "message": message}), flush=True)  # noqa: T201
-
-    console.listen(lambda name, done, total: tell(LEARNING * _share(name, done / max(1, total)), name))
 
     def lesson(row: dict[str, Any]) -> Lesson:
         mask, ignore = (Path(row[kind]) if row[kind] else None for kind in ("mask", "ignore"))
@@ -68,20 +87,45 @@ def run(task: dict[str, Any], result: Path) -> None:
     rate = task.get("rate")
     update(task["model"], new, task["out"], data=place, found=found, rate=rate, overwrite=True)
     console.listen(None)
-    tell(LEARNING, "comparing")
     learnt = {row["image"] for row in task["learn"]}
-    compared = compare(Path(task["model"]), Path(task["out"]), task["compare"], learnt, place, rate)
+    compared = compare(
+        Path(task["model"]),
+        Path(task["out"]),
+        task["compare"],
+        learnt,
+        data=place,
+        rate=rate,
+        drawings=result.with_name(DRAWINGS),
+        tell=lambda done: tell("comparing", done),
+    )
     result.write_text(json.dumps(compared))
-    tell(1.0, "done")
 
 
-STAGES = {"reading": (0.0, 0.05), "features": (0.05, 0.3), "training": (0.3, 0.9), "calibrating": (0.9, 0.95)}
+class Pace:
+    """How far the work is, and how long the rest takes: what is left of a stage at its own speed, and the stages after
+    it at the speed of all so far."""
 
+    def __init__(self, clock: Callable[[], float] = time.monotonic) -> None:
+        self.clock = clock
+        self._first: tuple[float, float] | None = None  # time and progress of the first word
+        self._stage, self._began = "", (0.0, 0.0)  # time and share of the stage's first word
+        self._progress = 0.0
 
-def _share(name: str, done: float) -> float:
-    """Of the learning, when so much of a stage is done."""
-    start, end = STAGES.get(name, (0.95, 1.0))
-    return start + (end - start) * done
+    def told(self, stage: str, done: float) -> tuple[float, float | None]:
+        """Progress from 0 to 1 and the seconds left, when so much of a stage is done; None while that is not known."""
+        now = self.clock()
+        start, end = STAGES.get(stage, (self._progress, self._progress))  # one that is not known moves nothing
+        self._progress = max(self._progress, start + (end - start) * done)
+        if self._first is None:
+            self._first = now, self._progress
+        if stage != self._stage:
+            self._stage, self._began = stage, (now, done)
+        passed, moved = now - self._first[0], self._progress - self._first[1]
+        if moved < SURE:
+            return self._progress, None
+        took, made = now - self._began[0], done - self._began[1]
+        own = took / made if made > STEADY else (end - start) * passed / moved  # seconds for the whole stage
+        return self._progress, round((1 - done) * own + (1 - end) * passed / moved, 1)
 
 
 def compare(
@@ -89,34 +133,57 @@ def compare(
     new: Path,
     reviewed: Sequence[dict[str, Any]],
     learnt: set[int],
-    data: Path | None = None,
-    rate: float | None = None,
+    *,
+    data: Path | None,
+    rate: float | None,
+    drawings: Path,
+    tell: Callable[[float], None],
 ) -> dict[str, Any]:
-    """Both versions on the images that neither has learnt from, and on everything that was reviewed."""
+    """Both versions on the images that neither has learnt from, and on everything that was reviewed. Small pictures of
+    the former go into a folder, as their files need not stay where they are; `tell` hears the share that is done."""
+    tell(0.0)
     before, after = loading.load(old, engine="onnx"), loading.load(new, engine="onnx")
     if rate is not None:
         before.set_rate(rate)  # the new one has it in its card
-    validation = _validation(after, data)
+    drawings.mkdir(exist_ok=True)
+    tests = [_Case(s.name, s.path, s.label, {"sha256": sha256}) for s, sha256 in _validation(after, data)]
+    reviews = [
+        _Case(
+            row["name"],
+            Path(row["path"]),
+            int(row["verdict"] == "bad"),
+            {"image": row["image"], "learnt": row["image"] in learnt},
+        )
+        for row in reviewed
+    ]
+    done = itertools.count(1)
+
+    def seen(case: _Case, was: Scores | None, now: Scores | None) -> None:
+        sha256 = case.more.get("sha256")
+        for side, said, scorer in (("before", was, before), ("after", now, after)):
+            if sha256 and said is not None:
+                (drawings / f"{sha256}.{side}").write_bytes(drawn(case.path, said.map, scorer.card))
+        tell(next(done) / (len(tests) + len(reviews)))
+
     return {
-        "validation": _side_by_side(before, after, [(s.name, s.path, s.label, {}) for s in validation]),
-        "reviews": _side_by_side(
-            before,
-            after,
-            [
-                (
-                    row["name"],
-                    Path(row["path"]),
-                    int(row["verdict"] == "bad"),
-                    {"image": row["image"], "learnt": row["image"] in learnt},
-                )
-                for row in reviewed
-            ],
-        ),
+        "threshold": {"before": before.threshold, "after": after.threshold},
+        "validation": _side_by_side(before, after, tests, seen),
+        "reviews": _side_by_side(before, after, reviews, seen),
     }
 
 
-def _validation(model: BaseScorer, data: Path | None) -> list[Sample]:
-    """The test images of the new model's split: those of the old one that were not taught."""
+@dataclass(frozen=True)
+class _Case:
+    """A picture that both versions are asked about."""
+
+    name: str
+    path: Path
+    label: int
+    more: dict[str, Any]  # goes into its row
+
+
+def _validation(model: BaseScorer, data: Path | None) -> list[tuple[Sample, str]]:
+    """The test images of the new model's split, with their sha256: those of the old one that were not taught."""
     card = model.card
     origin = origins.recall(card.data["checksum"])
     try:
@@ -128,27 +195,32 @@ def _validation(model: BaseScorer, data: Path | None) -> list[Sample]:
     tested = {image["name"]: image["sha256"] for image in card.split["images"] if image["role"] == "test"}
     found = [s for s in dataset.samples if s.name in tested and s.box is None]
     step = max(1, -(-len(found) // MOST))
-    return [s for s in found[::step] if folders.hash_file(s.path) == tested[s.name]]
+    return [(s, tested[s.name]) for s in found[::step] if folders.hash_file(s.path) == tested[s.name]]
 
 
 def _side_by_side(
-    before: BaseScorer, after: BaseScorer, cases: Sequence[tuple[str, Path, int, dict[str, Any]]]
+    before: BaseScorer,
+    after: BaseScorer,
+    cases: Sequence[_Case],
+    seen: Callable[[_Case, Scores | None, Scores | None], None],
 ) -> dict[str, Any]:
     """AUROC and errors of both, and image by image what changed."""
-    paths = [path for _, path, _, _ in cases]
+    paths = [case.path for case in cases]
     rows: list[dict[str, Any]] = []
     pairs = zip(before.score_stream(paths), after.score_stream(paths), strict=True)
-    for (name, _, label, more), (was, now) in zip(cases, pairs, strict=True):
+    for case, (was, now) in zip(cases, pairs, strict=True):
         if isinstance(was, BgadError) or isinstance(now, BgadError):
+            seen(case, None, None)
             continue
+        seen(case, was, now)
         rows.append(
             {
-                "name": name,
-                "label": label,
-                **more,
-                "before": {"score": was.score, "p_value": was.p_value, "is_anomaly": was.is_anomaly},
-                "after": {"score": now.score, "p_value": now.p_value, "is_anomaly": now.is_anomaly},
-                "change": _change(label, was.is_anomaly, now.is_anomaly),
+                "name": case.name,
+                "label": case.label,
+                **case.more,
+                "before": _said(was, before),
+                "after": _said(now, after),
+                "change": _change(case.label, was.is_anomaly, now.is_anomaly),
             }
         )
     labels = [row["label"] for row in rows]
@@ -161,6 +233,14 @@ def _side_by_side(
         for side in ("before", "after")
     }
     return {"images": len(rows), "bad": sum(labels), **figures, "rows": rows}
+
+
+def _said(scores: Scores, scorer: BaseScorer) -> dict[str, Any]:
+    """What a version says. Scores of two versions cannot be compared; the margin can: how far a score is above the
+    threshold, in standard deviations of the version's own calibration normals."""
+    spread = float(np.std(scorer.calibration.scores)) or 1.0
+    said = {"score": scores.score, "p_value": scores.p_value, "is_anomaly": scores.is_anomaly}
+    return said | {"margin": (scores.score - scores.threshold) / spread}
 
 
 def _change(label: int, before: bool, after: bool) -> str:

@@ -9,6 +9,7 @@ import time
 from collections.abc import Callable
 from contextlib import suppress
 from dataclasses import dataclass
+from pathlib import Path
 
 from PIL import Image
 
@@ -68,14 +69,12 @@ class Thumbnails:
 
     def draw(self, sha256: str, version: int, map: FloatArray, card: Card) -> None:
         """Draw it now, unless it is there."""
-        if self.has(sha256, version):
-            return
-        buffer = io.BytesIO()
-        small = images.resize_map(map, fitted(map.shape, SIDE))
-        picture = images.fit(images.read(self.files.path("pictures", sha256), bits=card.bits), small.shape)
-        drawn = images.overlay(picture, small, card.map_boundary, card.map_centre)
-        Image.fromarray(drawn).save(buffer, "JPEG", quality=80)
-        self.files.put_as("thumbnails", _name(sha256, version), buffer.getvalue())
+        if not self.has(sha256, version):
+            self.take(sha256, version, drawn(self.files.path("pictures", sha256), map, card))
+
+    def take(self, sha256: str, version: int, content: bytes) -> None:
+        """Keep one that was drawn elsewhere."""
+        self.files.put_as("thumbnails", _name(sha256, version), content)
 
     def _work(self) -> None:
         while (drawing := self._queue.get()) is not None:
@@ -87,6 +86,16 @@ class Thumbnails:
                 self.draw(drawing.sha256, drawing.version, drawing.small, drawing.card)
             except (BgadError, OSError) as error:  # it is drawn when it is looked at, and then the error is heard
                 console.warn(f"no thumbnail of {drawing.sha256[:12]}: {error}")
+
+
+def drawn(path: Path, map: FloatArray, card: Card) -> bytes:
+    """A small JPEG of a picture with its heat."""
+    buffer = io.BytesIO()
+    small = images.resize_map(map, fitted(map.shape, SIDE))
+    picture = images.fit(images.read(path, bits=card.bits), small.shape)
+    heat = images.overlay(picture, small, card.map_boundary, card.map_centre)
+    Image.fromarray(heat).save(buffer, "JPEG", quality=80)
+    return buffer.getvalue()
 
 
 def _name(sha256: str, version: int) -> str:

@@ -16,10 +16,9 @@ import numpy as np
 from PIL import ExifTags, Image
 
 from bgad import console, images, loading, modelfile
-from bgad.calibration import Calibration, smallest_rate
+from bgad.calibration import Calibration
 from bgad.errors import BgadError, ConfigError, ImageError, ModelError
 from bgad.scorer import BaseScorer
-from bgad.service import drift, summary
 from bgad.service.again import Again
 from bgad.service.files import Files, shown_name
 from bgad.service.scoring import Answer, Batcher, BusyError, ClosedError, judged
@@ -368,70 +367,11 @@ class Workbench:
         except Exception as error:  # a decoder may throw anything
             raise ImageError(f"the {kind} is not a PNG that can be read") from error
 
-    # --- what the page shows
-
-    def threshold(self, name: str) -> dict[str, Any]:
-        """The scores of calibration normals and of what was reviewed, and what the threshold promises."""
-        version = self.store.released(name)
-        scorer = self.batcher(version).scorer
-        learnt = _learnt(scorer)
-        verdicts = {r["image"]: r["verdict"] for r in self.store.reviewed() if r["sha256"] not in learnt}
-        said = {"good": [], "bad": []}  # type: dict[str, list[float]]
-        for row in self.store.series(version["id"]):
-            verdict = verdicts.get(row["image"])
-            if verdict in said:
-                said[verdict].append(row["score"])
-        calibration = list(scorer.calibration.scores)
-        return {
-            "rate": scorer.calibration.rate,
-            "threshold": scorer.threshold,
-            "calibration": sorted(calibration),
-            "good": sorted(said["good"]),
-            "bad": sorted(said["bad"]),
-            "smallest_rate": smallest_rate(len(calibration)),
-            "guarantee": scorer.calibration.guarantee(),
-        }
-
-    def drift(
-        self, name: str, since: float = 0.0, *, every: str = "auto", ahead: int = 0, last: int = summary.MOST
-    ) -> dict[str, Any]:
-        """How the scores of the released version have run, by hour or by day, and whether they have changed; images
-        that a person called bad, and those that the version has learnt from, are left out of the test. `ahead`: seconds
-        by which the local clock is ahead of UTC. `last`: how many scores to give one by one."""
-        version = self.store.released(name)
-        scorer = self.batcher(version).scorer
-        series = self.store.series(version["id"], since)
-        bad = {row["image"] for row in self.store.reviewed() if row["verdict"] == "bad"}
-        learnt = _learnt(scorer)
-        tested = [row for row in series if row["image"] not in bad and row["sha256"] not in learnt]
-        found = drift.watch(scorer.calibration.scores, [row["score"] for row in tested], seed=version["id"])
-        seconds = summary.width(every, series)
-        return {
-            "total": len(series),
-            "tested": len(tested),
-            "every": "hour" if seconds == summary.HOUR else "day",
-            "bins": summary.binned(series, seconds, ahead),
-            "series": series[max(0, len(series) - last) :],
-            "levels": [
-                {"created": tested[i]["created"], "level": found.levels[i]} for i in summary.thinned(found.levels)
-            ],
-            "alarms": [{"created": tested[i]["created"], "image": tested[i]["image"]} for i in found.alarms],
-            "drivers": [tested[i]["image"] for i in found.drivers],
-            "patience": found.patience,
-            "promise": found.promise(),
-        }
-
 
 def _same(folder: Path, card: modelfile.Card, version: Row) -> None:
     """That the folder holds what it held when the version was taken up."""
     if card.data["checksum"] != version["checksum"]:
         raise ModelError(f"{folder} is not the model that it was: put it back, or start the service again")
-
-
-def _learnt(scorer: BaseScorer) -> set[str]:
-    """sha256 of the pictures that a model was trained or calibrated on: their scores say nothing of new parts."""
-    listed = scorer.card.split.get("images", [])
-    return {image["sha256"] for image in listed if image["role"] in ("train", "calibration", "known")}
 
 
 def _shown_as_it_is(content: bytes) -> str:

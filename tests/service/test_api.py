@@ -20,6 +20,7 @@ from conftest import SIZE
 from PIL import ExifTags, Image
 from starlette.datastructures import UploadFile
 
+from bgad.calibration import rate_bound
 from bgad.runtime import Runtime
 from bgad.service import api, tables
 from bgad.service.scoring import BATCH, WAITING
@@ -87,6 +88,9 @@ def test_the_threshold_with_what_was_reviewed(service: Service) -> None:
     assert (found["good"], found["bad"]) == ([said[good]], [said[bad]])
     assert len(found["calibration"]) == 5
     assert found["smallest_rate"] == pytest.approx(1 / 6)
+    assert found["bounds"] == [pytest.approx(rate_bound(5, k)) for k in (1, 2, 3)]  # of every rate up to a half
+    assert f"below {found['bounds'][0]:.3g} with {found['confidence']:.0%} confidence" in found["guarantee"]
+    assert found["taught"] == {"good": 0, "bad": 0}
     changed = service.client.put("/v1/models/plate/threshold", json={"rate": 0.5}).json()
     assert changed["rate"] == 0.5
     assert changed["threshold"] == found["calibration"][2]
@@ -107,8 +111,8 @@ def test_drift_shows_the_series_without_what_was_called_bad(service: Service) ->
     service.client.post(f"/v1/images/{numbers[1]}/reviews", json={"verdict": "bad"})
     found = service.client.get("/v1/models/plate/drift").json()
     assert [point["image"] for point in found["series"]] == numbers
-    assert len(found["levels"]) == 3
-    assert found["alarms"] == []
+    assert [level["number"] for level in found["levels"]] == [1, 2, 3]
+    assert (found["alarms"], found["since_alarm"], found["fresh"]) == ([], None, False)
     assert "10,000 images" in found["promise"]
     later = found["series"][2]["created"]
     assert len(service.client.get("/v1/models/plate/drift", params={"since": later}).json()["series"]) == 2

@@ -75,6 +75,33 @@ def test_the_drivers_are_images_of_the_change() -> None:
     assert np.mean([number >= 200 for number in found.drivers]) > 0.8
 
 
+def test_an_alarm_is_fresh_until_many_images_have_passed_without_one() -> None:
+    scores = normals(9, 200)
+    alarm = watch(scores, normals(10, 60, 2.0))
+    assert alarm.alarms
+    assert alarm.is_fresh
+    assert alarm.since == 59 - alarm.alarms[-1]
+    later = watch(scores, [*normals(10, 60, 2.0), *normals(11, 1100)])
+    assert later.alarms[-1] < 100, "what comes later is as it was"
+    assert later.since == 1159 - later.alarms[-1] > 1000
+    assert not later.is_fresh
+    none = watch(scores, normals(12, 50))
+    assert (none.since, none.is_fresh) == (None, False)
+
+
+def test_a_change_that_goes_on_is_called_again_before_its_alarm_is_old() -> None:
+    for seed in range(5):
+        changed = watch(normals(seed, 100), normals(100 + seed, 1500, 0.75))
+        first, second = changed.alarms[:2]
+        assert second - first < drift.FRESH * drift.PATIENCE
+
+
+def test_it_is_known_on_which_side_an_image_lies() -> None:
+    for shift, low in ((3.0, True), (-3.0, False)):
+        found = watch(normals(7, 300), normals(8, 60, shift))
+        assert np.mean([(found.p_values[number] < 0.5) == low for number in found.drivers]) > 0.9
+
+
 def test_the_test_begins_anew_after_an_alarm() -> None:
     found = watch(normals(13, 100), normals(14, 120, 3.0), patience=100)
     assert len(found.alarms) > 1

@@ -21,8 +21,9 @@ from bgad.errors import ConfigError
 from bgad.service import jobs
 from bgad.service.jobs import Jobs, Limits, _why
 from bgad.service.store import Store
+from bgad.service.teach import Pace
 from bgad.service.workbench import FOLDER
-from service.conftest import Live, Maker, Service, as_file, png, sqlite_address, wait_for
+from service.conftest import Live, Maker, Service, as_file, png, problem, sqlite_address, wait_for
 
 ENDED = ("done", "failed", "cancelled", "interrupted")
 
@@ -55,7 +56,9 @@ def test_teach_compare_release_and_the_way_back(make: Maker, data_set: Path) -> 
 
     done = ended(service, job["id"])
     assert (done["state"], done["message"], done["progress"]) == ("done", "done", 1.0)
+    assert done["left"] is None  # nothing
     result = done["result"]
+    assert result["threshold"]["before"] == service.client.get("/v1/models/plate").json()["threshold"]
     assert result["reviews"]["images"] == 4
     assert result["reviews"]["bad"] == 3
     assert result["validation"]["images"] == 14  # 18 in the test folders, 4 of them known
@@ -64,8 +67,14 @@ def test_teach_compare_release_and_the_way_back(make: Maker, data_set: Path) -> 
             assert set(result[part][side]) == {"auroc", "missed", "false_rejects"}
             assert 0 <= result[part][side]["auroc"] <= 1
         assert all({"before", "after", "change", "label", "name"} <= set(row) for row in result[part]["rows"])
+        for side, row in ((side, row) for side in ("before", "after") for row in result[part]["rows"]):
+            assert (
+                (row[side]["margin"] > 0) == (row[side]["score"] > result["threshold"][side]) == row[side]["is_anomaly"]
+            )
     assert {row["image"] for row in result["reviews"]["rows"] if row["learnt"]} == set(job["images"])
     assert not (service.bench.models / FOLDER / "jobs" / str(job["id"])).exists()
+
+    compared_pictures(service, done, data_set)
 
     old, new = service.client.get("/v1/models/plate").json()["versions"]
     assert (new["id"], new["state"], new["parent"]) == (done["made"], "candidate", old["id"])
@@ -87,6 +96,8 @@ def test_teach_compare_release_and_the_way_back(make: Maker, data_set: Path) -> 
         return {image["id"]: image["created"] for image in found}
 
     wait_for(lambda: set(shown()) == everyone)
+    learnt = service.client.get("/v1/models/plate/threshold").json()
+    assert (learnt["taught"], learnt["good"], learnt["bad"]) == ({"good": 1, "bad": 3}, [], [])
     assert shown()[seen] == pytest.approx(time, abs=1e-6)  # when the part was there, not when it was scored again
 
     assert service.client.post("/v1/models/plate/rollback").json()["version"]["id"] == old["id"]
@@ -100,6 +111,52 @@ def test_teach_compare_release_and_the_way_back(make: Maker, data_set: Path) -> 
     assert what == ["discard", "release", "release", "model candidate", "teach job", *["review"] * 5, "model released"]
     for act in ("cancel", "resume"):
         assert service.client.post(f"/v1/jobs/{job['id']}/{act}").status_code == 422
+
+
+def compared_pictures(service: Service, job: dict[str, Any], data_set: Path) -> None:
+    """Small ones of the test images, by both versions; they are numbered once they are sent, and need no data set."""
+    rows = job["result"]["validation"]["rows"]
+    assert {row["image"] for row in rows} == {None}
+    route = f"/v1/jobs/{job['id']}/validation"
+    both = [service.client.get(f"{route}/3/{side}.jpg") for side in ("before", "after")]
+    for answer in both:
+        assert (answer.status_code, answer.headers["content-type"]) == (200, "image/jpeg")
+    assert both[0].content != both[1].content  # the heat of each
+    for wrong in (f"{route}/{len(rows)}/after.jpg", f"{route}/-1/after.jpg", "/v1/jobs/9/validation/0/after.jpg"):
+        problem(service.client.get(wrong), 404)
+    assert service.client.get(f"{route}/3/../../model.bgad").status_code == 404
+    number = service.score((data_set / rows[3]["name"]).read_bytes())
+    again = service.client.get(f"/v1/jobs/{job['id']}").json()["result"]["validation"]["rows"]
+    assert [row["image"] for row in again] == [number if i == 3 else None for i in range(len(rows))]
+    service.bench.files.drop("thumbnails", f"{rows[4]['sha256']}.{job['made']}")
+    problem(service.client.get(f"{route}/4/after.jpg"), 410)
+
+
+def test_the_time_left_is_that_of_the_stage_and_of_what_comes_after_it() -> None:
+    now = [100.0]
+    pace = Pace(lambda: now[0])
+    assert pace.told("reading", 1.0) == (0.05, None)  # nothing is known yet
+    now[0] += 10
+    assert pace.told("features", 0.0) == (0.05, None)
+    now[0] += 17
+    progress, left = pace.told("features", 0.5)
+    assert progress == pytest.approx(0.15)
+    assert left == pytest.approx(17 + 0.75 * 27 / 0.1, abs=0.1)  # the others at the speed of all so far
+    assert pace.told("something else", 0.5)[0] == progress  # moves nothing
+    assert pace.told("features", 0.2)[0] == progress  # nor does it go back
+    now[0] += 50
+    assert pace.told("comparing", 1.0) == (1.0, 0.0)
+
+
+def test_a_running_job_says_how_long_it_takes(service: Service, monkeypatch: pytest.MonkeyPatch) -> None:
+    says = "import json, time\nprint(json.dumps({'progress': 0.5, 'message': 'learning', 'left': 40.5}), flush=True)\n"
+    in_its_place(monkeypatch, says + "time.sleep(100)")
+    number = teach(service)["id"]
+    wait_for(lambda: service.client.get(f"/v1/jobs/{number}").json()["progress"] == 0.5)
+    assert service.client.get(f"/v1/jobs/{number}").json()["left"] == 40.5
+    assert [job["left"] for job in service.client.get("/v1/jobs").json()] == [40.5]
+    service.client.post(f"/v1/jobs/{number}/cancel")
+    assert ended(service, number)["left"] is None
 
 
 def test_a_running_job_is_cancelled_and_one_that_waits_too(make: Maker, data_set: Path) -> None:

@@ -25,11 +25,11 @@ export function histogram(values, from, to, bins) {
   return counts;
 }
 
-/** A chart with a title and room for axes; `draw` gets the SVG and the inner box. */
-export function chart(title, { height = 170, label }, draw) {
+/** A chart with a title and room for axes; `draw` gets the SVG and the inner box. One with links is no single image. */
+export function chart(title, { height = 170, top = 10, foot = 24, links = false }, draw) {
   const width = 900;
-  const box = { left: 56, right: width - 14, top: 10, bottom: height - 24 };
-  const drawn = svg("svg", { viewBox: `0 0 ${width} ${height}`, class: "chart", role: "img", "aria-label": label ?? title });
+  const box = { left: 56, right: width - 14, top, bottom: height - foot };
+  const drawn = svg("svg", { viewBox: `0 0 ${width} ${height}`, class: "chart", role: links ? "group" : "img", "aria-label": title });
   draw(drawn, box);
   return el("figure", {}, el("figcaption", {}, title), drawn);
 }
@@ -44,13 +44,27 @@ export function yAxis(drawn, box, scale, values, text = plain) {
   }
 }
 
-export function xAxis(drawn, box, scale, values, text = plain) {
+/** `below` gives a second line of text. */
+export function xAxis(drawn, box, scale, values, text = plain, below = null) {
   drawn.append(svg("line", { class: "axis", x1: box.left, x2: box.right, y1: box.bottom, y2: box.bottom }));
   for (const value of values) {
     const x = scale(value);
     const anchor = x > box.right - 24 ? "end" : x < box.left + 24 ? "start" : "middle";
     drawn.append(svg("text", { x, y: box.bottom + 16, "text-anchor": anchor }, text(value)));
+    if (below) drawn.append(svg("text", { x, y: box.bottom + 32, "text-anchor": anchor }, below(value)));
   }
+}
+
+/** A line that is seen on bars as well: a wider one of the background lies below it. */
+export function ruled(drawn, kind, ends, text = "") {
+  drawn.append(svg("line", { class: "under", ...ends }), svg("line", { class: kind, ...ends }, text && tip(text)));
+}
+
+/** The name of an upright line, above the box and on one side of it, or on the other where there is no room. */
+export function mark(drawn, box, x, text, right) {
+  const room = 7 * text.length + 6;
+  const after = right ? x + room < box.right : x - room < box.left;
+  drawn.append(svg("text", { class: "mark", x: after ? x + 4 : x - 4, y: box.top - 10, "text-anchor": after ? "start" : "end" }, text));
 }
 
 /** Times to write below an axis: whole days or whole hours, not too many. */
@@ -65,9 +79,20 @@ export function timeTicks(from, to, most = 8) {
 }
 
 function tickText(at, step) {
-  const date = new Date(at * 1000);
-  if (step < 24) return date.toLocaleTimeString([], { hour: "2-digit", minute: "2-digit", hour12: false });
-  return date.toLocaleDateString([], { day: "numeric", month: "short" });
+  return step < 24 ? hourText(at) : dayText(at);
+}
+
+function hourText(at) {
+  return new Date(at * 1000).toLocaleTimeString([], { hour: "2-digit", minute: "2-digit", hour12: false });
+}
+
+function dayText(at) {
+  return new Date(at * 1000).toLocaleDateString([], { day: "numeric", month: "short" });
+}
+
+/** How a moment of a span is written: with the hour where that is a few days at most. */
+export function momentText(at, from, to) {
+  return to - from < 5 * 86400 ? `${dayText(at)} ${hourText(at)}` : dayText(at);
 }
 
 /** The words that show when the mouse rests on something. */

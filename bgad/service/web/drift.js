@@ -1,8 +1,8 @@
 // Drift: have the parts changed? Scores over time, what was flagged, and the test with its alarm line.
 
-import { chart, linear, ticks, timeTicks, tip, xAxis, yAxis } from "./chart.js";
+import { chart, linear, momentText, ruled, ticks, timeTicks, tip, xAxis, yAxis } from "./chart.js";
 import { get, show, thumbnail } from "./api.js";
-import { el, guarded, number, percent, plural, select, svg, time } from "./dom.js";
+import { badge, decision, el, guarded, number, percent, plural, select, svg, time } from "./dom.js";
 import { modelRoute, state } from "./state.js";
 
 let by = "auto"; // until somebody chooses
@@ -34,8 +34,21 @@ function verdict(data) {
   if (!data.total) return el("p", { class: "words" }, "No pictures have been scored yet.");
   const last = data.alarms.at(-1);
   if (!last) return el("p", { class: "words" }, `No sign of a change in ${plural(data.tested, "picture")}.`);
+  const all = plural(data.alarms.length, "alarm");
+  const since = plural(data.since_alarm, "picture");
+  if (!data.fresh) return el("p", { class: "words" }, `Last alarm ${ago(last.created)}; ${since} without one since. (${all} in ${plural(data.tested, "picture")}.)`);
   return el("p", { class: "words alarm" },
-    `The parts have changed: ${plural(data.alarms.length, "alarm")}, the last on ${time(last.created)}. Look at the pictures below; if they are good, review and teach them.`);
+    `The parts have changed: ${all}, the last on ${time(last.created)}, ${since} ago. Look at the pictures below; if they are good, review and teach them.`);
+}
+
+function ago(at) {
+  const minutes = Math.max(0, Date.now() / 1000 - at) / 60;
+  const [one, length] = [["day", 1440], ["hour", 60], ["minute", 1]].find(([, wide]) => minutes >= wide) ?? ["minute", 1];
+  return `${plural(Math.floor(minutes / length), one)} ago`;
+}
+
+function link(image) {
+  return `#/image/${image}/${encodeURIComponent(state.model.name)}`;
 }
 
 function allCharts(data) {
@@ -43,7 +56,7 @@ function allCharts(data) {
   if (!bins.length) return [];
   const from = Math.min(bins[0].start, levels[0]?.created ?? Infinity);
   const range = [from, Math.max(bins.at(-1).end, from + 3600)];
-  return [level(data, range), drivers(data), scores(bins, range), flagged(bins, range)].filter(Boolean);
+  return [level(data), drivers(data), scores(bins, range), flagged(bins, range)].filter(Boolean);
 }
 
 function place(bin, x) {
@@ -62,11 +75,10 @@ function scores(bins, range) {
     for (const bin of bins) {
       const { left, width } = place(bin, x);
       const text = `${time(bin.start)}: ${plural(bin.count, "picture")}, middle ${number(bin.middle)}`;
-      drawn.append(
-        svg("rect", { class: "bar range", x: left, width, y: y(bin.high), height: Math.max(2, y(bin.low) - y(bin.high)) }, tip(text)),
-        svg("line", { class: "middle", x1: left, x2: left + width, y1: y(bin.middle), y2: y(bin.middle) }));
+      drawn.append(svg("rect", { class: "bar range", x: left, width, y: y(bin.high), height: Math.max(2, y(bin.low) - y(bin.high)) }, tip(text)));
+      ruled(drawn, "middle", { x1: left, x2: left + width, y1: y(bin.middle), y2: y(bin.middle) }, text);
     }
-    drawn.append(svg("line", { class: "used", x1: box.left, x2: box.right, y1: y(threshold), y2: y(threshold) }, tip("threshold")));
+    ruled(drawn, "used", { x1: box.left, x2: box.right, y1: y(threshold), y2: y(threshold) }, "threshold");
     times(drawn, box, x, range);
   });
 }
@@ -86,24 +98,35 @@ function flagged(bins, range) {
   });
 }
 
-function level(data, range) {
-  return chart("The test: when it reaches the dashed line, it is an alarm, and the test begins again", {}, (drawn, box) => {
-    const x = linear(range, [box.left, box.right]);
+/** By pictures and not by time: many of them may come within a minute. */
+function level(data) {
+  const title = "The test, picture by picture: when it reaches the dashed line, it is an alarm, and the test begins again";
+  return chart(title, { height: 190, foot: 44, links: data.alarms.length > 0 }, (drawn, box) => {
+    const x = linear([0, data.tested], [box.left, box.right]);
     const log = (value) => Math.log10(Math.max(0.1, value));
     const highest = data.levels.reduce((top, one) => Math.max(top, one.level), data.patience);
     const y = linear([-1, log(highest) + 0.2], [box.bottom, box.top]);
     const powers = [0, 1, 2, 3, 4, 5, 6].filter((power) => power <= log(highest));
     yAxis(drawn, box, y, powers, (power) => (10 ** power).toLocaleString("en"));
-    const points = data.levels.map(({ created, level: value }) => `${x(created).toFixed(1)},${y(log(value)).toFixed(1)}`);
+    const points = data.levels.map(({ number: at, level: value }) => `${x(at).toFixed(1)},${y(log(value)).toFixed(1)}`);
     drawn.append(svg("line", { class: "alarm-line", x1: box.left, x2: box.right, y1: y(log(data.patience)), y2: y(log(data.patience)) }, tip("alarm")),
       svg("polyline", { class: "level", points: points.join(" ") }));
     for (const alarm of data.alarms) {
-      const at = x(alarm.created);
-      drawn.append(svg("a", { href: `#/image/${alarm.image}`, "aria-label": `Alarm on ${time(alarm.created)}` },
-        svg("circle", { class: "alarm-dot", cx: at, cy: y(log(data.patience)), r: 6 }, tip(`alarm, ${time(alarm.created)}`))));
+      const at = { cx: x(alarm.number), cy: y(log(data.patience)) };
+      drawn.append(svg("a", { href: link(alarm.image), "aria-label": `Alarm on ${time(alarm.created)}` },
+        svg("circle", { class: "reach", ...at, r: 16 }),
+        svg("circle", { class: "alarm-dot", ...at, r: 6 }, tip(`alarm, ${time(alarm.created)}`))));
     }
-    times(drawn, box, x, range);
+    if (data.levels.length) pictureTimes(drawn, box, x, data);
   });
+}
+
+/** Below the count of pictures, when that one came. */
+function pictureTimes(drawn, box, x, { levels, tested }) {
+  const [from, to] = [levels[0].created, levels.at(-1).created];
+  const whole = ticks(0, tested, 6).filter(Number.isInteger);
+  const when = (count) => momentText((levels.find((one) => one.number >= count) ?? levels.at(-1)).created, from, to);
+  xAxis(drawn, box, x, whole, (count) => count.toLocaleString("en"), when);
 }
 
 function times(drawn, box, x, [from, to]) {
@@ -112,11 +135,20 @@ function times(drawn, box, x, [from, to]) {
 }
 
 function drivers(data) {
-  if (!data.drivers.length) return null;
-  const link = (image) => {
-    const picture = el("img", { alt: `Image ${image}`, loading: "lazy" });
-    show(picture, thumbnail(image, state.model.name, state.model.version.id));
-    return el("a", { href: `#/image/${image}` }, picture);
-  };
-  return el("section", { class: "card" }, el("h2", {}, "The pictures that moved the test most"), el("div", { class: "strip" }, data.drivers.map(link)));
+  const { drivers: found } = data;
+  if (!found.length) return null;
+  const high = found.filter((one) => one.side === "high").length;
+  return el("section", { class: "card" },
+    el("h2", {}, "The pictures that moved the test most"),
+    el("p", {}, `${high} of ${found.length} score higher than half of what came before them, ${found.length - high} lower.`),
+    el("div", { class: "strip drivers" }, found.map(driver)));
+}
+
+function driver(one) {
+  const picture = el("img", { alt: "", loading: "lazy" });
+  show(picture, thumbnail(one.image, state.model.name, state.model.version.id));
+  return el("a", { href: link(one.image), title: one.name }, picture,
+    el("span", { class: "name" }, one.name),
+    el("span", {}, `${number(one.score)} ${one.side === "high" ? "▲ high" : "▼ low"}`),
+    el("span", {}, badge(decision(one.is_anomaly), decision(one.is_anomaly)), one.verdict && badge(one.verdict, one.verdict)));
 }

@@ -211,7 +211,7 @@ class Teach {
           el("span", { class: "grow dim" }, `${time(version.created)}${version.parent ? `, from version ${version.parent}` : ""}`),
           this.actions(version)))),
       el("div", { class: "row" },
-        button("Roll back", guarded(() => this.act(modelRoute("/rollback"))), {
+        button("Roll back", guarded(() => this.act(modelRoute("/rollback"), scoresNow)), {
           id: "rollback", disabled: !mayAll() || !versions.some((version) => version.state === "retired"),
           title: mayAll() ? "Back to the version that was released before" : ADMIN,
         })));
@@ -219,16 +219,18 @@ class Teach {
 
   actions(version) {
     const right = { disabled: !mayAll(), title: mayAll() ? undefined : ADMIN };
-    const route = (what) => guarded(() => this.act(modelRoute(`/versions/${version.id}/${what}`)));
+    const route = (what, text) => guarded(() => this.act(modelRoute(`/versions/${version.id}/${what}`), text));
     if (version.state === "released") return [badge("scores now", "done")];
     if (version.state === "discarded") return [];
     return [
-      button("Release", route("release"), { class: "primary", ...right }),
-      version.state === "candidate" && button("Discard", route("discard"), right),
+      button("Release", route("release", scoresNow), { class: "primary", ...right }),
+      version.state === "candidate" && askFirst("Discard", `Give up version ${version.id}? This cannot be taken back.`,
+        route("discard", () => `${versionText(version)} was given up.`), right),
     ].filter(Boolean);
   }
 
-  async act(route) {
+  /** `text` makes the words for what has been done. */
+  async act(route, text) {
     for (const one of this.box.querySelectorAll("button")) one.disabled = true;
     say("One moment …");
     try {
@@ -241,12 +243,42 @@ class Teach {
       this.showJobs();
       await Promise.all([this.showComparison(), this.loadLessons()]);
     }
-    say(`${versionText(state.model.version)} of ${state.model.name} scores now.`);
+    say(text());
   }
 }
 
+function scoresNow() {
+  return `${versionText(state.model.version)} of ${state.model.name} scores now.`;
+}
+
+/** A button that asks before it does what cannot be taken back; Escape and "Keep it" are the way out. */
+function askFirst(word, question, act, attributes) {
+  const place = el("span", { class: "ask" });
+  const first = button(word, () => {
+    const keep = button("Keep it", rest);
+    place.replaceChildren(el("span", {}, question), button(word, act), keep);
+    keep.focus();
+  }, attributes);
+  const rest = () => {
+    place.replaceChildren(first);
+    first.focus();
+  };
+  place.setAttribute("role", "group");
+  place.addEventListener("keydown", (event) => {
+    if (event.key === "Escape" && !first.isConnected) rest();
+  });
+  place.append(first);
+  return place;
+}
+
 function progressText(job) {
-  return ` ${percent(job.progress)} ${job.message}`;
+  return ` ${percent(job.progress)} ${job.message}${leftText(job.left)}`;
+}
+
+function leftText(seconds) {
+  if (seconds === null || seconds === undefined) return "";
+  if (seconds < 90) return `, about ${Math.max(5, 5 * Math.round(seconds / 5))} s left`;
+  return `, about ${Math.round(seconds / 60)} min left`;
 }
 
 function showProgress(line, job) {
