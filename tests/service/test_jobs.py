@@ -74,7 +74,7 @@ def test_teach_compare_release_and_the_way_back(make: Maker, data_set: Path) -> 
     assert {row["image"] for row in result["reviews"]["rows"] if row["learnt"]} == set(job["images"])
     assert not (service.bench.models / FOLDER / "jobs" / str(job["id"])).exists()
 
-    compared_pictures(service, done, data_set)
+    sent = compared_pictures(service, done, data_set)
 
     old, new = service.client.get("/v1/models/plate").json()["versions"]
     assert (new["id"], new["state"], new["parent"]) == (done["made"], "candidate", old["id"])
@@ -89,7 +89,7 @@ def test_teach_compare_release_and_the_way_back(make: Maker, data_set: Path) -> 
     after = service.client.post("/v1/models/plate/score", content=png(80)).json()
     assert (after["version"], after["image"]) == (new["id"], before["image"])
     assert after["score"] != before["score"]
-    everyone = {*job["images"], unsure, before["image"], seen}  # what was reviewed, and what was only scored
+    everyone = {*job["images"], unsure, sent, before["image"], seen}  # what was reviewed, and what was only scored
 
     def shown() -> dict[int, float]:
         found = service.client.get("/v1/images", params={"model": "plate"}).json()["images"]
@@ -113,8 +113,9 @@ def test_teach_compare_release_and_the_way_back(make: Maker, data_set: Path) -> 
         assert service.client.post(f"/v1/jobs/{job['id']}/{act}").status_code == 422
 
 
-def compared_pictures(service: Service, job: dict[str, Any], data_set: Path) -> None:
-    """Small ones of the test images, by both versions; they are numbered once they are sent, and need no data set."""
+def compared_pictures(service: Service, job: dict[str, Any], data_set: Path) -> int:
+    """Small ones of the test images, by both versions, which are there without the data set. One that is sent to the
+    workbench gets its number, which is returned."""
     rows = job["result"]["validation"]["rows"]
     assert {row["image"] for row in rows} == {None}
     route = f"/v1/jobs/{job['id']}/validation"
@@ -130,6 +131,7 @@ def compared_pictures(service: Service, job: dict[str, Any], data_set: Path) -> 
     assert [row["image"] for row in again] == [number if i == 3 else None for i in range(len(rows))]
     service.bench.files.drop("thumbnails", f"{rows[4]['sha256']}.{job['made']}")
     problem(service.client.get(f"{route}/4/after.jpg"), 410)
+    return number
 
 
 def test_the_time_left_is_that_of_the_stage_and_of_what_comes_after_it() -> None:
