@@ -94,6 +94,7 @@ def test_models_images_and_reviews(client: Client) -> None:
     seen = client.drift("plate", every="day")
     assert (seen.total, seen.every) == (sum(day["count"] for day in seen.bins), "day")
     assert number in [point["image"] for point in seen.series]
+    assert (seen.fresh, seen.since_alarm) == (False, None)
     assert len(list(client.images("plate", order="newest", limit=1))) == 1
 
 
@@ -117,7 +118,7 @@ def test_teach_wait_release_and_back(client: Client) -> None:
     number = client.score("plate", png(7, defect=True)).image
     client.review(number, "bad")
     job = client.wait(client.teach("plate", [number]), timeout=120)
-    assert (job.state, job.images) == ("done", [number])
+    assert (job.state, job.images, job.left) == ("done", [number], None)
     assert job.result is not None
     assert job.made is not None
     old = client.model("plate").version["id"]

@@ -122,7 +122,7 @@ function distributions(data, chosen) {
   const low = Math.min(...sorted.map((values) => values[0]));
   const high = Math.max(...sorted.map((values) => values.at(-1)));
   const from = low - (high - low) * 0.03;
-  const to = high + (high - low) * 0.03;
+  const to = high + (high - low) * 0.08; // with room for a line's name
   return el("div", {}, ROWS.map(([key, title], i) => row(data[key], key, title, { from, to, chosen, used: data.threshold, first: i === 0, last: i === 2 })));
 }
 
