@@ -41,9 +41,10 @@ class Drift:
 
     @property
     def is_fresh(self) -> bool:
-        """Whether the last alarm still speaks of now. If the change went on, the test, which began anew, would have
-        called again: while scores are shifted by half a deviation, it does so within some 300 images. That is far
-        less than FRESH of the patience, and a false alarm within that is unlikely."""
+        """Whether the last alarm still speaks of now. After it the test begins anew, and ranks what comes among the
+        changed scores, too. Without another alarm in so many images, the scores have been steady since, at their old
+        level or at a new one: a further shift by half a deviation is called within some 300, and a false alarm in
+        FRESH of the patience is unlikely."""
         return self.since is not None and self.since < FRESH * self.patience
 
     def promise(self) -> str:

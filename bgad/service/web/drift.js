@@ -36,7 +36,10 @@ function verdict(data) {
   if (!last) return el("p", { class: "words" }, `No sign of a change in ${plural(data.tested, "picture")}.`);
   const all = plural(data.alarms.length, "alarm");
   const since = plural(data.since_alarm, "picture");
-  if (!data.fresh) return el("p", { class: "words" }, `Last alarm ${ago(last.created)}; ${since} without one since. (${all} in ${plural(data.tested, "picture")}.)`);
+  if (!data.fresh) {
+    return el("p", { class: "words" },
+      `Last alarm ${ago(last.created)}; ${since} without one since (${all} in ${plural(data.tested, "picture")}). The scores have been steady since then, at the old level or at a new one: see below.`);
+  }
   return el("p", { class: "words alarm" },
     `The parts have changed: ${all}, the last on ${time(last.created)}, ${since} ago. Look at the pictures below; if they are good, review and teach them.`);
 }
