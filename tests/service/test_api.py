@@ -832,16 +832,8 @@ def test_the_events_of_a_job_say_that_they_are_alive(service: Service, monkeypat
 
 
 def test_the_events_of_a_job_end_with_the_job(service: Service, monkeypatch: pytest.MonkeyPatch) -> None:
-    changes: list[dict[str, Any]] = [
-        {},
-        {},
-        {"state": "running", "message": "learning"},
-        {},
-        {"progress": 0.5},
-        {},
-        {"state": "done"},
-    ]
-    lines = events_of(service, monkeypatch, changes)
+    running: dict[str, Any] = {"state": "running", "message": "learning"}
+    lines = events_of(service, monkeypatch, [{}, {}, running, {}, {"progress": 0.5}, {}, {"state": "done"}])
     assert all(line.startswith("data: ") for line in lines)
     seen = [json.loads(line.removeprefix("data: ")) for line in lines]
     assert [s["state"] for s in seen] == ["queued", "running", "running", "done"]

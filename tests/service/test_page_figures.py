@@ -3,6 +3,7 @@
 
 from __future__ import annotations
 
+import re
 import time
 from collections.abc import Sequence
 from pathlib import Path
@@ -50,6 +51,19 @@ def at(page: Any, line: str) -> float:
     return float(page.locator(f"figure:first-of-type line.{line}").first.get_attribute("x1"))
 
 
+def contrast(page: Any, selector: str, kind: str, ground: str) -> float:
+    """Between a colour of an element and the background of another one, as WCAG has it."""
+
+    def light(where: str, what: str) -> float:
+        color = page.locator(where).first.evaluate("(one, what) => getComputedStyle(one)[what]", what)
+        parts = [int(part) / 255 for part in re.findall(r"\d+", color)[:3]]
+        linear = [part / 12.92 if part <= 0.04045 else ((part + 0.055) / 1.055) ** 2.4 for part in parts]
+        return float(np.dot(linear, (0.2126, 0.7152, 0.0722))) + 0.05
+
+    one, other = light(selector, kind), light(ground, "backgroundColor")
+    return max(one, other) / min(one, other)
+
+
 def test_the_threshold_is_chosen_with_what_is_known(page: Any, live: Start, models: Path) -> None:
     card = modelfile.read(models / "plate.bgad")
     learnt = [image["sha256"] for image in card.split["images"] if image["role"] == "train"][:4]
@@ -81,6 +95,12 @@ def test_the_threshold_is_chosen_with_what_is_known(page: Any, live: Start, mode
     slider.focus()
     page.keyboard.press("ArrowLeft")
     sync_api.expect(page.locator("text.mark")).to_have_text(["in use", "chosen"])
+    for scheme in ("light", "dark"):  # each line lies on one of the background
+        page.emulate_media(color_scheme=scheme)
+        assert contrast(page, "line.under", "stroke", "body") == 1
+        assert min(contrast(page, line, "stroke", "body") for line in ("line.chosen", "line.used")) > 3
+        assert min(contrast(page, "input[type=number]", "borderTopColor", ground) for ground in ("body", ".card")) > 3
+    sync_api.expect(page.locator("line.under + line.chosen, line.under + line.used")).to_have_count(6)
     assert at(page, "chosen") < at(page, "used")
     promise = page.locator(".card", has_text="What is promised at 33 %")
     sync_api.expect(promise).to_contain_text("below 58 % with 90 % confidence")
@@ -202,6 +222,9 @@ def test_an_alarm_is_red_while_it_is_fresh(page: Any, live: Start, models: Path)
     dots = test.get_by_role("link", name="Alarm on")
     sync_api.expect(dots).to_have_count(len(found["alarms"]))
     sync_api.expect(dots.first).to_have_attribute("href", f"#/image/{found['alarms'][0]['image']}/plate")
+    for scheme in ("light", "dark"):
+        page.emulate_media(color_scheme=scheme)
+        assert contrast(page, "rect.range", "fill", "body") > 3
     box = test.locator(".level").bounding_box()
     assert box["width"] > 700, "pictures of one minute are side by side"
     sync_api.expect(test.get_by_text("150", exact=True)).to_be_visible()
@@ -218,7 +241,7 @@ def test_an_alarm_is_red_while_it_is_fresh(page: Any, live: Start, models: Path)
     store = Store(sqlite_address(models))
     with store.engine.begin() as connection:
         connection.execute(tables.scores.update().values(created=tables.scores.c.created - 9 * DAY - 60))
-    alike = np.concatenate([rng.permutation(scored) for _ in range(8)])
+    alike = [score for _ in range(8) for score in rng.permutation(scored).tolist()]
     add(store, store.released("plate")["id"], alike, time.time() - 5, 0)
     for driver in found["drivers"]:
         store.add_review(driver["image"], "good", "ann")
