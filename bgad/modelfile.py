@@ -64,6 +64,12 @@ class Card:
         """Constants of each level: stride, channels, grid, boundary and so on."""
         return list(self.data["levels"])
 
+    @property
+    def learnt(self) -> set[str]:
+        """sha256 of the images that it was trained or calibrated on: their scores say nothing of new parts."""
+        roles = ("train", "calibration", "known")
+        return {image["sha256"] for image in self.split.get("images", []) if image["role"] in roles}
+
 
 def checksum(data: Mapping[str, Any]) -> str:
     """sha256 of the card without its checksum, in one canonical form."""

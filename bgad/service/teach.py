@@ -87,12 +87,10 @@ def run(task: dict[str, Any], result: Path) -> None:
     rate = task.get("rate")
     update(task["model"], new, task["out"], data=place, found=found, rate=rate, overwrite=True)
     console.listen(None)
-    learnt = {row["image"] for row in task["learn"]}
     compared = compare(
         Path(task["model"]),
         Path(task["out"]),
         task["compare"],
-        learnt,
         data=place,
         rate=rate,
         drawings=result.with_name(DRAWINGS),
@@ -132,7 +130,6 @@ def compare(
     old: Path,
     new: Path,
     reviewed: Sequence[dict[str, Any]],
-    learnt: set[int],
     *,
     data: Path | None,
     rate: float | None,
@@ -146,13 +143,15 @@ def compare(
     if rate is not None:
         before.set_rate(rate)  # the new one has it in its card
     drawings.mkdir(exist_ok=True)
-    tests = [_Case(s.name, s.path, s.label, {"sha256": sha256}) for s, sha256 in _validation(after, data)]
+    learnt = before.card.learnt | after.card.learnt
+    validation, why = _validation(after, data)
+    tests = [_Case(s.name, s.path, s.label, {"sha256": sha256}) for s, sha256 in validation]
     reviews = [
         _Case(
             row["name"],
             Path(row["path"]),
             int(row["verdict"] == "bad"),
-            {"image": row["image"], "learnt": row["image"] in learnt},
+            {"image": row["image"], "learnt": row["sha256"] in learnt},
         )
         for row in reviewed
     ]
@@ -167,7 +166,7 @@ def compare(
 
     return {
         "threshold": {"before": before.threshold, "after": after.threshold},
-        "validation": _side_by_side(before, after, tests, seen),
+        "validation": _side_by_side(before, after, tests, seen) | {"why": why},
         "reviews": _side_by_side(before, after, reviews, seen),
     }
 
@@ -182,20 +181,26 @@ class _Case:
     more: dict[str, Any]  # goes into its row
 
 
-def _validation(model: BaseScorer, data: Path | None) -> list[tuple[Sample, str]]:
-    """The test images of the new model's split, with their sha256: those of the old one that were not taught."""
+def _validation(model: BaseScorer, data: Path | None) -> tuple[list[tuple[Sample, str]], str]:
+    """The test images of the new model's split, with their sha256: those of the old one that were not taught. Of very
+    many, always the same ones. Where there are none, why."""
     card = model.card
+    tested = {image["name"]: image["sha256"] for image in card.split["images"] if image["role"] == "test"}
+    if not tested:
+        return (
+            [],
+            "No picture was kept for tests, or all of these were taught: bgad train --test keeps some.",
+        )
     origin = origins.recall(card.data["checksum"])
     try:
         dataset = resolve.load(data) if data else origin.load() if origin else None
-    except BgadError:
-        dataset = None
+    except BgadError as error:
+        return [], f"The data set cannot be read: {error}"
     if dataset is None:
-        return []
-    tested = {image["name"]: image["sha256"] for image in card.split["images"] if image["role"] == "test"}
-    found = [s for s in dataset.samples if s.name in tested and s.box is None]
-    step = max(1, -(-len(found) // MOST))
-    return [(s, tested[s.name]) for s in found[::step] if folders.hash_file(s.path) == tested[s.name]]
+        return [], "The data set is not here: bgad serve --data says where it is."
+    found = sorted((s for s in dataset.samples if s.name in tested and s.box is None), key=lambda s: tested[s.name])
+    some = [(s, tested[s.name]) for s in found[:MOST] if folders.hash_file(s.path) == tested[s.name]]
+    return some, "" if some else "The test pictures of the data set are not those of the training any more."
 
 
 def _side_by_side(

@@ -8,17 +8,20 @@ import threading
 import time
 import urllib.error
 import urllib.request
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
 import numpy as np
 import pytest
 import sqlalchemy as sa
-from conftest import picture
+from conftest import picture, write_set
+from PIL import Image
 
-from bgad import modelfile, origins
+from bgad import loading, modelfile, origins
 from bgad.errors import ConfigError
 from bgad.service import jobs
+from bgad.service import teach as teaching
 from bgad.service.jobs import Jobs, Limits, _why
 from bgad.service.store import Store
 from bgad.service.teach import Pace
@@ -344,11 +347,37 @@ def test_teaching_again_where_nobody_remembers_the_first_time(
     roles = {image["sha256"]: image["role"] for image in card.split["images"]}
     learnt = [service.store.image(n)["sha256"] for n in (number, more)]
     assert [roles[digest] for digest in learnt] == ["known", "known"]
+    assert [row["learnt"] for row in second["result"]["reviews"]["rows"]] == [True, True]  # also what both have learnt
     origin = origins.recall(card.data["checksum"])
     assert origin is not None
     assert {path.name for path in origin.taught.values()} == set(learnt)
     assert len(origin.masks) == 1
     assert [path.read_bytes() for path in origin.ignored.values()] == [region]
+
+
+def test_versions_are_compared_on_the_same_test_pictures_each_time(
+    model: Path, data_set: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    scorer = loading.load(model, engine="onnx")
+    everyone, why = teaching._validation(scorer, data_set)
+    assert (len(everyone), why) == (14, "")
+    monkeypatch.setattr(teaching, "MOST", 6)
+    some, _ = teaching._validation(scorer, data_set)
+    taught = {some[0][1]}
+    rows = [row | {"role": "known" if row["sha256"] in taught else row["role"]} for row in scorer.card.split["images"]]
+    monkeypatch.setattr(scorer, "card", replace(scorer.card, split={"images": rows}))
+    later, _ = teaching._validation(scorer, data_set)
+    assert [s.name for s, _ in later[:5]] == [s.name for s, _ in some[1:]]
+    assert len(later) == 6
+    # and where there are none, it is said why
+    assert "The data set cannot be read: " in teaching._validation(scorer, tmp_path)[1]
+    other = write_set(tmp_path / "other", train=1, good=8, bad=8)
+    for path in other.rglob("*.png"):
+        Image.fromarray(np.zeros((64, 64), np.uint8)).save(path)
+    assert "are not those of the training any more" in teaching._validation(scorer, other)[1]
+    none = [row for row in rows if row["role"] != "test"]
+    monkeypatch.setattr(scorer, "card", replace(scorer.card, split={"images": none}))
+    assert "bgad train --test keeps some" in teaching._validation(scorer, data_set)[1]
 
 
 def test_a_model_learns_from_its_own_reviews_only(make: Maker, models: Path) -> None:

@@ -20,11 +20,11 @@ export function comparison(job) {
 /** Figures on what was learnt say little about what is to come: say how many those are. */
 function learntText(reviews) {
   const learnt = reviews.rows.filter((row) => row.learnt).length;
-  return `${learnt} of them were taught: how well new parts are judged shows on the test pictures.`;
+  return `${learnt} of them have been learnt from: how well new parts are judged shows on the test pictures.`;
 }
 
 function side(title, found, threshold, text = "") {
-  if (!found.images) return el("div", {}, el("h3", {}, title), el("p", { class: "dim" }, "There are none here."));
+  if (!found.images) return el("div", {}, el("h3", {}, title), el("p", { class: "dim" }, found.why || "There are none here."));
   const rows = [
     ["AUROC", "auroc", true],
     [`Missed, of ${found.bad} bad`, "missed", false],
