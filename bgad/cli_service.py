@@ -52,6 +52,13 @@ def add_serve(commands: Any) -> None:
         "--max-megapixels", type=number(float, 0.001), default=50, metavar="N", help="of such a picture (default 50)"
     )
     group.add_argument(
+        "--loaded",
+        type=number(int, 1),
+        default=16,
+        metavar="N",
+        help="released models in memory; of more, the one that was not used for longest is put away (default 16)",
+    )
+    group.add_argument(
         "--job-minutes", type=number(float, 0.01), default=120, metavar="N", help="that a teaching may take (120)"
     )
     group.add_argument(
@@ -82,23 +89,22 @@ def _models(arguments: argparse.Namespace) -> Path:
     return given
 
 
-def _store(arguments: argparse.Namespace, models: Path) -> Any:
-    from bgad.service.store import Store
+def _address(arguments: argparse.Namespace, models: Path) -> str:
+    """Of the store."""
     from bgad.service.workbench import FOLDER
 
     if arguments.store:
-        return Store(arguments.store)
+        return str(arguments.store)
     (models / FOLDER).mkdir(exist_ok=True)
-    return Store(f"sqlite:///{(models / FOLDER / 'store.sqlite').absolute()}")
+    return f"sqlite:///{(models / FOLDER / 'store.sqlite').absolute()}"
 
 
 def _serve(arguments: argparse.Namespace) -> int:
     try:
-        import uvicorn
+        import uvicorn  # noqa: F401 - to say what is missing before anything is done
 
-        from bgad.service import app, auth, fill
-        from bgad.service.jobs import Jobs, Limits
-        from bgad.service.workbench import FOLDER, Workbench
+        from bgad.service import claim
+        from bgad.service.workbench import FOLDER
     except ImportError as error:
         raise ConfigError(f"the workbench needs {error.name}: pip install 'bgad[serve]'") from error
     from bgad import outputs
@@ -106,11 +112,27 @@ def _serve(arguments: argparse.Namespace) -> int:
     models = _models(arguments)
     if not (models / FOLDER).exists() and not any(models.glob("*.bgad")):
         raise DataError(f"{models}: no model that could be read; put NAME.bgad folders there")
-    local = auth.is_local(arguments.host)
     with outputs.locked(models / FOLDER, "service", "--models"):
-        store = _store(arguments, models)
+        address = _address(arguments, models)
+        with claim.claimed(address, models / FOLDER):
+            _run(arguments, models, address)
+    console.say(f"stopped; everything is in {models / FOLDER}")
+    return 0
+
+
+def _run(arguments: argparse.Namespace, models: Path, address: str) -> None:
+    """Until it is stopped."""
+    import uvicorn
+
+    from bgad.service import app, auth, database, fill
+    from bgad.service.jobs import Jobs, Limits
+    from bgad.service.store import Store
+    from bgad.service.workbench import Workbench
+
+    store = Store(address)
+    names = tuple(_host_name(name) for name in arguments.name)
+    with database.opening(address):
         tokens = bool(store.tokens())
-        names = tuple(_host_name(name) for name in arguments.name)
         open_as = next((name for name in (arguments.host, *names) if not auth.is_local(name)), None)
         if open_as is not None and not tokens:
             raise ConfigError(
@@ -123,27 +145,28 @@ def _serve(arguments: argparse.Namespace) -> int:
             data=arguments.data,
             max_bytes=int(arguments.max_mb * 2**20),
             max_pixels=int(arguments.max_megapixels * 1e6),
+            loaded=arguments.loaded,
         )
-        if not bench.names():
-            raise DataError(f"{models}: no model that could be read; put NAME.bgad folders there")
-        jobs = Jobs(bench, Limits(arguments.job_minutes, arguments.job_memory))
-        hosts = (*app.LOCAL_NAMES, *names) if local else ()  # an address that others reach has any name
-        service = app.create(bench, jobs, hosts=hosts, tokens=tokens)
-        listening = _listen(arguments.host, arguments.port)
-        port = listening.getsockname()[1]
-        if arguments.data is None:
-            fill.own_test_images(bench)
-        shown = "localhost" if local else arguments.host
-        console.say(f"{len(bench.names())} models from {models}: {', '.join(bench.names())}")
-        console.say(f"open http://{shown}:{port} (stop with Ctrl-C)")
-        config = uvicorn.Config(
-            service, log_level="warning", server_header=False, proxy_headers=False, timeout_graceful_shutdown=GRACE
-        )
-        with listening, suppress(KeyboardInterrupt):
-            uvicorn.Server(config).run(sockets=[listening])
-        store.close()
-        console.say(f"stopped; everything is in {models / FOLDER}")
-    return 0
+        found = bench.names()
+    if not found:
+        raise DataError(f"{models}: no model that could be read; put NAME.bgad folders there")
+    jobs = Jobs(bench, Limits(arguments.job_minutes, arguments.job_memory))
+    local = auth.is_local(arguments.host)
+    hosts = (*app.LOCAL_NAMES, *names) if local else ()  # an address that others reach has any name
+    service = app.create(bench, jobs, hosts=hosts, tokens=tokens)
+    listening = _listen(arguments.host, arguments.port)
+    port = listening.getsockname()[1]
+    if arguments.data is None:
+        fill.own_test_images(bench)
+    shown = "localhost" if local else arguments.host
+    console.say(f"{len(found)} models from {models}: {', '.join(found)}")
+    console.say(f"open http://{shown}:{port} (stop with Ctrl-C)")
+    config = uvicorn.Config(
+        service, log_level="warning", server_header=False, proxy_headers=False, timeout_graceful_shutdown=GRACE
+    )
+    with listening, suppress(KeyboardInterrupt):
+        uvicorn.Server(config).run(sockets=[listening])
+    store.close()
 
 
 def _host_name(given: str) -> str:
@@ -187,9 +210,18 @@ def add_token(commands: Any) -> None:
 
 
 def _token(arguments: argparse.Namespace) -> int:
+    from bgad.service import database
+    from bgad.service.store import Store
+
+    address = _address(arguments, _models(arguments))
+    store = Store(address)
+    with database.opening(address):
+        return _change_tokens(arguments, store)
+
+
+def _change_tokens(arguments: argparse.Namespace, store: Any) -> int:
     from bgad.service import auth
 
-    store = _store(arguments, _models(arguments))
     if arguments.what == "list":
         for row in store.tokens():
             print(f"{row['role']:7s} {console.printable(row['name'])}")  # noqa: T201

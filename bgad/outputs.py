@@ -47,17 +47,18 @@ def write_whole(path: Path, content: bytes) -> None:
 
 
 @contextmanager
-def locked(out: Path, what: str, option: str = "--out") -> Iterator[None]:
-    """Keep a second process away from an output folder; the lock of a process that died is no lock."""
+def locked(out: Path, what: str, option: str = "--out", name: str = LOCK) -> Iterator[None]:
+    """Keep a second process away from an output folder; the lock of a process that died is no lock. `name`: its file,
+    where not the whole folder is meant."""
     busy = OutputError(f"{out} is in use by another {what}: wait for it, or give another {option}")
     out.mkdir(parents=True, exist_ok=True)
     try:
         import fcntl
     except ImportError:  # not a Unix
-        with _pid_file(out / LOCK, busy):
+        with _pid_file(out / name, busy):
             yield
         return
-    with (out / LOCK).open("w") as file:
+    with (out / name).open("w") as file:
         try:
             fcntl.flock(file, fcntl.LOCK_EX | fcntl.LOCK_NB)
         except OSError as error:

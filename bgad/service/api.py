@@ -6,25 +6,28 @@ import asyncio
 import base64
 import binascii
 import time
-from collections.abc import AsyncIterator, Awaitable, Callable
+from collections.abc import AsyncIterator, Awaitable, Callable, Coroutine
 from typing import Annotated, Any, Literal
 from urllib.parse import quote
 
 from anyio import to_thread
 from fastapi import APIRouter, Depends, Query, Request, Response
 from fastapi.responses import FileResponse, StreamingResponse
+from fastapi.routing import APIRoute
 from starlette.datastructures import UploadFile
+from starlette.requests import ClientDisconnect
 
 from bgad import console
 from bgad.client import MAX_BATCH
 from bgad.errors import BgadError, ImageError, ModelError
-from bgad.service import forms, schemas, views
+from bgad.service import forms, queues, schemas, views
 from bgad.service.auth import Caller
 from bgad.service.files import shown_name
 from bgad.service.jobs import Jobs
 from bgad.service.store import MissingError, Row, Wanted
 from bgad.service.summary import DAY, MOST
 from bgad.service.workbench import Scored, Workbench, version_named
+from bgad.types import Scores
 
 POLL_SECONDS = 0.5
 QUIET_SECONDS = 15  # after which a line of events is sent that says nothing, so that no proxy takes it for dead
@@ -93,11 +96,29 @@ def needs(role: str) -> Callable[[Request], Awaitable[Caller]]:
 
 Bench = Annotated[Workbench, Depends(bench)]
 Runner = Annotated[Jobs, Depends(job_runner)]
-MayScore = Annotated[Caller, Depends(needs("score"))]
-MayReview = Annotated[Caller, Depends(needs("review"))]
-MayAll = Annotated[Caller, Depends(needs("admin"))]
+CHECKS = may_score, may_review, may_all = needs("score"), needs("review"), needs("admin")
+MayScore = Annotated[Caller, Depends(may_score)]
+MayReview = Annotated[Caller, Depends(may_review)]
+MayAll = Annotated[Caller, Depends(may_all)]
 
-router = APIRouter(prefix="/v1", responses=PROBLEMS)
+
+class Guarded(APIRoute):
+    """Knows the role of the caller before a byte of the body is read: FastAPI reads and parses it first."""
+
+    def get_route_handler(self) -> Callable[[Request], Coroutine[Any, Any, Response]]:
+        """As FastAPI makes it, behind the checks among its dependencies."""
+        handle = super().get_route_handler()
+        checks = [found.call for found in self.dependant.dependencies if found.call in CHECKS]
+
+        async def checked(request: Request) -> Response:
+            for check in checks:
+                await check(request)
+            return await handle(request)
+
+        return checked
+
+
+router = APIRouter(prefix="/v1", responses=PROBLEMS, route_class=Guarded)
 
 
 @router.get("/me")
@@ -234,14 +255,22 @@ async def batch(name: str, request: Request, workbench: Bench, _: MayScore) -> s
         except ImageError as error:
             return schemas.Failure(name=shown, error=str(error))
 
-    limiter = request.app.state.batches
+    async def turn(file: UploadFile) -> schemas.Score | schemas.Failure:
+        async with request.app.state.batches:
+            taken.left = (taken.left or 0) - 1
+            if await request.is_disconnected():
+                raise ClientDisconnect
+            return await queues.now(lambda: one(file))
+
     results = []
-    async with forms.files(request, "files", MAX_BATCH * workbench.max_bytes) as files:
-        turns = (to_thread.run_sync(one, file, limiter=limiter) for file in files)
-        for result in await asyncio.gather(*turns, return_exceptions=True):  # the files are open until all are done
-            if isinstance(result, BaseException):
-                raise result
-            results.append(result)
+    with request.app.state.pile.taken() as taken:
+        async with forms.files(request, "files", MAX_BATCH * workbench.max_bytes) as files:
+            taken.left = len(files)
+            turns = (turn(file) for file in files)
+            for result in await asyncio.gather(*turns, return_exceptions=True):  # the files are open until all are done
+                if isinstance(result, BaseException):
+                    raise result
+                results.append(result)
     return schemas.Batch(results=results)
 
 
@@ -320,9 +349,14 @@ async def view(number: int, request: Request, workbench: Bench, _: MayReview) ->
 
 
 @router.get("/images/{number}/thumbnail.jpg", response_class=Response, responses=JPEG)
-def thumbnail(number: int, workbench: Bench, _: MayReview, model: OfModel, version: Number | None = None) -> Response:
+async def thumbnail(
+    number: int, request: Request, workbench: Bench, _: MayReview, model: OfModel, version: Number | None = None
+) -> Response:
     """A small picture with its heat."""
-    content = workbench.thumbnail(_id(number), version_named(workbench, model, version))
+    row, content = await to_thread.run_sync(lambda: _drawn(workbench, _id(number), model, version))
+    if content is None:
+        limiter = request.app.state.drawing
+        content = await queues.in_time(limiter, lambda: workbench.thumbnail(number, row))
     return Response(content, media_type="image/jpeg", headers={"Cache-Control": "private, max-age=3600"})
 
 
@@ -335,23 +369,35 @@ async def overlay(
     def draw() -> bytes:
         return workbench.overlay(_id(number), version_named(workbench, model, version))
 
-    content = await to_thread.run_sync(draw, limiter=request.app.state.whole)
+    content = await queues.in_time(request.app.state.overlays, draw)
     return Response(content, media_type="image/png")
 
 
 @router.get("/images/{number}/map.png", response_class=Response, responses=PNG)
-def anomaly_map(number: int, workbench: Bench, _: MayScore, model: OfModel, version: Number | None = None) -> Response:
+async def anomaly_map(
+    number: int, request: Request, workbench: Bench, _: MayScore, model: OfModel, version: Number | None = None
+) -> Response:
     """The map in grey; the headers X-Low, X-High and X-Boundary say what black, white and the boundary are."""
-    content, low, high, boundary = workbench.map_picture(_id(number), version_named(workbench, model, version))
+
+    def draw() -> tuple[bytes, float, float, float]:
+        return workbench.map_picture(_id(number), version_named(workbench, model, version))
+
+    content, low, high, boundary = await queues.in_time(request.app.state.drawing, draw)
     headers = {"X-Low": repr(low), "X-High": repr(high), "X-Boundary": repr(boundary)}
     return Response(content, media_type="image/png", headers=headers)
 
 
 @router.get("/images/{number}/score")
-def asked(number: int, workbench: Bench, _: MayScore, model: OfModel, version: Number | None = None) -> schemas.Asked:
+async def asked(
+    number: int, request: Request, workbench: Bench, _: MayScore, model: OfModel, version: Number | None = None
+) -> schemas.Asked:
     """What a version says of an image, also one that is not released; it is not kept."""
-    row = version_named(workbench, model, version)
-    scores = workbench.said(_id(number), row)[0].scores
+
+    def ask() -> tuple[Row, Scores, int]:
+        row = version_named(workbench, model, version)
+        return row, workbench.said(_id(number), row)[0].scores, workbench.facts(row).calibration
+
+    row, scores, calibration = await queues.in_time(request.app.state.drawing, ask)
     return schemas.Asked(
         model=model,
         version=row["id"],
@@ -360,8 +406,13 @@ def asked(number: int, workbench: Bench, _: MayScore, model: OfModel, version: N
         p_value=scores.p_value,
         threshold=scores.threshold,
         is_anomaly=scores.is_anomaly,
-        calibration=workbench.facts(row).calibration,
+        calibration=calibration,
     )
+
+
+def _drawn(workbench: Workbench, number: int, model: str, version: int | None) -> tuple[Row, bytes | None]:
+    row = version_named(workbench, model, version)
+    return row, workbench.drawn(number, row)
 
 
 # --- reviews

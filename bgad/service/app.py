@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import asyncio
 import re
 import time
 from collections.abc import AsyncIterator, Callable
@@ -14,16 +15,18 @@ from fastapi.exceptions import RequestValidationError
 from fastapi.responses import FileResponse, JSONResponse
 from fastapi.staticfiles import StaticFiles
 from prometheus_client import CollectorRegistry, Counter, Gauge, Histogram, generate_latest
+from starlette.requests import ClientDisconnect
 from starlette.types import ASGIApp, Message, Receive, Scope, Send
 
 from bgad import __version__
 from bgad.client import MAX_BATCH
 from bgad.errors import BgadError, ConfigError, DataError, ImageError, OutputError
-from bgad.service import api, auth, forms
+from bgad.service import api, auth, forms, queues
 from bgad.service.database import GONE
 from bgad.service.jobs import Jobs
-from bgad.service.scoring import BATCH, WAITING, BusyError
-from bgad.service.store import MissingError
+from bgad.service.queues import Pile
+from bgad.service.scoring import BATCH, PATIENT, WAITING, BusyError
+from bgad.service.store import MissingError, Store
 from bgad.service.workbench import Workbench
 
 WEB = Path(__file__).with_name("web")
@@ -41,21 +44,26 @@ SAFE = ("GET", "HEAD", "OPTIONS")
 METHODS = (*SAFE, "POST", "PUT", "DELETE", "PATCH")
 WHOLE = 2  # pictures, with or without their maps, that are drawn as large as they are, at a time
 DOORS = 8  # tokens that are looked up at a time
-ROOM = 2**20  # bytes of a request beside its pictures
+ROOM = 2 * 2**20  # bytes of a request beside its pictures
+PICTURES = {"batches": MAX_BATCH, "reviews": 3, "score": 2}  # by the end of the path; a review has two in base64
+LEFT = 499  # the status that is counted where the client has gone before it was answered
+READY_SECONDS = 3.0  # in which a store that is well answers
+FORWARDED = ("forwarded", "x-forwarded-for", "x-real-ip")  # what a proxy adds
+FIRST_TOKEN = "make one with `bgad token add NAME --role admin`, then start the service again"  # noqa: S105
 LOCAL_NAMES = ("localhost", "127.0.0.1", "::1")
 
 
 class Meters:
     """What Prometheus gets to see."""
 
-    def __init__(self, workbench: Workbench) -> None:
+    def __init__(self, waiting: Callable[[], int]) -> None:
         self.registry = CollectorRegistry()
         self.requests = Counter(
             "bgad_requests_total", "Requests answered", ["method", "route", "status"], registry=self.registry
         )
         self.seconds = Histogram("bgad_request_seconds", "Time to answer", ["route"], registry=self.registry)
-        waiting = Gauge("bgad_waiting", "Pictures that wait to be scored", registry=self.registry)
-        waiting.set_function(workbench.waiting)
+        gauge = Gauge("bgad_waiting", "Pictures that wait to be scored", registry=self.registry)
+        gauge.set_function(waiting)
 
     def count(self, scope: Scope, status: int, seconds: float) -> None:
         """One request was answered."""
@@ -79,8 +87,9 @@ def create(
     async def living(app: FastAPI) -> AsyncIterator[None]:
         # More threads than places, so that who finds none hears it at once; batches wait for each other instead.
         app.state.scoring, app.state.batches = CapacityLimiter(2 * WAITING), CapacityLimiter(2 * BATCH)
-        # Threads of their own: what takes long must not keep others from being let in.
+        # Threads of their own: what takes long, or waits for a score, must not keep others from being let in.
         app.state.whole, app.state.doors = CapacityLimiter(WHOLE), CapacityLimiter(DOORS)
+        app.state.overlays, app.state.drawing = CapacityLimiter(WHOLE), CapacityLimiter(PATIENT)
         jobs.start()
         workbench.again.start()
         yield
@@ -96,8 +105,9 @@ def create(
         redoc_url=None,
         openapi_url="/v1/openapi.json",
     )
-    meters = Meters(workbench)
-    app.state.workbench, app.state.jobs, app.state.meters = workbench, jobs, meters
+    pile, probe = Pile(), Probe(workbench.store)
+    meters = Meters(lambda: workbench.waiting() + pile.waiting())
+    app.state.workbench, app.state.jobs, app.state.meters, app.state.pile = workbench, jobs, meters, pile
 
     app.add_middleware(Bounded, workbench.max_bytes)
     app.add_middleware(Guard, workbench, meters, hosts, tokens)
@@ -109,13 +119,13 @@ def create(
         app.add_exception_handler(gone, _no_store)
     app.include_router(api.router)
 
-    @app.get("/healthz", include_in_schema=False)
+    @app.api_route("/healthz", methods=["GET", "HEAD"], include_in_schema=False)
     async def healthz() -> dict[str, str]:
         return {"status": "alive"}
 
-    @app.get("/readyz", include_in_schema=False)
+    @app.api_route("/readyz", methods=["GET", "HEAD"], include_in_schema=False)
     async def readyz(response: Response) -> dict[str, str]:
-        ready = await to_thread.run_sync(workbench.store.alive, limiter=app.state.doors)
+        ready = await probe.alive()
         response.status_code = 200 if ready else 503
         return {"status": "ready" if ready else "the store does not answer"}
 
@@ -133,6 +143,21 @@ def create(
 
     app.mount("/static", StaticFiles(directory=WEB), name="static")
     return app
+
+
+class Probe:
+    """Whether the store answers in time; one look at a time, however many ask and however long it takes."""
+
+    def __init__(self, store: Store) -> None:
+        self.store = store
+        self._look: asyncio.Task[bool] | None = None
+
+    async def alive(self) -> bool:
+        """What the look at hand finds."""
+        if self._look is None or self._look.done():
+            self._look = asyncio.create_task(queues.now(self.store.alive))
+        done, _ = await asyncio.wait([self._look], timeout=READY_SECONDS)
+        return bool(done) and self._look.result()
 
 
 class Guard:
@@ -161,10 +186,13 @@ class Guard:
         request = Request(scope)
         try:
             try:
-                answer = refused(request, self.hosts) or await identified(request, self.workbench, self.tokens)
+                answer = refused(request, self.hosts, self.tokens)
+                answer = answer or await identified(request, self.workbench, self.tokens)
             except GONE as error:  # of the tokens; the API's own are answered further inside
                 answer = _no_store(request, error)
             await (answer or self.app)(scope, receive, sent)
+        except ClientDisconnect:  # nobody hears an answer
+            status = status or LEFT
         except Exception:
             if not status:
                 await _problem(500, "something went wrong here: the log of the service says what")(scope, receive, sent)
@@ -173,11 +201,14 @@ class Guard:
             self.meters.count(scope, status or 500, time.perf_counter() - began)
 
 
-def refused(request: Request, hosts: tuple[str, ...]) -> Response | None:
-    """An answer to what another site's page, or a name that is not ours, makes a browser send."""
+def refused(request: Request, hosts: tuple[str, ...], tokens: bool) -> Response | None:
+    """An answer to what another site's page, or a name that is not ours, makes a browser send; and to what comes from
+    another machine by way of a proxy on this one, while everybody may do everything."""
     host = re.sub(r":\d+$", "", request.headers.get("host", "")).strip("[]").lower()
     if hosts and host not in hosts:
         return _problem(421, f"{host[:100]!r} is not a name of this service: use {hosts[0]}")
+    if not tokens and any(name in request.headers for name in FORWARDED):
+        return _problem(403, f"this came through a proxy, and no token guards the service: {FIRST_TOKEN}")
     if "\0" in request.scope["path"] or b"%00" in request.scope["query_string"]:
         return _problem(400, "there is a NUL character in the address")
     if request.method in SAFE:
@@ -247,7 +278,7 @@ class Bounded:
         if scope["type"] != "http":
             await self.app(scope, receive, send)
             return
-        pictures = MAX_BATCH if scope["path"].endswith("/batches") else 3  # a review may have two, in base64
+        pictures = PICTURES.get(scope["path"].rpartition("/")[2], 0)
         limit, seen = pictures * self.max_bytes + ROOM, 0
 
         async def counted() -> Message:

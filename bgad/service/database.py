@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from collections.abc import Iterator
+from contextlib import contextmanager
 from typing import Any
 
 import sqlalchemy as sa
@@ -14,20 +16,35 @@ GONE = (sa.exc.OperationalError, sa.exc.InterfaceError, sa.exc.TimeoutError)  # 
 BUSY_SECONDS = 30
 LOG_PAGES = 50_000  # of 4 KiB
 POOL = 16  # connections that are kept
+# A server that is silent or gone is noticed: at once when it is asked first, else within half a minute.
+WIRE = {
+    "connect_timeout": 5,
+    "keepalives_idle": 15,
+    "keepalives_interval": 5,
+    "keepalives_count": 3,
+    "tcp_user_timeout": 30_000,  # milliseconds
+}
+
+
+def url(address: str) -> sa.URL:
+    """An address in its parts; ConfigError where it is none of a store."""
+    try:
+        parts = sa.make_url(address)
+    except sa.exc.ArgumentError as error:
+        raise ConfigError(f"{address!r} is no address of a store: give postgresql://user@host/name") from error
+    kind = parts.get_backend_name()
+    if kind not in ("postgresql", "sqlite"):
+        raise ConfigError(f"{kind} is not supported as a store: use postgresql, or leave --store out")
+    return parts.set(drivername="postgresql+psycopg") if kind == "postgresql" else parts
 
 
 def engine(address: str, synchronous: str = "FULL") -> sa.Engine:
     """Connections to a database; `synchronous` is SQLite's."""
-    try:
-        url = sa.make_url(address)
-    except sa.exc.ArgumentError as error:
-        raise ConfigError(f"{address!r} is no address of a store: give postgresql://user@host/name") from error
-    if url.get_backend_name() == "postgresql":
-        url = url.set(drivername="postgresql+psycopg")
-        return sa.create_engine(url, pool_pre_ping=True, pool_size=POOL)
-    if url.get_backend_name() != "sqlite":
-        raise ConfigError(f"{url.get_backend_name()} is not supported as a store: use postgresql, or leave --store out")
-    made = sa.create_engine(url, connect_args={"timeout": BUSY_SECONDS}, pool_size=POOL)
+    parts = url(address)
+    if parts.get_backend_name() == "postgresql":
+        wire = {name: value for name, value in WIRE.items() if name not in parts.query}
+        return sa.create_engine(parts, pool_pre_ping=True, pool_size=POOL, connect_args=wire)
+    made = sa.create_engine(parts, connect_args={"timeout": BUSY_SECONDS}, pool_size=POOL)
 
     def prepare(connection: Any, _: object) -> None:
         cursor = connection.cursor()
@@ -38,6 +55,16 @@ def engine(address: str, synchronous: str = "FULL") -> sa.Engine:
 
     sa.event.listen(made, "connect", prepare)
     return made
+
+
+@contextmanager
+def opening(address: str) -> Iterator[None]:
+    """One line of what a database says that is not there, does not let us in, or is damaged."""
+    try:
+        yield
+    except sa.exc.DBAPIError as error:
+        reason = (str(error.orig).strip().splitlines() or [type(error.orig).__name__])[0]
+        raise ConfigError(f"cannot open the store {url(address).render_as_string()}: {reason}") from error
 
 
 def upserts(kind: str) -> tuple[Any, Any, Any]:

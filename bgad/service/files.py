@@ -26,18 +26,25 @@ class Files:
         """Keep some bytes, which are on the disk when this returns; their sha256."""
         name = hashlib.sha256(content).hexdigest()
         path = self._path(kind, name)
-        if not path.exists():
+        if _sha256(path) == name:  # it was there; whether it was on the disk, nobody knows
+            self._sync(path)
+        else:
             self._write(path, content, durable=True)
         return name
 
     def sync(self, kind: str, name: str) -> None:
-        """See to it that a file is on the disk; DataError when it is empty, as a power cut may leave it."""
+        """See to it that a file is on the disk; DataError when it is empty or zeros, as a power cut may leave it."""
         path = self.path(kind, name)
-        if not path.stat().st_size:
-            raise DataError(f"the file {kind}/{name[:12]} is empty: send the picture again")
-        with path.open("rb") as file:
-            os.fsync(file.fileno())
-        self._sync_way(path)
+        if _sha256(path) != name:
+            raise DataError(f"the file {kind}/{name[:12]} is damaged: send the picture again")
+        self._sync(path)
+
+    def mend(self, kind: str, name: str, content: bytes) -> bool:
+        """Put a file right that does not hold the bytes that it is named by; whether that was so."""
+        if _sha256(self._path(kind, name)) == name:
+            return False
+        self.put_as(kind, name, content)
+        return True
 
     def put_as(self, kind: str, name: str, content: bytes) -> None:
         """Keep some bytes under the name that they, or those they were made of (a thumbnail), have; on the disk after
@@ -60,9 +67,10 @@ class Files:
         return self._path(kind, name)
 
     def has(self, kind: str, name: str, size: int | None = None) -> bool:
-        """Whether it is there, with so many bytes."""
+        """Whether it is there, with so many bytes; an empty one is none."""
         path = self._path(kind, name)
-        return path.exists() and size in (None, path.stat().st_size)
+        there = path.stat().st_size if path.exists() else 0
+        return there > 0 and size in (None, there)
 
     def _path(self, kind: str, name: str) -> Path:
         if not _SHA.fullmatch(name.partition(".")[0]):
@@ -86,10 +94,23 @@ class Files:
             draft.unlink(missing_ok=True)
             raise OutputError(f"cannot write below {self.folder}: {error.strerror or error}") from error
 
+    def _sync(self, path: Path) -> None:
+        with path.open("rb") as file:
+            os.fsync(file.fileno())
+        self._sync_way(path)
+
     def _sync_way(self, path: Path) -> None:
         """The folders that lead to a file, any of which may be new: without its name the file is lost."""
         for folder in (path.parent, path.parent.parent, self.folder):
             _sync_folder(folder)
+
+
+def _sha256(path: Path) -> str:
+    """Of what a file holds; nothing where it is not there."""
+    if not path.exists():
+        return ""
+    with path.open("rb") as file:
+        return hashlib.file_digest(file, "sha256").hexdigest()
 
 
 def _sync_folder(folder: Path) -> None:

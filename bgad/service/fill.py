@@ -5,8 +5,10 @@ from __future__ import annotations
 import threading
 from pathlib import Path
 
+from sqlalchemy.exc import SQLAlchemyError
+
 from bgad import console, modelfile
-from bgad.errors import BgadError
+from bgad.errors import BgadError, ImageError
 from bgad.service.scoring import BusyError
 from bgad.service.store import Row, Wanted
 from bgad.service.workbench import Workbench
@@ -18,20 +20,26 @@ def own_test_images(bench: Workbench) -> threading.Thread:
 
     def work() -> None:
         for name in bench.names():
-            version = bench.store.released(name)
-            if bench.store.listed(Wanted(name, limit=1))[1]:
-                continue
-            for path in test_pictures(bench, version):
-                try:
-                    bench.score(name, path.read_bytes(), path.parent.name + "-" + path.name, patient=True)
-                except BusyError:  # the service is being stopped
-                    return
-                except (BgadError, OSError) as error:
-                    console.warn(f"{path}: {error}")
+            try:
+                _fill(bench, name)
+            except BusyError:  # the service is being stopped
+                return
+            except (BgadError, OSError, SQLAlchemyError) as error:  # the next one may do better
+                console.warn(f"no first look at {name}: {str(error).splitlines()[0]}")
 
     thread = threading.Thread(target=work, name="first look", daemon=True)
     thread.start()
     return thread
+
+
+def _fill(bench: Workbench, name: str) -> None:
+    if bench.store.listed(Wanted(name, limit=1))[1]:
+        return
+    for path in test_pictures(bench, bench.store.released(name)):
+        try:
+            bench.score(name, path.read_bytes(), path.parent.name + "-" + path.name, patient=True)
+        except (ImageError, OSError) as error:
+            console.warn(f"{path}: {error}")
 
 
 def test_pictures(bench: Workbench, version: Row) -> list[Path]:

@@ -1,8 +1,10 @@
 """Requests of many clients, scored together: a bounded number of them before one model.
 
-A request that finds no place is turned away at once instead of making all of them late. Reading and resizing happen in
-the threads of the requests. One picture that comes alone gets all cores; where several wait, threads of one core each
-take them in batches, as `score_stream` does.
+A request that finds no place is turned away at once instead of making all of them late. Who is patient (a batch, a map
+that somebody looks at, what is scored again) waits in the order of coming for one of a few places of its own: so it
+neither takes a place from a camera nor waits for as long as cameras come. Reading and resizing happen in the threads of
+the requests. One picture that comes alone gets all cores; where several wait, threads of one core each take them in
+batches, as `score_stream` does.
 """
 
 from __future__ import annotations
@@ -24,6 +26,9 @@ from bgad.scorer import BaseScorer, Shape
 from bgad.types import FloatArray, Scores
 
 BATCH, WAITING = 2, 64  # on a CPU larger batches are no faster, and one in a hundred waits longer
+PATIENT = 8  # places of those who are patient: under overload they get one score in nine
+
+TOO_MANY = "too many pictures wait to be scored: try again later"
 
 Found = tuple[FloatArray, FloatArray, list[FloatArray]]
 
@@ -59,9 +64,14 @@ class Turns:
         self._waiting: deque[threading.Lock] = deque()
         self._lock = threading.Lock()
 
+    @property
+    def waiting(self) -> int:
+        """Who has no place yet."""
+        return len(self._waiting)
+
     @contextmanager
-    def turn(self) -> Iterator[None]:
-        """Wait for a place, and give it to the next one in the end."""
+    def turn(self, seconds: float | None = None) -> Iterator[None]:
+        """Wait for a place, and give it to the next one in the end; BusyError when there is none within `seconds`."""
         with self._lock:
             own = None if self._free else threading.Lock()
             if own is None:
@@ -69,8 +79,8 @@ class Turns:
             else:
                 own.acquire()
                 self._waiting.append(own)
-        if own is not None:
-            own.acquire()  # until a place is handed over
+        if own is not None and not own.acquire(timeout=-1 if seconds is None else seconds):  # until it is handed over
+            self._give_up(own)
         try:
             yield
         finally:
@@ -80,9 +90,15 @@ class Turns:
                 else:
                     self._free += 1
 
+    def _give_up(self, own: threading.Lock) -> None:
+        with self._lock:
+            if own in self._waiting:  # else a place was handed over at the last moment
+                self._waiting.remove(own)
+                raise BusyError(TOO_MANY)
+
 
 class Batcher:
-    """One model that scores for many clients, `waiting` of them at most."""
+    """One model that scores for many clients, `waiting` of them at most, beside PATIENT of the patient ones."""
 
     def __init__(self, scorer: BaseScorer, *, batch: int | None = None, waiting: int = WAITING) -> None:
         """`batch`: how many at most are scored together; 2 on a CPU by default, else as many as the model takes."""
@@ -90,10 +106,11 @@ class Batcher:
         self.scorer, self.batch, self.capacity = scorer, batch or (BATCH if on_cpu else scorer.batch), waiting
         self._queue: list[_Request] = []  # a heap
         self._came = 0  # requests so far
-        self._inside = 0  # requests that have a place
+        self._inside, self._beside = 0, 0  # requests that have a place; those of them that are patient
         self._running, self._alone = 0, False  # batches in the engine; whether one has all cores
         self._closed = self._ended = False
         self._changed = threading.Condition()
+        self._patient = Turns(PATIENT)
         self._reading = Turns(scorer.threads)  # whole pictures in memory
         self._drawing = Turns(scorer.threads)  # whole maps; who has been scored does not wait for later readers
         self._whole = threading.Lock()  # pictures cut into tiles are a batch of their own
@@ -109,9 +126,15 @@ class Batcher:
         """Score a file; BusyError when too many wait, unless `patient`."""
         return self.answer(path, patient=patient).scores
 
-    def answer(self, path: Path, *, patient: bool = False, longest: int = 0) -> Answer:
-        """As `score`; the map is made no larger than `longest`, so that large pictures of many clients do not fill the
-        memory."""
+    def answer(self, path: Path, *, patient: bool = False, seconds: float | None = None, longest: int = 0) -> Answer:
+        """As `score`, where a patient one may wait no longer than so many `seconds` for a place; the map is made no
+        larger than `longest`, so that large pictures of many clients do not fill the memory."""
+        if not patient:
+            return self._answer(path, longest, patient=False)
+        with self._patient.turn(seconds):
+            return self._answer(path, longest, patient=True)
+
+    def _answer(self, path: Path, longest: int, *, patient: bool) -> Answer:
         number = self._enter(patient)
         try:
             if self.scorer.tile.size:
@@ -133,7 +156,7 @@ class Batcher:
             with self._drawing.turn():  # a region needs the map as large as the picture
                 return Answer(_smaller(self._finish(found, shape), longest), shape)
         finally:
-            self._leave()
+            self._leave(patient)
 
     def _finish(self, found: Found, shape: Shape) -> Scores:
         (result,) = self.scorer.finish(found, [shape])
@@ -144,7 +167,7 @@ class Batcher:
     @property
     def waiting(self) -> int:
         """Requests that have come and are not answered."""
-        return self._inside
+        return self._inside + self._patient.waiting
 
     def close(self) -> None:
         """Finish what waits, then stop."""
@@ -159,19 +182,19 @@ class Batcher:
 
     def _enter(self, patient: bool) -> int:
         with self._changed:
-            if patient:
-                self._changed.wait_for(lambda: self._closed or self._inside < self.capacity)
             if self._closed:
                 raise ClosedError("the model is being put away: try again later")
-            if self._inside >= self.capacity:
-                raise BusyError("too many pictures wait to be scored: try again later")
+            if not patient and self._inside - self._beside >= self.capacity:
+                raise BusyError(TOO_MANY)
             self._inside += 1
+            self._beside += patient
             self._came += 1
             return self._came
 
-    def _leave(self) -> None:
+    def _leave(self, patient: bool) -> None:
         with self._changed:
             self._inside -= 1
+            self._beside -= patient
             self._changed.notify_all()
 
     # --- the threads that work

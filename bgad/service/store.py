@@ -67,15 +67,14 @@ class Store:
         self._tidier: threading.Thread | None = None
         self._put_image, self._put_score, self._keep_score = database.upserts(self.engine.dialect.name)
         try:
-            with self.engine.begin() as connection:
+            with database.opening(address), self.engine.begin() as connection:
                 config = alembic.config.Config()
                 config.set_main_option("script_location", str(Path(__file__).with_name("migrations")))
                 config.attributes["connection"] = connection
                 alembic.command.upgrade(config, "head")
-        except sa.exc.OperationalError as error:
+        except ConfigError:
             self.close()
-            reason = str(error.orig).strip().splitlines()[0]
-            raise ConfigError(f"cannot open the store {self.engine.url.render_as_string()}: {reason}") from error
+            raise
         except alembic.util.CommandError as error:
             self.close()
             raise ConfigError(

@@ -5,7 +5,7 @@ from __future__ import annotations
 import hashlib
 import io
 import threading
-from collections import Counter, OrderedDict
+from collections import Counter
 from collections.abc import Iterator
 from contextlib import contextmanager
 from dataclasses import dataclass
@@ -15,12 +15,13 @@ from typing import Any
 import numpy as np
 from PIL import ExifTags, Image
 
-from bgad import console, images, loading, modelfile
+from bgad import console, images, modelfile
 from bgad.calibration import Calibration
-from bgad.errors import BgadError, ConfigError, ImageError, ModelError
+from bgad.errors import BgadError, ConfigError, ImageError
 from bgad.scorer import BaseScorer
 from bgad.service.again import Again
 from bgad.service.files import Files, shown_name
+from bgad.service.loaded import LOADED, Loaded, same
 from bgad.service.scoring import Answer, Batcher, BusyError, ClosedError, judged
 from bgad.service.store import MissingError, Row, Store
 from bgad.service.thumbnails import Thumbnails
@@ -32,7 +33,7 @@ SUFFIX = ".bgad"
 MAX_BYTES = 64 * 2**20  # of a picture that is sent
 MAX_PIXELS = 50_000_000
 PNG_TURNED = (b"eXIf", b"Raw profile type", b"XML:com.adobe.xmp")  # where a PNG may say that it is to be turned
-LOADED = 4  # versions that are kept in memory
+PATIENCE = 5.0  # seconds that somebody waits for a picture of what was found
 
 
 @dataclass(frozen=True)
@@ -66,18 +67,18 @@ class Workbench:
         data: Path | None = None,
         max_bytes: int = MAX_BYTES,
         max_pixels: int = MAX_PIXELS,
+        loaded: int = LOADED,
     ) -> None:
-        """`data` is the folder where the data sets of the models are, by their names, for teaching."""
+        """`data` is the folder where the data sets of the models are, by their names, for teaching; `loaded`: how many
+        released versions are kept in memory."""
         self.models, self.store = models, store
         self.data = data or models / DATA
         self.max_bytes, self.max_pixels = max_bytes, max_pixels
         self.files = Files(models / FOLDER)
-        self._open: OrderedDict[int, Batcher] = OrderedDict()
+        self._loaded = Loaded(models, store, loaded)
         self._released: dict[str, Row] = {}  # all changes of them go through here
         self._releasing, self._setting = threading.Lock(), threading.Lock()
         self._facts: dict[tuple[int, float | None], Facts] = {}
-        self._lock = threading.Lock()
-        self._closed = False
         self._sent: Counter[str] = Counter()  # pictures that are on their way, by their sha256
         self._sending = threading.Lock()
         self.thumbnails, self.again = Thumbnails(self.files, self.waiting), Again(self)
@@ -86,12 +87,7 @@ class Workbench:
     def close(self) -> None:
         """Finish what waits."""
         self.again.close()
-        with self._lock:
-            self._closed = True
-            batchers = list(self._open.values())
-            self._open.clear()
-        for batcher in batchers:
-            batcher.close()
+        self._loaded.close()
         self.thumbnails.close()
 
     # --- models
@@ -130,37 +126,20 @@ class Workbench:
 
     def batcher(self, version: Row) -> Batcher:
         """The version, ready to score."""
-        with self._lock:
-            if self._closed:
-                raise BusyError("the service is being stopped")
-            if version["id"] not in self._open:
-                scorer = self._load(version)
-                while len(self._open) >= LOADED:
-                    _, oldest = self._open.popitem(last=False)
-                    oldest.close()
-                self._open[version["id"]] = Batcher(scorer)
-            self._open.move_to_end(version["id"])
-            return self._open[version["id"]]
+        return self._loaded.batcher(version)
 
-    def answer(self, version: Row, path: Path, *, patient: bool, whole: bool = False) -> tuple[Answer, BaseScorer]:
+    def answer(
+        self, version: Row, path: Path, *, patient: bool, seconds: float | None = None, whole: bool = False
+    ) -> tuple[Answer, BaseScorer]:
         """By the version, opened again where it was put away in between; with a map of the model's size, unless
-        `whole`."""
+        `whole`. A patient one waits for a place, but no longer than so many `seconds`."""
         while True:
             batcher = self.batcher(version)
             try:
                 longest = 0 if whole else batcher.scorer.card.size
-                return batcher.answer(path, patient=patient, longest=longest), batcher.scorer
+                return batcher.answer(path, patient=patient, seconds=seconds, longest=longest), batcher.scorer
             except ClosedError:
                 continue
-
-    def _load(self, version: Row) -> BaseScorer:
-        folder = self.models / version["folder"]
-        scorer = loading.load(folder, engine="onnx")
-        _same(folder, scorer.card, version)
-        rate = self.store.version(version["id"])["rate"]  # the row at hand may be from before it was set
-        if rate is not None:
-            scorer.set_rate(rate)
-        return scorer
 
     def facts(self, version: Row) -> Facts:
         """Of the card alone: the model is not opened. Its files were checked when the service found it."""
@@ -168,7 +147,7 @@ class Workbench:
         if key not in self._facts:
             folder = self.models / version["folder"]
             card = modelfile.Card(modelfile.peek(folder))
-            _same(folder, card, version)
+            same(folder, card, version)
             rate = card.calibration["rate"] if version["rate"] is None else version["rate"]
             calibration = Calibration(tuple(card.calibration["scores"]), rate)
             normals = len(calibration.scores)
@@ -184,10 +163,9 @@ class Workbench:
             with self._releasing:
                 self.store.set_rate(version["id"], rate, scorer.threshold, who)
                 self._released.clear()
-            with self._lock:
-                now = self._open.get(version["id"])
-            if now is not None and now.scorer is not scorer:  # it was put away and opened again in between
-                now.scorer.set_rate(rate)
+            now = self._loaded.scorer(version["id"])
+            if now is not None and now is not scorer:  # it was put away and opened again in between
+                now.set_rate(rate)
         return self.store.version(version["id"])
 
     def release(self, version: Row, who: str) -> None:
@@ -223,8 +201,7 @@ class Workbench:
 
     def waiting(self) -> int:
         """Pictures that wait to be scored."""
-        with self._lock:
-            return sum(batcher.waiting for batcher in self._open.values())
+        return self._loaded.waiting()
 
     # --- scoring
 
@@ -236,7 +213,7 @@ class Workbench:
         sha256 = hashlib.sha256(content).hexdigest()
         with self._file(sha256, content) as path:
             try:
-                answer, scorer = self.answer(version, path, patient=patient)
+                answer, scorer = self._answer_of(version, path, content, patient=patient)
             except ImageError as error:
                 raise ImageError(str(error).replace(str(path), "picture")) from error
             scores, (height, width) = answer.scores, answer.shape
@@ -246,6 +223,14 @@ class Workbench:
             self.store.add_score(image, version["id"], scores)
         self.thumbnails.later(sha256, version["id"], scores.map, scorer.card)
         return Scored(image, version, scores)
+
+    def _answer_of(self, version: Row, path: Path, content: bytes, *, patient: bool) -> tuple[Answer, BaseScorer]:
+        try:
+            return self.answer(version, path, patient=patient)
+        except ImageError:
+            if not self.files.mend("pictures", path.name, content):
+                raise
+        return self.answer(version, path, patient=patient)  # a power cut had left another file there
 
     @contextmanager
     def _file(self, sha256: str, content: bytes) -> Iterator[Path]:
@@ -297,8 +282,8 @@ class Workbench:
         return self.files.path("masks", name).read_bytes()
 
     def said(self, number: int, version: Row, *, whole: bool = False) -> tuple[Answer, BaseScorer]:
-        """What a version says of an image that was sent before."""
-        return self.answer(version, self.picture(number), patient=True, whole=whole)
+        """What a version says of an image that was sent before, for somebody who waits."""
+        return self.answer(version, self.picture(number), patient=True, seconds=PATIENCE, whole=whole)
 
     def overlay(self, number: int, version: Row) -> bytes:
         """A PNG of the image with its map as heat."""
@@ -314,8 +299,14 @@ class Workbench:
         grey = np.rint((small - low) / max(high - low, 1e-9) * 255).astype(np.uint8)
         return png(grey), low, high, scorer.card.map_boundary
 
+    def drawn(self, number: int, version: Row) -> bytes | None:
+        """A small JPEG of the image with its heat, if it is there."""
+        sha256 = self.store.image(number)["sha256"]
+        there = self.thumbnails.has(sha256, version["id"])
+        return self.thumbnails.read(sha256, version["id"]) if there else None
+
     def thumbnail(self, number: int, version: Row) -> bytes:
-        """A small JPEG of the image with its heat; made again where it is missing."""
+        """As `drawn`; made again where it is missing."""
         sha256 = self.store.image(number)["sha256"]
         if not self.thumbnails.has(sha256, version["id"]):
             answer, scorer = self.said(number, version)
@@ -366,12 +357,6 @@ class Workbench:
             raise ImageError(str(error).replace("picture", f"the {kind}", 1)) from error
         except Exception as error:  # a decoder may throw anything
             raise ImageError(f"the {kind} is not a PNG that can be read") from error
-
-
-def _same(folder: Path, card: modelfile.Card, version: Row) -> None:
-    """That the folder holds what it held when the version was taken up."""
-    if card.data["checksum"] != version["checksum"]:
-        raise ModelError(f"{folder} is not the model that it was: put it back, or start the service again")
 
 
 def _shown_as_it_is(content: bytes) -> str:
