@@ -5,13 +5,16 @@ from __future__ import annotations
 import argparse
 import re
 import socket
-from contextlib import suppress
+from contextlib import closing, suppress
 from pathlib import Path
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 from bgad import console
 from bgad.cli_options import add_command, add_model, number
 from bgad.errors import ConfigError, DataError
+
+if TYPE_CHECKING:
+    from bgad.service.store import Store
 
 DEMO = Path("bgad-demo")
 PORT = 8765
@@ -104,6 +107,7 @@ def _serve(arguments: argparse.Namespace) -> int:
         import uvicorn  # noqa: F401 - to say what is missing before anything is done
 
         from bgad.service import claim
+        from bgad.service.store import Store
         from bgad.service.workbench import FOLDER
     except ImportError as error:
         raise ConfigError(f"the workbench needs {error.name}: pip install 'bgad[serve]'") from error
@@ -114,22 +118,20 @@ def _serve(arguments: argparse.Namespace) -> int:
         raise DataError(f"{models}: no model that could be read; put NAME.bgad folders there")
     with outputs.locked(models / FOLDER, "service", "--models"):
         address = _address(arguments, models)
-        with claim.claimed(address, models / FOLDER):
-            _run(arguments, models, address)
+        with claim.claimed(address, models / FOLDER), closing(Store(address)) as store:
+            _run(arguments, models, store, address)
     console.say(f"stopped; everything is in {models / FOLDER}")
     return 0
 
 
-def _run(arguments: argparse.Namespace, models: Path, address: str) -> None:
+def _run(arguments: argparse.Namespace, models: Path, store: Store, address: str) -> None:
     """Until it is stopped."""
     import uvicorn
 
     from bgad.service import app, auth, database, fill
     from bgad.service.jobs import Jobs, Limits
-    from bgad.service.store import Store
     from bgad.service.workbench import Workbench
 
-    store = Store(address)
     names = tuple(_host_name(name) for name in arguments.name)
     with database.opening(address):
         tokens = bool(store.tokens())
@@ -166,7 +168,6 @@ def _run(arguments: argparse.Namespace, models: Path, address: str) -> None:
     )
     with listening, suppress(KeyboardInterrupt):
         uvicorn.Server(config).run(sockets=[listening])
-    store.close()
 
 
 def _host_name(given: str) -> str:
@@ -214,12 +215,11 @@ def _token(arguments: argparse.Namespace) -> int:
     from bgad.service.store import Store
 
     address = _address(arguments, _models(arguments))
-    store = Store(address)
-    with database.opening(address):
+    with closing(Store(address)) as store, database.opening(address):
         return _change_tokens(arguments, store)
 
 
-def _change_tokens(arguments: argparse.Namespace, store: Any) -> int:
+def _change_tokens(arguments: argparse.Namespace, store: Store) -> int:
     from bgad.service import auth
 
     if arguments.what == "list":

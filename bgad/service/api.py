@@ -6,24 +6,23 @@ import asyncio
 import base64
 import binascii
 import time
-from collections.abc import AsyncIterator, Awaitable, Callable, Coroutine
+from collections.abc import AsyncIterator
 from typing import Annotated, Any, Literal
 from urllib.parse import quote
 
 from anyio import to_thread
 from fastapi import APIRouter, Depends, Query, Request, Response
 from fastapi.responses import FileResponse, StreamingResponse
-from fastapi.routing import APIRoute
 from starlette.datastructures import UploadFile
 from starlette.requests import ClientDisconnect
 
 from bgad import console
 from bgad.client import MAX_BATCH
-from bgad.errors import BgadError, ImageError, ModelError
+from bgad.errors import ImageError, ModelError
 from bgad.service import forms, queues, schemas, views
-from bgad.service.auth import Caller
 from bgad.service.files import shown_name
 from bgad.service.jobs import Jobs
+from bgad.service.roles import Guarded, MayAll, MayReview, MayScore
 from bgad.service.store import MissingError, Row, Wanted
 from bgad.service.summary import DAY, MOST
 from bgad.service.workbench import Scored, Workbench, version_named
@@ -66,10 +65,6 @@ OfModel = Annotated[str, Query(max_length=200)]
 Seconds = Annotated[float, Query(ge=0, allow_inf_nan=False)]
 
 
-class ForbiddenError(BgadError):
-    """The caller's role is not enough."""
-
-
 async def bench(request: Request) -> Workbench:  # async: what is not gets a thread for every request
     """The workbench of the application."""
     found: Workbench = request.app.state.workbench
@@ -82,41 +77,8 @@ async def job_runner(request: Request) -> Jobs:
     return found
 
 
-def needs(role: str) -> Callable[[Request], Awaitable[Caller]]:
-    """A dependency: the caller, who must have the role."""
-
-    async def check(request: Request) -> Caller:
-        caller: Caller = request.state.caller
-        if not caller.may(role):
-            raise ForbiddenError(f"{caller.name} may {caller.role}: this needs the role {role}")
-        return caller
-
-    return check
-
-
 Bench = Annotated[Workbench, Depends(bench)]
 Runner = Annotated[Jobs, Depends(job_runner)]
-CHECKS = may_score, may_review, may_all = needs("score"), needs("review"), needs("admin")
-MayScore = Annotated[Caller, Depends(may_score)]
-MayReview = Annotated[Caller, Depends(may_review)]
-MayAll = Annotated[Caller, Depends(may_all)]
-
-
-class Guarded(APIRoute):
-    """Knows the role of the caller before a byte of the body is read: FastAPI reads and parses it first."""
-
-    def get_route_handler(self) -> Callable[[Request], Coroutine[Any, Any, Response]]:
-        """As FastAPI makes it, behind the checks among its dependencies."""
-        handle = super().get_route_handler()
-        checks = [found.call for found in self.dependant.dependencies if found.call in CHECKS]
-
-        async def checked(request: Request) -> Response:
-            for check in checks:
-                await check(request)
-            return await handle(request)
-
-        return checked
-
 
 router = APIRouter(prefix="/v1", responses=PROBLEMS, route_class=Guarded)
 

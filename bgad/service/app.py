@@ -25,6 +25,7 @@ from bgad.service import api, auth, forms, queues
 from bgad.service.database import GONE
 from bgad.service.jobs import Jobs
 from bgad.service.queues import Pile
+from bgad.service.roles import ForbiddenError
 from bgad.service.scoring import BATCH, PATIENT, WAITING, BusyError
 from bgad.service.store import MissingError, Store
 from bgad.service.workbench import Workbench
@@ -295,7 +296,7 @@ class Bounded:
 STATUS: dict[type[Exception], int] = {
     BusyError: 503,
     MissingError: 404,
-    api.ForbiddenError: 403,
+    ForbiddenError: 403,
     forms.TooLargeError: 413,
     forms.NoLengthError: 411,
     ImageError: 422,

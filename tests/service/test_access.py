@@ -130,6 +130,18 @@ def test_another_host_is_refused(service: Service) -> None:
         assert service.client.get("/healthz", headers={"Host": host}).status_code == 200, host
 
 
+@pytest.mark.parametrize("header", ["X-Forwarded-For", "Forwarded", "X-Real-IP"])
+def test_a_proxy_needs_a_token(make: Maker, header: str) -> None:
+    through = {header: "192.0.2.7"}
+    service = make()
+    for path in ("/", "/v1/models"):
+        said = problem(service.client.get(path, headers=through), 403)
+        assert "no token guards the service: make one with `bgad token add NAME --role admin`" in said
+    problem(service.client.post(SCORE, content=png(), headers=through), 403)
+    guarded = make(tokens=True)
+    assert guarded.client.get("/v1/models", headers=through | token(guarded, "score")).status_code == 200
+
+
 def test_a_fault_of_ours_is_one_line_with_the_headers(service: Service, monkeypatch: pytest.MonkeyPatch) -> None:
     def broken() -> list[str]:
         raise RuntimeError("secret")

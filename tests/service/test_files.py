@@ -1,12 +1,13 @@
 from __future__ import annotations
 
 import errno
+import hashlib
 import os
 from pathlib import Path
 
 import pytest
 
-from bgad.errors import OutputError
+from bgad.errors import DataError, OutputError
 from bgad.service.files import Files
 
 
@@ -21,10 +22,30 @@ def test_a_file_that_is_on_the_disk_can_be_found_there(tmp_path: Path, monkeypat
     name = files.put("masks", b"painted")
     assert way(files.path("masks", name)) <= synced
     synced.clear()
+    assert files.put("masks", b"painted") == name  # also where it was there: a power cut may have been in between
+    assert way(files.path("masks", name)) <= synced
+    synced.clear()
+    name = hashlib.sha256(b"sent").hexdigest()
     files.put_as("pictures", name, b"sent")
     assert synced == set()  # it is scored at once, and on the disk with a review
     files.sync("pictures", name)
     assert way(files.path("pictures", name)) <= synced
+
+
+def test_what_a_power_cut_leaves_is_seen_and_mended(tmp_path: Path) -> None:
+    files = Files(tmp_path)
+    name = files.put("masks", b"painted")
+    for left in (b"", bytes(7)):
+        files.path("masks", name).write_bytes(left)
+        with pytest.raises(DataError, match="is damaged: send the picture again"):
+            files.sync("masks", name)
+        assert files.mend("masks", name, b"painted")
+        assert not files.mend("masks", name, b"painted")
+        files.path("masks", name).write_bytes(left)
+        assert files.put("masks", b"painted") == name
+        assert files.path("masks", name).read_bytes() == b"painted"
+    files.path("masks", name).write_bytes(b"")
+    assert not files.has("masks", name)
 
 
 def test_a_system_that_cannot_sync_folders(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:

@@ -3,6 +3,7 @@ from __future__ import annotations
 import threading
 from collections.abc import Iterator
 from concurrent.futures import ThreadPoolExecutor
+from contextlib import suppress
 from pathlib import Path
 
 import numpy as np
@@ -11,6 +12,7 @@ from PIL import Image
 
 from bgad.errors import ImageError, ModelError
 from bgad.runtime import Runtime
+from bgad.service import scoring
 from bgad.service.scoring import Batcher, BusyError, ClosedError, Turns
 from bgad.types import FloatArray
 from service.conftest import wait_for
@@ -129,6 +131,22 @@ def test_who_waits_has_the_place_before_one_who_comes_at_the_moment_it_is_free()
     assert order == ["who waited", "who came later"]
 
 
+def test_a_turn_is_waited_for_no_longer_than_one_likes() -> None:
+    turns = Turns(1)
+    with turns.turn():
+        with pytest.raises(BusyError), turns.turn(seconds=0.01):
+            pass
+        assert turns.waiting == 0
+    with turns.turn(seconds=0.01):  # a place that is free
+        pass
+    late = threading.Lock()  # a place is handed over at the moment that its time is over
+    turns._give_up(late)
+    turns._waiting.append(late)
+    with pytest.raises(BusyError):
+        turns._give_up(late)
+    assert turns._free == 1
+
+
 def test_a_turn_that_ends_in_an_error_is_given_on() -> None:
     turns, inside, fail = Turns(1), threading.Event(), threading.Event()
 
@@ -197,6 +215,55 @@ def test_without_a_place_a_request_is_turned_away_at_once(scorer: Held, files: l
     batcher.close()
 
 
+def test_who_is_patient_waits_in_turn_and_not_for_the_places_of_others(
+    scorer: Held, files: list[Path], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(scoring, "PATIENT", 1)
+    batcher, ended = Batcher(scorer, waiting=2), list[str]()
+
+    def come(name: str, path: Path, patient: bool) -> None:
+        batcher.score(path, patient=patient)
+        ended.append(name)
+
+    with ThreadPoolExecutor(6) as pool:
+        comers = [pool.submit(come, "camera", path, False) for path in files[:2]]
+        wait_for(lambda: batcher.waiting == 2)
+        for name in ("first", "second", "third"):
+            comers.append(pool.submit(come, name, files[len(comers)], True))
+            wait_for(lambda: batcher.waiting == len(comers))
+        assert (batcher._inside, batcher._patient.waiting) == (3, 2)  # the first one is in, though all places are taken
+        with pytest.raises(BusyError):
+            batcher.score(files[6])
+        with pytest.raises(BusyError, match="too many pictures wait"):
+            batcher.answer(files[6], patient=True, seconds=0.01)
+        assert batcher._patient.waiting == 2  # who gave up does not stand in the way
+        scorer.gate.set()
+        for comer in comers:
+            comer.result(30)
+    assert [name for name in ended if name != "camera"] == ["first", "second", "third"]
+    assert batcher.waiting == batcher._beside == 0
+    batcher.close()
+
+
+def test_cameras_that_come_all_the_time_do_not_starve_who_is_patient(model: Path, files: list[Path]) -> None:
+    batcher, stop = Batcher(Runtime.load(model, threads=2), waiting=4), threading.Event()
+
+    def camera() -> None:
+        while not stop.is_set():
+            with suppress(BusyError):
+                batcher.score(files[0])
+
+    with ThreadPoolExecutor(12) as pool:
+        cameras = [pool.submit(camera) for _ in range(12)]
+        wait_for(lambda: batcher.waiting >= 4)
+        for path in files[:5]:
+            batcher.answer(path, patient=True, seconds=30)
+        stop.set()
+        for one in cameras:
+            one.result(30)
+    batcher.close()
+
+
 def test_an_error_of_the_engine_reaches_the_requests_and_the_next_ones_are_scored(
     scorer: Held, files: list[Path], alone: list[float]
 ) -> None:
@@ -235,20 +302,26 @@ def test_a_score_that_is_no_number_is_an_error_of_its_picture_alone(model: Path,
     batcher.close()
 
 
-def test_closing_finishes_what_waits_and_refuses_what_comes(scorer: Held, files: list[Path]) -> None:
-    batcher = Batcher(scorer, waiting=4)
+def test_closing_finishes_what_waits_and_refuses_what_comes(
+    scorer: Held, files: list[Path], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(scoring, "PATIENT", 1)
+    batcher = Batcher(scorer, waiting=3)
     with ThreadPoolExecutor(6) as pool:
-        inside = [pool.submit(batcher.score, path) for path in files[:4]]
-        wait_for(lambda: batcher.waiting == 4)
+        inside = [pool.submit(batcher.score, path) for path in files[:3]]
+        inside.append(pool.submit(batcher.score, files[3], patient=True))
+        wait_for(lambda: batcher._inside == 4)
         patient = pool.submit(batcher.score, files[4], patient=True)
+        wait_for(lambda: batcher.waiting == 5)
         closing = pool.submit(batcher.close)
+        wait_for(lambda: batcher._closed)
         with pytest.raises(ClosedError, match="the model is being put away: try again later"):
-            patient.result(30)
-        with pytest.raises(ClosedError):
             batcher.score(files[5])
         assert not closing.done()
         scorer.gate.set()
         assert all(future.result(30).map.any() for future in inside)
+        with pytest.raises(ClosedError):  # it had no place yet
+            patient.result(30)
         closing.result(30)
     assert not [t for t in threading.enumerate() if t in batcher._threads]
 

@@ -11,9 +11,11 @@ from typing import Any
 import httpx
 import pytest
 
-from bgad.service import auth
-from bgad.service.store import Store
-from bgad.service.workbench import FOLDER
+from bgad import modelfile
+from bgad.service import auth, fill
+from bgad.service.store import Store, Wanted
+from bgad.service.workbench import DATA, FOLDER
+from service.conftest import Maker
 
 
 def serve(*options: str) -> tuple[int, list[str]]:
@@ -84,3 +86,16 @@ def test_tokens_by_command(models: Path) -> None:
     assert (again.returncode, again.stderr.count("\n")) == (2, 1)
     assert "'camera' has no token" in again.stderr
     assert run("list").stdout == ""
+
+
+def test_a_model_that_is_gone_does_not_keep_the_next_one_from_its_test_pictures(
+    models: Path, make: Maker, model: Path, data_set: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    shutil.copytree(model, models / "wheel.bgad")
+    shutil.copytree(data_set, models / DATA / Path(modelfile.peek(model)["data"]["name"]).name)
+    service = make()
+    shutil.rmtree(models / "plate.bgad")
+    fill.own_test_images(service.bench).join(60)
+    assert service.store.listed(Wanted("wheel", limit=1))[1] > 0
+    (line,) = [line for line in capsys.readouterr().err.splitlines() if "first look" in line]
+    assert "no first look at plate: " in line
