@@ -280,17 +280,28 @@ class Bounded:
             await self.app(scope, receive, send)
             return
         pictures = PICTURES.get(scope["path"].rpartition("/")[2], 0)
-        limit, seen = pictures * self.max_bytes + ROOM, 0
+        limit, seen, more = pictures * self.max_bytes + ROOM, 0, True
+        closes = any(name == b"connection" and value.lower() == b"close" for name, value in scope["headers"])
+
+        async def taken() -> Message:
+            nonlocal seen, more
+            message = await receive()
+            seen, more = seen + len(message.get("body", b"")), message.get("more_body", False)
+            return message
 
         async def counted() -> Message:
-            nonlocal seen
-            message = await receive()
-            seen += len(message.get("body", b""))
+            message = await taken()
             if seen > limit:
                 raise HTTPException(413, f"a request may have {limit} bytes here: send less at a time")
             return message
 
-        await self.app(scope, counted, send)
+        async def heard(message: Message) -> None:
+            # The connection ends with the answer: who still sends would hear of a broken pipe, and nothing else.
+            while closes and more and seen <= limit and message.get("status", 0) >= 400:
+                await taken()
+            await send(message)
+
+        await self.app(scope, counted, heard)
 
 
 STATUS: dict[type[Exception], int] = {

@@ -132,6 +132,9 @@ def test_batches_are_counted_and_turned_away_when_too_many_pictures_wait(
         pile.most = 20 - begun + MAX_BATCH - 1  # one less than another batch may have
         unread = {"Content-Type": "multipart/form-data; boundary=x", "Content-Length": "1000"}
         assert ask(service, "POST", BATCHES, unread) == (503, 0)
+        parts = [{"type": "http.request", "body": bytes(500), "more_body": more} for more in (True, False)]
+        closes = unread | {"Connection": "close"}  # as urllib says: it hears nothing before it has sent all
+        assert ask(service, "POST", BATCHES, closes, *parts) == (503, 2)
         refused = service.client.post(BATCHES, files=files(2))
         assert "too many pictures wait" in problem(refused, 503)
         assert refused.headers["retry-after"] == "1"
