@@ -2,8 +2,10 @@
 
 from __future__ import annotations
 
+import signal
 import socket
 import threading
+from collections.abc import Callable
 from pathlib import Path
 
 import psycopg
@@ -16,7 +18,7 @@ from bgad.service import claim, database
 from bgad.service.claim import Claim, claimed
 from bgad.service.store import Store
 from bgad.service.workbench import FOLDER
-from service.conftest import new_database, wait_for
+from service.conftest import Live, new_database, wait_for
 
 
 def run(*arguments: str) -> int:
@@ -45,6 +47,19 @@ def test_a_store_that_another_service_has_is_one_line(
         assert "ann" in capsys.readouterr().out
     with claimed(address, models / FOLDER):  # which is free again
         pass
+
+
+def test_a_service_that_ended_or_was_killed_leaves_its_store_to_the_next_one(
+    models: Path, postgres: Path, live: Callable[..., Live]
+) -> None:
+    address = new_database(postgres)
+    first = live("--store", address, "--loaded", "2")
+    with pytest.raises(ConfigError, match="is in use by another service"):
+        Claim(address, print)
+    first.end(signal.SIGKILL)
+    live("--store", address).end(signal.SIGINT)
+    assert "stopped; everything is in" in (models / "log.txt").read_text()
+    Claim(address, print).close()
 
 
 def test_the_claim_is_made_again_after_an_outage(postgres: Path, monkeypatch: pytest.MonkeyPatch) -> None:
