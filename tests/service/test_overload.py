@@ -10,9 +10,9 @@ from typing import Any
 import numpy as np
 import pytest
 
+from bgad.client import MAX_BATCH
 from bgad.runtime import Runtime
 from bgad.service import app, queues, workbench
-from bgad.service.forms import MAX_BATCH
 from bgad.service.scoring import BATCH, PATIENT, WAITING
 from service.conftest import SCORE, Maker, Service, png, problem, token, wait_for
 
