@@ -1,5 +1,6 @@
-"""What a version that was released scores again, beside everything else: what has been reviewed, and the last of what
-the version before it has scored, so that the page stays full. What a service did not get to is done by the next one."""
+"""What a version that was released scores again, beside everything else: what has been reviewed, the last of what the
+version before it has scored, and what was under way meanwhile, so that the page stays full. What a service did not get
+to is done by the next one."""
 
 from __future__ import annotations
 
@@ -29,6 +30,7 @@ class _Run:
     version: int
     done: int = 0
     total: int = 0
+    late: list[Row] = field(default_factory=list)  # what was under way at the release, and so not listed
     counted: threading.Event = field(default_factory=threading.Event)
 
 
@@ -60,6 +62,14 @@ class Again:
             self._begin(lambda: self._work(version, run))
             run.counted.wait(COUNTING)
 
+    def also(self, version: Row, image: int) -> None:
+        """A picture that was under way when the version was released, and that only another one has scored."""
+        found = self.bench.store.image(image)
+        created = max(said["created"] for said in found["scores"] if said["model"] == version["name"])
+        run = self._enter(version, {"id": image, "sha256": found["sha256"], "created": created})
+        if run is not None:
+            self._begin(lambda: self._work(version, run))
+
     def state(self, name: str) -> dict[str, int]:
         """How far the released version of a model is."""
         run = self._runs.get(name)
@@ -77,14 +87,25 @@ class Again:
         with self._lock:
             self._threads = [*(one for one in self._threads if one.is_alive()), thread]
 
-    def _enter(self, version: Row) -> _Run | None:
+    def _enter(self, version: Row, *late: Row) -> _Run | None:
         """A run; none where the version has one already."""
         with self._lock:
             there = self._runs.get(version["name"])
             if there is not None and there.version == version["id"]:
+                there.late += late
+                there.total += len(late)
                 return None
-            self._runs[version["name"]] = run = _Run(version["id"])
+            before = [] if there is None else there.late
+            self._runs[version["name"]] = run = _Run(version["id"], late=[*before, *late])
             return run
+
+    def _ends(self, version: Row, run: _Run) -> bool:
+        """Where nothing is left; nobody can add to it from then on."""
+        with self._lock:
+            current = self._runs.get(version["name"]) is run
+            if current and not run.late:
+                del self._runs[version["name"]]
+            return not current or not run.late
 
     def _work(self, version: Row, run: _Run) -> None:
         name = version["name"]
@@ -110,16 +131,26 @@ class Again:
         with suppress(MissingError):
             before = self.bench.before(version["name"])["id"]
         rows = self.bench.store.unscored(version, before, AGAIN)
-        run.done, run.total = 0, len(rows)
+        listed = {row["id"] for row in rows}
+        with self._lock:
+            run.late = [row for row in run.late if row["id"] not in listed]
+            run.done, run.total = 0, len(rows) + len(run.late)
         run.counted.set()
-        if rows and not self._ended.is_set():
+        if run.total and not self._ended.is_set():
             self.bench.batcher(version)  # one warning where it cannot be opened
         for row in rows:
-            current = self._runs.get(version["name"]) is run
-            if self._ended.is_set() or not current or self.bench.store.version(version["id"])["state"] != "released":
+            if not self._goes_on(version, run):
                 return
             self._score(row, version)
             run.done += 1
+        while self._goes_on(version, run) and not self._ends(version, run):
+            self._score(run.late[0], version)
+            del run.late[0]
+            run.done += 1
+
+    def _goes_on(self, version: Row, run: _Run) -> bool:
+        current = self._runs.get(version["name"]) is run
+        return not self._ended.is_set() and current and self.bench.store.version(version["id"])["state"] == "released"
 
     def _score(self, row: Row, version: Row) -> None:
         """At its old time, as that is when the part was there."""

@@ -5,7 +5,7 @@ from __future__ import annotations
 import asyncio
 import re
 import time
-from collections.abc import AsyncIterator, Callable
+from collections.abc import AsyncIterator, Callable, Iterator
 from contextlib import asynccontextmanager
 from pathlib import Path
 
@@ -15,6 +15,8 @@ from fastapi.exceptions import RequestValidationError
 from fastapi.responses import FileResponse, JSONResponse
 from fastapi.staticfiles import StaticFiles
 from prometheus_client import CollectorRegistry, Counter, Gauge, Histogram, generate_latest
+from prometheus_client.core import CounterMetricFamily, GaugeMetricFamily, Metric
+from prometheus_client.registry import Collector
 from starlette.requests import ClientDisconnect
 from starlette.types import ASGIApp, Message, Receive, Scope, Send
 
@@ -54,10 +56,10 @@ FIRST_TOKEN = "make one with `bgad token add NAME --role admin`, then start the 
 LOCAL_NAMES = ("localhost", "127.0.0.1", "::1")
 
 
-class Meters:
+class Meters(Collector):
     """What Prometheus gets to see."""
 
-    def __init__(self, waiting: Callable[[], int]) -> None:
+    def __init__(self, workbench: Workbench, waiting: Callable[[], int]) -> None:
         self.registry = CollectorRegistry()
         self.requests = Counter(
             "bgad_requests_total", "Requests answered", ["method", "route", "status"], registry=self.registry
@@ -65,6 +67,20 @@ class Meters:
         self.seconds = Histogram("bgad_request_seconds", "Time to answer", ["route"], registry=self.registry)
         gauge = Gauge("bgad_waiting", "Pictures that wait to be scored", registry=self.registry)
         gauge.set_function(waiting)
+        self.workbench = workbench
+        self.registry.register(self)
+
+    def collect(self) -> Iterator[Metric]:
+        """What the workbench itself counts."""
+        scored = CounterMetricFamily("bgad_scored", "Pictures scored", labels=["model", "decision"])
+        for (model, decision), number in self.workbench.scored.copy().items():
+            scored.add_metric([model, decision], number)
+        level = GaugeMetricFamily("bgad_drift_level", "Where the drift test stands", labels=["model"])
+        alarms = CounterMetricFamily("bgad_drift_alarms", "Alarms of the drift test in the history", labels=["model"])
+        for model, (now, called) in self.workbench.watch.figures().items():
+            level.add_metric([model], now)
+            alarms.add_metric([model], called)
+        yield from (scored, level, alarms)
 
     def count(self, scope: Scope, status: int, seconds: float) -> None:
         """One request was answered."""
@@ -93,6 +109,7 @@ def create(
         app.state.overlays, app.state.drawing = CapacityLimiter(WHOLE), CapacityLimiter(PATIENT)
         jobs.start()
         workbench.again.start()
+        workbench.watch.start()
         yield
         await to_thread.run_sync(jobs.stop)
         await to_thread.run_sync(workbench.close)
@@ -107,7 +124,7 @@ def create(
         openapi_url="/v1/openapi.json",
     )
     pile, probe = Pile(), Probe(workbench.store)
-    meters = Meters(lambda: workbench.waiting() + pile.waiting())
+    meters = Meters(workbench, lambda: workbench.waiting() + pile.waiting())
     app.state.workbench, app.state.jobs, app.state.meters, app.state.pile = workbench, jobs, meters, pile
 
     app.add_middleware(Bounded, workbench.max_bytes)

@@ -12,26 +12,31 @@ sum that calls it, on average.
 from __future__ import annotations
 
 import bisect
+from array import array
 from collections.abc import Sequence
 from dataclasses import dataclass
 
 import numpy as np
+import numpy.typing as npt
+
+Floats = npt.NDArray[np.float64]
 
 PATIENCE = 10_000  # images to a false alarm, on average, at least
 JUMP = 0.01  # share of the stakes that changes sides with each image
-SIDES = (-1.0, 0.0, 1.0)
+EVEN = (1 / 3, 1 / 3, 1 / 3)  # stakes: that the scores rise, stay, fall
 DRIVERS = 12
 FRESH = 0.1  # of the patience: images without an alarm after which the last one is old
+BLOCK = 4096  # scores that are put among the earlier ones at a time
 
 
 @dataclass(frozen=True)
 class Drift:
     """How the test stands after each image."""
 
-    levels: list[float]  # the sum after each image; `patience` calls the alarm
+    levels: Floats  # the sum after each image; `patience` calls the alarm
     alarms: list[int]  # the images, by number, that called it; the test begins anew after each
     drivers: list[int]  # the images, by number, that moved it most: to the last alarm, or since it was last quiet
-    p_values: list[float]  # rank of each image among those before it, from 0 (highest score) to 1
+    p_values: Floats  # rank of each image among those before it, from 0 (highest score) to 1
     patience: float
 
     @property
@@ -50,50 +55,92 @@ class Drift:
     def promise(self) -> str:
         """What the alarm means, in words."""
         return (
-            f"While the parts stay as they were, there is at most one false alarm in {self.patience:,.0f} images on "
-            "average."
+            "While the parts stay as they were, and no good one is called bad, there is at most one false alarm in "
+            f"{self.patience:,.0f} images on average."
         )
 
 
-def online_p_values(calibration: Sequence[float], scores: Sequence[float], seed: int = 0) -> list[float]:
+class Ranks:
     """The rank of each score among those before it and the calibration's, from 0 (strangest) to 1; ties by lot.
 
-    >>> online_p_values([1.0, 2.0, 3.0], [9.0])[0] < 0.25
+    >>> Ranks([1.0, 2.0, 3.0]).next([9.0])[0] < 0.25
     True
     """
-    lots = np.random.default_rng(seed).random(len(scores)).tolist()
-    earlier = sorted(calibration)
-    found = []
-    for score, lot in zip(scores, lots, strict=True):
-        left, right = bisect.bisect_left(earlier, score), bisect.bisect_right(earlier, score)
-        higher, alike = len(earlier) - right, right - left + 1
-        found.append((higher + lot * alike) / (len(earlier) + 1))
-        earlier.insert(right, score)
-    return found
+
+    def __init__(self, calibration: Sequence[float], seed: int = 0) -> None:
+        self._earlier = np.sort(np.asarray(calibration, np.float64))
+        self._lots = np.random.default_rng(seed)
+
+    def next(self, scores: Sequence[float] | Floats) -> list[float]:
+        """Of scores that came after all others so far; the same ones whether they come at once or one by one."""
+        found: list[float] = []
+        for start in range(0, len(scores), BLOCK):
+            found += self._block(np.asarray(scores[start : start + BLOCK], np.float64))
+        return found
+
+    def _block(self, scores: Floats) -> list[float]:
+        """Few are put in order among themselves one by one; then all of them among the many at once."""
+        block: list[float] = []
+        below, up_to = [], []
+        for score in scores.tolist():
+            below.append(bisect.bisect_left(block, score))
+            up_to.append(bisect.bisect_right(block, score))
+            block.insert(up_to[-1], score)
+        left = np.searchsorted(self._earlier, scores, "left") + below
+        right = np.searchsorted(self._earlier, scores, "right") + up_to
+        count = len(self._earlier) + np.arange(len(scores))
+        higher, alike = count - right, right - left + 1
+        self._earlier = np.insert(self._earlier, np.searchsorted(self._earlier, block), block)
+        ranks: list[float] = ((higher + self._lots.random(len(scores)) * alike) / (count + 1)).tolist()
+        return ranks
 
 
-def watch(calibration: Sequence[float], scores: Sequence[float], *, patience: float = PATIENCE, seed: int = 0) -> Drift:
+class Jumper:
+    """The test, as far as it has come; what it holds grows with the images, what the next one costs hardly does."""
+
+    def __init__(self, calibration: Sequence[float], *, patience: float = PATIENCE, seed: int = 0) -> None:
+        self.patience = patience
+        self.levels, self.p_values, self.alarms = array("d"), array("d"), list[int]()
+        self._ranks = Ranks(calibration, seed)
+        self._stakes, self._total = EVEN, 0.0
+        self._gains: list[tuple[float, int]] = []
+        self._moved: list[tuple[float, int]] = []  # up to the last alarm
+
+    def feed(self, scores: Sequence[float] | Floats) -> None:
+        """Go on with scores in the order in which they came."""
+        for number, p in enumerate(self._ranks.next(scores), len(self.levels)):
+            share = JUMP * sum(self._stakes) / len(EVEN)
+            rise, same, fall = [(1 - JUMP) * stake + share for stake in self._stakes]
+            put = sum((rise, same, fall))
+            rise, fall = rise * (1 - (p - 0.5)), fall * (1 + (p - 0.5))
+            back = sum((rise, same, fall))
+            gain = back / put
+            self._stakes = (rise / back, same / back, fall / back)
+            self._total = (self._total + 1) * gain
+            self.levels.append(self._total)
+            self.p_values.append(p)
+            if self._total <= 2:
+                self._gains = []
+            self._gains.append((gain, number))
+            if self._total >= self.patience:
+                self.alarms.append(number)
+                self._moved, self._gains = self._gains, []
+                self._total, self._stakes = 0.0, EVEN
+
+    def found(self) -> Drift:
+        """How it stands."""
+        drivers = [number for _, number in sorted(self._moved or self._gains, reverse=True)[:DRIVERS]]
+        return Drift(np.array(self.levels), self.alarms.copy(), drivers, np.array(self.p_values), self.patience)
+
+
+def watch(
+    calibration: Sequence[float],
+    scores: Sequence[float] | Floats,
+    *,
+    patience: float = PATIENCE,
+    seed: int = 0,
+) -> Drift:
     """Run the test over scores in the order in which they came."""
-    start = [1 / len(SIDES)] * len(SIDES)
-    stakes = start
-    total, levels, alarms = 0.0, [], []
-    gains: list[tuple[float, int]] = []
-    moved: list[tuple[float, int]] = []  # up to the last alarm
-    p_values = online_p_values(calibration, scores, seed)
-    for number, p in enumerate(p_values):
-        share = JUMP * sum(stakes) / len(SIDES)
-        put = [(1 - JUMP) * stake + share for stake in stakes]
-        back = [stake * (1 + side * (p - 0.5)) for stake, side in zip(put, SIDES, strict=True)]
-        gain = sum(back) / sum(put)
-        stakes = [stake / sum(back) for stake in back]
-        total = (total + 1) * gain
-        levels.append(total)
-        if total <= 2:
-            gains = []
-        gains.append((gain, number))
-        if total >= patience:
-            alarms.append(number)
-            moved = gains
-            total, stakes = 0.0, start
-    drivers = [number for _, number in sorted(moved or gains, reverse=True)[:DRIVERS]]
-    return Drift(levels, alarms, drivers, p_values, patience)
+    test = Jumper(calibration, patience=patience, seed=seed)
+    test.feed(scores)
+    return test.found()

@@ -293,12 +293,25 @@ class Store:
             found = [dict(row) for query in (below, above) for row in connection.execute(query).mappings()]
         return sorted(found, key=lambda row: row["score"])
 
-    def series(self, version: int, since: float = 0.0) -> list[Row]:
-        """Time, score, p-value and image of everything that a version has scored, oldest first."""
+    def series(self, version: int, since: float = 0.0, last: int | None = None) -> list[Row]:
+        """Time, score, p-value and image of what a version has scored, oldest first; of the last ones, or of all."""
         columns = (scores.c[key] for key in ("created", "score", "p_value", "is_anomaly", "image"))
-        query = sa.select(*columns, images.c.sha256, images.c.name).join(images, images.c.id == scores.c.image)
-        query = query.where(scores.c.version == version, scores.c.created >= since)
-        return self._all(query.order_by(scores.c.created, scores.c.id))
+        query = sa.select(*columns).where(scores.c.version == version, scores.c.created >= since)
+        return self._all(query.order_by(scores.c.created.desc(), scores.c.id.desc()).limit(last))[::-1]
+
+    def points(self, version: int, chosen: Sequence[int]) -> dict[int, Row]:
+        """What a version has said of some images, by image, with their names and last verdicts."""
+        columns = (scores.c[key] for key in ("created", "score", "p_value", "is_anomaly", "image"))
+        said = sa.and_(reviews.c.image == scores.c.image, reviews.c.last)
+        query = sa.select(*columns, images.c.name, reviews.c.verdict).join(images, images.c.id == scores.c.image)
+        query = query.outerjoin(reviews, said).where(scores.c.version == version, scores.c.image.in_(chosen))
+        return {row["image"]: row for row in self._all(query)}
+
+    def judged(self, version: int) -> list[Row]:
+        """What a version says of the images whose last verdict is good or bad: score, verdict, sha256."""
+        query = sa.select(scores.c.score, reviews.c.verdict, images.c.sha256).where(reviews.c.last)
+        query = query.join(reviews, reviews.c.image == scores.c.image).join(images, images.c.id == scores.c.image)
+        return self._all(query.where(scores.c.version == version, reviews.c.verdict.in_(("good", "bad"))))
 
     def unscored(self, version: Row, before: int | None, most: int) -> list[Row]:
         """What a version has yet to score: of its model's images those that were reviewed, and of the last ones of the

@@ -8,7 +8,7 @@ import threading
 from collections import Counter
 from collections.abc import Iterator
 from contextlib import contextmanager
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any
 
@@ -25,6 +25,7 @@ from bgad.service.loaded import LOADED, Loaded, same
 from bgad.service.scoring import Answer, Batcher, BusyError, ClosedError, judged
 from bgad.service.store import MissingError, Row, Store
 from bgad.service.thumbnails import Thumbnails
+from bgad.service.watch import Watch
 from bgad.types import BoolArray, Scores
 
 DATA = "data"  # beside the models: their data sets, as after `bgad demo`
@@ -81,12 +82,15 @@ class Workbench:
         self._facts: dict[tuple[int, float | None], Facts] = {}
         self._sent: Counter[str] = Counter()  # pictures that are on their way, by their sha256
         self._sending = threading.Lock()
+        self.scored: Counter[tuple[str, str]] = Counter()  # pictures that were sent, by model and decision
         self.thumbnails, self.again = Thumbnails(self.files, self.waiting), Again(self)
+        self.watch = Watch(self)
         self.find_models()
 
     def close(self) -> None:
         """Finish what waits."""
         self.again.close()
+        self.watch.close()
         self._loaded.close()
         self.thumbnails.close()
 
@@ -141,6 +145,13 @@ class Workbench:
             except ClosedError:
                 continue
 
+    def card(self, version: Row) -> modelfile.Card:
+        """Whole, with the split; the model is not opened."""
+        folder = self.models / version["folder"]
+        card = modelfile.read(folder)
+        same(folder, card, version)
+        return card
+
     def facts(self, version: Row) -> Facts:
         """Of the card alone: the model is not opened. Its files were checked when the service found it."""
         key = (version["id"], version["rate"])
@@ -159,10 +170,11 @@ class Workbench:
         with self._setting:
             version = self.released(name)
             scorer = self.batcher(version).scorer
-            scorer.set_rate(rate)  # says so where the held-out normals do not support it
+            wanted = replace(scorer.calibration, rate=rate)  # says so where the held-out normals do not support it
             with self._releasing:
-                self.store.set_rate(version["id"], rate, scorer.threshold, who)
+                self.store.set_rate(version["id"], rate, wanted.threshold, who)
                 self._released.clear()
+            scorer.set_rate(rate)
             now = self._loaded.scorer(version["id"])
             if now is not None and now is not scorer:  # it was put away and opened again in between
                 now.set_rate(rate)
@@ -175,6 +187,7 @@ class Workbench:
             self.store.release(version["id"], who)
             self._released.clear()
         self.again.release(version)
+        self.watch.came(version["name"])
 
     def before(self, name: str) -> Row:
         """The version that was released before the one that is."""
@@ -218,10 +231,19 @@ class Workbench:
                 raise ImageError(str(error).replace(str(path), "picture")) from error
             scores, (height, width) = answer.scores, answer.shape
             image = self.store.add_scored(sha256, shown_name(given_name), width, height, version["id"], scores)
+        if self._setting.locked():
+            with self._setting:
+                pass  # what is being set is in force when it is done
         if scores.threshold != scorer.threshold:  # it was set while the picture was under way
             scores = judged(scores, scorer)
             self.store.add_score(image, version["id"], scores)
         self.thumbnails.later(sha256, version["id"], scores.map, scorer.card)
+        now = self.released(name)
+        if now["id"] != version["id"]:  # released while the picture was under way: it was not listed
+            self.again.also(now, image)
+        self.watch.came(name)
+        with self._sending:
+            self.scored[name, "anomalous" if scores.is_anomaly else "normal"] += 1
         return Scored(image, version, scores)
 
     def _answer_of(self, version: Row, path: Path, content: bytes, *, patient: bool) -> tuple[Answer, BaseScorer]:

@@ -22,13 +22,13 @@ from service.conftest import Maker, Service, png, wait_for
 NOTHING = {"done": 0, "total": 0}
 
 
-def taught(service: Service) -> Row:
+def taught(service: Service, name: str = "taught") -> Row:
     """A candidate that scores as the released version does."""
     old = service.store.released("plate")
-    place = Path(FOLDER) / "versions" / "taught.bgad"
+    place = Path(FOLDER) / "versions" / f"{name}.bgad"
     shutil.copytree(service.bench.models / "plate.bgad", service.bench.models / place)
     card = service.bench.models / place / "card.json"
-    data = json.loads(card.read_text()) | {"created": "another time"}
+    data = json.loads(card.read_text()) | {"created": f"another time: {name}"}
     data["checksum"] = checksum(data)
     card.write_text(json.dumps(data))
     return service.store.add_version("plate", data["checksum"], place.as_posix(), state="candidate", parent=old["id"])
@@ -132,3 +132,42 @@ def test_another_release_ends_it(service: Service, gate: threading.Event) -> Non
     gate.set()
     wait_for(lambda: progress(service) == NOTHING and not any(t.is_alive() for t in service.bench.again._threads))
     assert len(scored_by(service.store, second)) <= 1
+
+
+def test_what_was_under_way_at_a_release_is_scored_by_the_new_version_too(
+    service: Service, gate: threading.Event
+) -> None:
+    first = service.store.released("plate")
+    service.score(png(0))
+    second = taught(service)
+    service.bench.batcher(second)
+    gate.clear()
+    told: list[int] = []
+    senders = [threading.Thread(target=lambda i=i: told.append(service.score(png(50 + i)))) for i in range(3)]
+    for sender in senders:
+        sender.start()
+    wait_for(lambda: service.bench.batcher(first).waiting == 3)
+    service.bench.release(second, "ann")
+    gate.set()
+    for sender in senders:
+        sender.join()
+    wait_for(lambda: set(told) <= set(scored_by(service.store, second)))
+    wait_for(lambda: progress(service) == NOTHING)
+    assert scored_by(service.store, second) == scored_by(service.store, first)
+    times = [{row["image"]: row["created"] for row in service.store.series(v["id"])} for v in (first, second)]
+    assert times[0] == times[1]
+
+
+def test_what_was_under_way_is_not_forgotten_by_a_second_release(service: Service, gate: threading.Event) -> None:
+    """It was scored by the first version alone, so what the second one has scored does not tell the third of it."""
+    old = service.store.released("plate")
+    number = service.score(png(0))
+    second, third = taught(service), taught(service, "third")
+    service.bench.batcher(second), service.bench.batcher(third)
+    gate.clear()
+    for version in (second, third):
+        service.store.release(version["id"], "ann")
+    service.bench.again.also(second, number)
+    service.bench.again.release(third)
+    gate.set()
+    wait_for(lambda: scored_by(service.store, third) == scored_by(service.store, old) == [number])

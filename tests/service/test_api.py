@@ -24,6 +24,7 @@ from bgad.calibration import rate_bound
 from bgad.runtime import Runtime
 from bgad.service import api, tables
 from bgad.service.scoring import BATCH, WAITING
+from bgad.service.store import Wanted
 from bgad.service.workbench import FOLDER, Workbench
 from service.conftest import SCORE, Maker, Service, as_file, new_database, png, problem, token, wait_for
 
@@ -99,6 +100,52 @@ def test_the_threshold_with_what_was_reviewed(service: Service) -> None:
     assert "rate" in problem(service.client.put("/v1/models/plate/threshold", json={"rate": 1.5}), 422)
     assert service.client.get("/v1/models/plate/threshold").json()["rate"] == 0.5
     assert service.client.get("/v1/history", params={"model": "plate"}).json()[0]["what"] == "threshold"
+
+
+def test_a_threshold_that_could_not_be_kept_is_not_in_force(service: Service, monkeypatch: pytest.MonkeyPatch) -> None:
+    service.score(png(1))
+    address, shown = "/v1/models/plate/threshold", ("rate", "threshold", "guarantee")
+    before = service.client.get(address).json()
+
+    def gone(*_: Any) -> None:
+        raise sa.exc.OperationalError("update", {}, Exception("gone"))
+
+    with monkeypatch.context() as patched:
+        patched.setattr(service.store, "set_rate", gone)
+        problem(service.client.put(address, json={"rate": 0.5}), 503)
+    assert service.client.get(address).json() == before
+    model = service.client.get("/v1/models/plate").json()
+    assert [model[key] for key in shown] == [before[key] for key in shown]
+    assert service.client.post(SCORE, content=png(2)).json()["threshold"] == before["threshold"]
+
+
+def test_a_picture_that_is_kept_while_a_threshold_is_set_is_judged_by_it(
+    service: Service, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Its score comes after those that are judged anew, and before the threshold is in force."""
+    store, there, on = service.store, threading.Event(), threading.Event()
+    set_rate, add_scored = store.set_rate, store.add_scored
+    told: list[dict[str, Any]] = []
+
+    def held(*given: Any) -> int:
+        there.set()
+        assert on.wait(60)
+        return add_scored(*given)
+
+    def slow(*given: Any) -> None:
+        set_rate(*given)
+        on.set()
+        wait_for(lambda: store.listed(Wanted("plate"))[1] == 1)
+
+    monkeypatch.setattr(store, "add_scored", held)
+    monkeypatch.setattr(store, "set_rate", slow)
+    sender = threading.Thread(target=lambda: told.append(service.client.post(SCORE, content=png(3)).json()))
+    sender.start()
+    assert there.wait(60)
+    changed = service.client.put("/v1/models/plate/threshold", json={"rate": 0.5}).json()
+    sender.join()
+    ((row,), _) = store.listed(Wanted("plate"))
+    assert row["threshold"] == told[0]["threshold"] == changed["threshold"]
 
 
 def test_another_rate_is_there_after_a_restart(make: Maker) -> None:
