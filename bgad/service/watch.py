@@ -118,12 +118,17 @@ class Watch:
             kept = self._kept.get(name)
             if kept is None or kept.key != _key(version):
                 kept = self._kept[name] = _Kept(self.bench, version)
-            seen = kept.look()
+            try:
+                seen = kept.look()
+            except SQLAlchemyError:
+                del self._kept[name]  # who knows how far it came
+                raise
         return _since(seen, since, kept) if since else seen
 
     def figures(self) -> dict[str, tuple[float, int]]:
-        """By model: the level of its test, and the alarms in its history."""
-        return {name: (kept.level(), self._alarms.get(name, 0)) for name, kept in self._kept.copy().items()}
+        """By model: the level of its test, and the alarms in its history; not before these were counted."""
+        kept = self._kept.copy()
+        return {name: (kept[name].level(), alarms) for name, alarms in self._alarms.copy().items() if name in kept}
 
     # --- the thread
 
