@@ -16,7 +16,7 @@ import secrets
 import time
 import urllib.error
 import urllib.request
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, fields
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, TypeVar
@@ -239,21 +239,20 @@ class Client:
         since: float = 0.0,
         until: float = 0.0,
         limit: int | None = None,
-    ) -> list[Image]:
-        """What the released version of a model has scored, as it is when this is asked: who reviews what comes out of
-        `review="none"` changes what the next page would hold."""
-        wanted = {"order": order, "decision": decision, "review": review, "since": since, "until": until}
-        found: dict[int, Image] = {}  # pictures that come meanwhile may push one on to the next page
-        offset = 0
-        while limit is None or offset < limit:
-            most = 200 if limit is None else min(200, limit - offset)
-            query = urlencode({"model": model, **wanted, "limit": most, "offset": offset})
-            rows = self._json("GET", f"/v1/images?{query}")["images"]
-            found |= {row["id"]: _made(Image, row) for row in rows}
-            offset += len(rows)
+    ) -> Iterator[Image]:
+        """What the released version of a model has scored, page by page as it is needed; as it was when the first page
+        was asked for."""
+        wanted: dict[str, Any] = {"order": order, "decision": decision, "review": review, "since": since}
+        wanted |= {"model": model, "until": until}
+        seen = 0
+        while limit is None or seen < limit:
+            most = 200 if limit is None else min(200, limit - seen)
+            found = self._json("GET", f"/v1/images?{urlencode({**wanted, 'limit': most, 'offset': seen})}")
+            wanted["as_of"], rows = found["as_of"], found["images"]
+            yield from (_made(Image, row) for row in rows)
+            seen += len(rows)
             if len(rows) < most:
-                break
-        return list(found.values())
+                return
 
     def review(
         self,
@@ -272,6 +271,11 @@ class Client:
             if painted is not None:
                 body[kind] = base64.b64encode(_content(painted)[0]).decode()
         return _made(Review, self._json("POST", f"/v1/images/{int(image)}/reviews", *_body(body)))
+
+    def undo(self, review: int | Review) -> Review:
+        """Take back the last review of an image; the one that takes its place: as before, or `withdrawn`."""
+        number = review.id if isinstance(review, Review) else int(review)
+        return _made(Review, self._json("POST", f"/v1/reviews/{number}/undo"))
 
     def get(self, path: str) -> bytes:
         """What a link in an answer leads to, such as the `overlay` of a score."""

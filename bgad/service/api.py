@@ -7,6 +7,7 @@ import base64
 import binascii
 import time
 from collections.abc import AsyncIterator
+from dataclasses import dataclass
 from typing import Annotated, Any, Literal
 from urllib.parse import quote
 
@@ -22,8 +23,9 @@ from bgad.errors import ImageError, ModelError
 from bgad.service import forms, queues, schemas, views
 from bgad.service.files import shown_name
 from bgad.service.jobs import Jobs
+from bgad.service.listing import MOMENT, Moment, Wanted
 from bgad.service.roles import Guarded, MayAll, MayReview, MayScore
-from bgad.service.store import MissingError, Row, Wanted
+from bgad.service.store import MissingError, Row
 from bgad.service.summary import DAY, MOST
 from bgad.service.workbench import Scored, Workbench, version_named
 from bgad.types import Scores
@@ -63,6 +65,22 @@ PROBLEMS: dict[int | str, dict[str, Any]] = {
 Number = Annotated[int, Query(ge=1, le=2**31 - 1)]
 OfModel = Annotated[str, Query(max_length=200)]
 Seconds = Annotated[float, Query(ge=0, allow_inf_nan=False)]
+At = Annotated[str | None, Query(pattern=MOMENT)]
+
+
+@dataclass
+class Filters:
+    """Of a list of images."""
+
+    decision: Literal["", "normal", "anomalous"] = ""
+    review: Literal["", "none", "any", "good", "bad", "unsure"] = ""
+    since: Seconds = 0.0
+    until: Seconds = 0.0
+
+    def wanted(self, name: str, **more: Any) -> Wanted:
+        """The list of a model."""
+        anomalous = None if not self.decision else self.decision == "anomalous"
+        return Wanted(name, anomalous=anomalous, review=self.review, since=self.since, until=self.until, **more)
 
 
 async def bench(request: Request) -> Workbench:  # async: what is not gets a thread for every request
@@ -178,7 +196,7 @@ def _model(workbench: Workbench, name: str) -> schemas.Model:
         guarantee=facts.guarantee,
         calibration=facts.calibration,
         size=facts.size,
-        scored=workbench.store.listed(Wanted(name, limit=1))[1],
+        scored=workbench.store.count(version["id"]),
         again=schemas.Again(**workbench.again.state(name)),
     )
 
@@ -264,24 +282,38 @@ def images(
     workbench: Bench,
     _: MayReview,
     model: OfModel,
+    filters: Annotated[Filters, Depends()],
     order: Literal["uncertain", "anomalous", "newest"] = "uncertain",
-    decision: Literal["", "normal", "anomalous"] = "",
-    review: Literal["", "none", "any", "good", "bad", "unsure"] = "",
-    since: Seconds = 0.0,
-    until: Seconds = 0.0,
     limit: Annotated[int, Query(ge=1, le=200)] = 50,
     offset: Annotated[int, Query(ge=0, le=10_000_000)] = 0,
+    as_of: Annotated[At, Query(description="the list as it was then: `as_of` of its first page")] = None,
+    find: Annotated[Number | None, Query(description="an image, to say its place in the list")] = None,
 ) -> schemas.ImageList:
-    """What the released version of a model has scored."""
-    anomalous = None if not decision else decision == "anomalous"
-    wanted = Wanted(model, order, anomalous, review, since, until, limit, offset)
+    """What the released version of a model has scored. To read a list page by page, give `as_of`: then no picture is
+    there twice or left out, whatever is scored, reviewed or released meanwhile."""
+    moment = Moment.read(as_of) if as_of else workbench.store.moment(model)
+    wanted = filters.wanted(model, order=order, limit=limit, offset=offset, as_of=moment)
     rows, total = workbench.store.listed(wanted)
     of = f"thumbnail.jpg?model={quote(model, safe='')}"
     listed = [
         schemas.Listed(**row, has_mask=row["mask"] is not None, thumbnail=f"/v1/images/{row['id']}/{of}")
         for row in rows
     ]
-    return schemas.ImageList(images=listed, total=total)
+    place = None if find is None else workbench.store.place(wanted, find)
+    return schemas.ImageList(images=listed, total=total, as_of=str(moment), place=place)
+
+
+@router.get("/models/{name}/news")
+def news(
+    name: str,
+    workbench: Bench,
+    _: MayReview,
+    filters: Annotated[Filters, Depends()],
+    after: Annotated[At, Query(description="`as_of` of a list")] = None,
+) -> schemas.News:
+    """What has changed since a list was made; little work, to be asked often."""
+    since = Moment.read(after) if after else None
+    return schemas.News(**views.news(workbench, filters.wanted(name, after=since)))
 
 
 @router.get("/images/{number}")
@@ -386,6 +418,13 @@ def review(number: int, new: schemas.NewReview, workbench: Bench, caller: MayRev
     painted = {kind: _decoded(kind, text) for kind, text in (("mask", new.mask), ("ignore", new.ignore))}
     said = workbench.review(_id(number), new.verdict, caller.name, note=new.note, model=new.model, **painted)
     return _review(said)
+
+
+@router.post("/reviews/{number}/undo", status_code=201)
+def undo(number: int, workbench: Bench, caller: MayReview, model: OfModel = "") -> schemas.Review:
+    """Take back the last review of an image: the answer is the review that takes its place, as what was said before, or
+    else `withdrawn`. All of them stay in the image's history."""
+    return _review(workbench.take_back(_id(number), caller.name, model))
 
 
 @router.get("/reviews/{number}/{kind}.png", response_class=Response, responses=PNG)

@@ -85,3 +85,11 @@ def alone(connection: sa.Connection, table: sa.Table) -> None:
         connection.execute(sa.text(f"LOCK TABLE {table.name} IN SHARE ROW EXCLUSIVE MODE"))
     else:
         connection.execute(table.update().where(sa.false()).values(id=table.c.id))  # SQLite has one lock for all
+
+
+def newest(engine: sa.Engine, table: sa.Table, settled: bool) -> int:
+    """The highest number of a table, 0 where it is empty; `settled`: nothing with a lower one comes later."""
+    with engine.begin() as connection:
+        if settled and connection.dialect.name == "postgresql":  # who writes has a number before it can be seen
+            connection.execute(sa.text(f"LOCK TABLE {table.name} IN SHARE MODE"))
+        return connection.execute(sa.select(sa.func.max(table.c.id))).scalar() or 0

@@ -10,7 +10,7 @@ from sqlalchemy.exc import SQLAlchemyError
 from bgad import console, modelfile
 from bgad.errors import BgadError, ImageError
 from bgad.service.scoring import BusyError
-from bgad.service.store import Row, Wanted
+from bgad.service.store import Row
 from bgad.service.workbench import Workbench
 
 
@@ -33,9 +33,10 @@ def own_test_images(bench: Workbench) -> threading.Thread:
 
 
 def _fill(bench: Workbench, name: str) -> None:
-    if bench.store.listed(Wanted(name, limit=1))[1]:
+    version = bench.store.released(name)
+    if bench.store.count(version["id"]):
         return
-    for path in test_pictures(bench, bench.store.released(name)):
+    for path in test_pictures(bench, version):
         try:
             bench.score(name, path.read_bytes(), path.parent.name + "-" + path.name, patient=True)
         except (ImageError, OSError) as error:

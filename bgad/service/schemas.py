@@ -109,6 +109,19 @@ class ImageList(BaseModel):
 
     images: list[Listed]
     total: int
+    as_of: str = Field(description="give it back to get other pages of the same list, whatever comes in meanwhile")
+    place: int | None = Field(description="of the image to find, from 0; none where it is not in the list")
+
+
+class News(BaseModel):
+    """What has changed since a list was made."""
+
+    new: int = Field(description="images that were scored since then and fit the filters; 0 where no `after` is given")
+    latest: str = Field(description="another one wherever something was scored, reviewed or released")
+    version: int = Field(description="the one that scores")
+    threshold: float
+    candidates: list[int] = Field(description="versions that are neither released nor discarded")
+    jobs: list[int] = Field(description="that wait or run")
 
 
 class Lesson(BaseModel):
@@ -128,7 +141,7 @@ class Review(BaseModel):
 
     id: int
     image: int
-    verdict: Verdict
+    verdict: Verdict | Literal["withdrawn"] = Field(description="withdrawn: the image counts as not reviewed")
     note: str
     who: str
     created: float

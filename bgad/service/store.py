@@ -11,7 +11,6 @@ import threading
 import time
 from collections.abc import Callable, Sequence
 from contextlib import nullcontext, suppress
-from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
@@ -20,12 +19,12 @@ import alembic.config
 import sqlalchemy as sa
 
 from bgad.errors import ConfigError, ModelError
-from bgad.service import database
+from bgad.service import database, listing
+from bgad.service.listing import COUNTS, WITHDRAWN, Moment, Wanted
 from bgad.service.tables import events, images, jobs, reviews, scores, tokens, versions
 from bgad.types import Scores
 
 VERDICTS = ("good", "bad", "unsure")
-REVIEWED = (*VERDICTS, "none", "any")  # none: not looked at yet; any: looked at
 UNFINISHED = ("queued", "running")
 INTERRUPTED = "the service ended before the job did"
 TIDY_SECONDS = 10
@@ -36,20 +35,6 @@ Row = dict[str, Any]
 
 class MissingError(ModelError):
     """What was asked for is not there."""
-
-
-@dataclass(frozen=True)
-class Wanted:
-    """Which images a list shows."""
-
-    name: str  # of the model
-    order: str = "uncertain"
-    anomalous: bool | None = None
-    review: str = ""  # one of REVIEWED
-    since: float = 0.0
-    until: float = 0.0  # 0: now
-    limit: int = 50
-    offset: int = 0
 
 
 class Store:
@@ -236,43 +221,38 @@ class Store:
         return found
 
     def listed(self, wanted: Wanted) -> tuple[list[Row], int]:
-        """The images that were scored by the released version of a model, and how many there are in all."""
-        version = self.released(wanted.name)["id"]
-        last = sa.select(reviews).where(reviews.c.last).subquery()
-        columns: list[Any] = [
-            images,
-            *(scores.c[key] for key in ("score", "p_value", "threshold", "is_anomaly", "created")),
-            last.c.verdict,
-            last.c.mask,
-            last.c.note,
-        ]
-        query = (
-            sa.select(*columns)
-            .join(scores, scores.c.image == images.c.id)
-            .outerjoin(last, last.c.image == images.c.id)
-            .where(scores.c.version == version)
-        )
-        if wanted.anomalous is not None:
-            query = query.where(scores.c.is_anomaly == wanted.anomalous)
-        if wanted.review == "none":
-            query = query.where(last.c.verdict.is_(None))
-        elif wanted.review == "any":
-            query = query.where(last.c.verdict.is_not(None))
-        elif wanted.review:
-            query = query.where(last.c.verdict == wanted.review)
-        if wanted.since:
-            query = query.where(scores.c.created >= wanted.since)
-        if wanted.until:
-            query = query.where(scores.c.created < wanted.until)
-        order = {
-            "uncertain": scores.c.distance.asc(),
-            "anomalous": scores.c.score.desc(),
-            "newest": scores.c.created.desc(),
-        }[wanted.order]
+        """The images that were scored by the released version of a model, or by the one that was released as of then;
+        and how many there are in all."""
+        version = self._of(wanted)
         with self.engine.connect() as connection:
-            total = connection.execute(sa.select(sa.func.count()).select_from(query.subquery())).scalar_one()
-            page = query.order_by(order, images.c.id).limit(wanted.limit).offset(wanted.offset)
-            return [dict(row) for row in connection.execute(page).mappings()], int(total)
+            total = _count(connection, listing.chosen(wanted, version))
+            return [dict(row) for row in connection.execute(listing.page(wanted, version)).mappings()], total
+
+    def place(self, wanted: Wanted, image: int) -> int | None:
+        """Where an image is in a list, from 0; none where it is not in it."""
+        version = self._of(wanted)
+        with self.engine.connect() as connection:
+            value = connection.execute(listing.key(wanted, version, image)).scalar()
+            return None if value is None else _count(connection, listing.before(wanted, version, value, image))
+
+    def moment(self, name: str, *, settled: bool = True) -> Moment:
+        """Now; `settled`: for a list that is to stay as it is, all that is being written has to be there."""
+        version = self.released(name)["id"]
+        return Moment(version, *(database.newest(self.engine, table, settled) for table in (scores, reviews)))
+
+    def _of(self, wanted: Wanted) -> int:
+        """The version whose scores a list shows."""
+        if wanted.as_of is None:
+            return int(self.released(wanted.name)["id"])
+        version = self.version(wanted.as_of.version)
+        if version["name"] != wanted.name:
+            raise MissingError(f"there is no version {wanted.as_of.version} of {wanted.name!r}")
+        return int(version["id"])
+
+    def count(self, version: int) -> int:
+        """How many images a version has scored."""
+        with self.engine.connect() as connection:
+            return _count(connection, sa.select(scores.c.version).where(scores.c.version == version))
 
     def neighbours(self, number: int, name: str, count: int = 3) -> list[Row]:
         """The images whose scores are next to that of an image, below and above, with their last verdict."""
@@ -324,7 +304,7 @@ class Store:
             sa.select(*columns, time)
             .join(reviews, reviews.c.image == images.c.id)
             .join(scores, scores.c.image == images.c.id)
-            .where(reviews.c.last, scores.c.version.in_(ones), missing)
+            .where(COUNTS, scores.c.version.in_(ones), missing)
             .group_by(*columns)
             .order_by(time.desc())
         )
@@ -353,14 +333,34 @@ class Store:
         if verdict not in VERDICTS:
             raise ConfigError(f"unknown verdict {verdict!r}: choose from {', '.join(VERDICTS)}")
         with self.engine.begin() as connection:
-            there = sa.select(images.c.id).where(images.c.id == image).with_for_update()  # one at a time for an image
-            if connection.execute(there).scalar() is None:
-                raise MissingError(f"there is no image {image}")
-            connection.execute(reviews.update().where(reviews.c.image == image).values(last=False))
+            _alone_with(connection, image)
             values = {"image": image, "verdict": verdict, "who": who, "note": note, "mask": mask, "ignore": ignore}
-            number = _new(connection, reviews, values | {"created": self.clock(), "last": True})
             self._log(connection, who, "review", model or _last_model(connection, image), f"image {image}: {verdict}")
-            return dict(connection.execute(sa.select(reviews).where(reviews.c.id == number)).mappings().one())
+            return self._add_review(connection, values)
+
+    def _add_review(self, connection: sa.Connection, values: Row) -> Row:
+        connection.execute(reviews.update().where(reviews.c.image == values["image"]).values(last=False))
+        number = _new(connection, reviews, values | {"created": self.clock(), "last": True})
+        return dict(connection.execute(sa.select(reviews).where(reviews.c.id == number)).mappings().one())
+
+    def take_back(self, number: int, who: str, model: str = "") -> Row:
+        """Take back the last review of an image: what was said before it is said again, with its note and painting; or
+        else the image counts as not looked at. That is a review as well: nothing is deleted."""
+        taken = self.review(number)
+        image = taken["image"]
+        with self.engine.begin() as connection:
+            _alone_with(connection, image)
+            said = sa.select(reviews).where(reviews.c.image == image).order_by(reviews.c.id.desc()).limit(2)
+            last, *earlier = connection.execute(said).mappings().all()
+            if last["id"] != number or last["verdict"] == WITHDRAWN:
+                raise ConfigError(f"review {number} is not what counts for image {image}: look at the image again")
+            values: Row = {"verdict": WITHDRAWN, "note": "", "mask": None, "ignore": None}
+            if earlier:
+                values = {key: earlier[0][key] for key in values}
+            now = "not reviewed" if values["verdict"] == WITHDRAWN else values["verdict"]
+            detail = f"image {image}: {last['verdict']}, now {now}"
+            self._log(connection, who, "take back", model or _last_model(connection, image), detail)
+            return self._add_review(connection, values | {"image": image, "who": who})
 
     def review(self, number: int) -> Row:
         """One review."""
@@ -371,7 +371,7 @@ class Store:
         query = sa.select(reviews, images.c.sha256, images.c.name).join(images, images.c.id == reviews.c.image)
         if name is not None:
             query = query.where(_of_model(name))
-        return self._all(query.where(reviews.c.last).order_by(reviews.c.image))
+        return self._all(query.where(COUNTS).order_by(reviews.c.image))
 
     def lessons(self, name: str) -> list[Row]:
         """Of the images that a version of a model has scored, those whose last verdict is good or bad, the newest
@@ -400,6 +400,11 @@ class Store:
     def job(self, number: int) -> Row:
         """One job."""
         return self._one(sa.select(jobs).where(jobs.c.id == number), f"job {number}")
+
+    def unfinished(self, name: str) -> list[int]:
+        """The jobs of a model that wait or run."""
+        query = sa.select(jobs.c.id).where(jobs.c.name == name, jobs.c.state.in_(UNFINISHED))
+        return [row["id"] for row in self._all(query.order_by(jobs.c.id))]
 
     def all_jobs(self, name: str = "") -> list[Row]:
         """Newest first, or those of a model; without their results, which are large."""
@@ -481,6 +486,16 @@ def _new(connection: sa.Connection, table: sa.Table, values: Row) -> int:
     key = connection.execute(table.insert().values(**values)).inserted_primary_key
     assert key is not None  # noqa: S101 - every table here has one
     return int(key[0])
+
+
+def _count(connection: sa.Connection, query: sa.Select[Any]) -> int:
+    return int(connection.execute(sa.select(sa.func.count()).select_from(query.subquery())).scalar_one())
+
+
+def _alone_with(connection: sa.Connection, image: int) -> None:
+    """Nobody else reviews this image until the end of the transaction: who writes first has the lock, in SQLite too."""
+    if not connection.execute(images.update().where(images.c.id == image).values(id=images.c.id)).rowcount:
+        raise MissingError(f"there is no image {image}")
 
 
 def _of_model(name: str) -> sa.Exists:

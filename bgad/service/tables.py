@@ -56,7 +56,7 @@ reviews = sa.Table(
     metadata,
     sa.Column("id", sa.Integer, primary_key=True),
     sa.Column("image", sa.Integer, sa.ForeignKey("images.id"), nullable=False),
-    sa.Column("verdict", sa.String(10), nullable=False),  # good, bad, unsure
+    sa.Column("verdict", sa.String(10), nullable=False),  # good, bad, unsure, withdrawn
     sa.Column("note", sa.Text, nullable=False),
     sa.Column("mask", sa.String(64), nullable=True),  # sha256 of a PNG: where the defect is
     sa.Column("ignore", sa.String(64), nullable=True),  # sha256 of a PNG: what is not to be looked at

@@ -2,14 +2,30 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
 from functools import lru_cache
 from typing import Any
 
 from bgad.calibration import CONFIDENCE, rank, rate_bounds, smallest_rate
 from bgad.service import summary
+from bgad.service.listing import Wanted
 from bgad.service.workbench import Workbench
 
 LARGEST_RATE = 0.5  # that the page lets people choose
+
+
+def news(bench: Workbench, wanted: Wanted) -> dict[str, Any]:
+    """What has changed since a list was made, and what goes on beside it."""
+    store, name = bench.store, wanted.name
+    version = store.released(name)
+    return {
+        "new": 0 if wanted.after is None else store.listed(replace(wanted, limit=1))[1],
+        "latest": str(store.moment(name, settled=False)),
+        "version": version["id"],
+        "threshold": bench.facts(version).threshold,
+        "candidates": [v["id"] for v in store.versions(name) if v["state"] == "candidate"],
+        "jobs": store.unfinished(name),
+    }
 
 
 def threshold(bench: Workbench, name: str) -> dict[str, Any]:

@@ -371,6 +371,12 @@ class Workbench:
             kept[kind] = self.files.put("masks", content)
         return self.store.add_review(number, verdict, who, note, kept.get("mask"), kept.get("ignore"), model)
 
+    def take_back(self, number: int, who: str, model: str = "") -> Row:
+        """Take back a review; `model` as with one."""
+        if model:
+            self.store.released(model)
+        return self.store.take_back(number, who, model)
+
     def _marked(self, kind: str, content: bytes) -> BoolArray:
         try:
             images.check_bytes(content, max_pixels=self.max_pixels)

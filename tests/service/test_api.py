@@ -23,8 +23,8 @@ from starlette.datastructures import UploadFile
 from bgad.calibration import rate_bound
 from bgad.runtime import Runtime
 from bgad.service import api, tables
+from bgad.service.listing import Wanted
 from bgad.service.scoring import BATCH, WAITING
-from bgad.service.store import Wanted
 from bgad.service.workbench import FOLDER, Workbench
 from service.conftest import SCORE, Maker, Service, as_file, new_database, png, problem, token, wait_for
 
@@ -553,6 +553,45 @@ def test_a_list_of_images(service: Service) -> None:
     problem(service.client.get("/v1/images", params={"model": "wheel"}), 404)
 
 
+def test_a_list_as_of_its_first_page_and_what_is_new_since(service: Service) -> None:
+    numbers = [service.score(png(i, defect=i % 2 == 0), f"{i}.png") for i in range(4)]
+
+    def ask(route: str, **params: Any) -> dict[str, Any]:
+        answer = service.client.get(f"/v1/{route}", params=params)
+        assert answer.status_code == 200, answer.text
+        return dict(answer.json())
+
+    first = ask("images", model="plate", order="newest", review="none", limit=2, find=numbers[0])
+    assert ([i["id"] for i in first["images"]], first["place"]) == (numbers[:1:-1], 3)
+    before = ask("models/plate/news", after=first["as_of"])
+    new = [service.score(png(i, defect=i % 2 == 0)) for i in range(4, 9)]
+    service.client.post(f"/v1/images/{numbers[3]}/reviews", json={"verdict": "bad"})
+    service.client.post(f"/v1/images/{new[0]}/reviews", json={"verdict": "bad"})
+    again = {"model": "plate", "order": "newest", "review": "none", "as_of": first["as_of"]}
+    second = ask("images", **again, limit=2, offset=2, find=new[1])
+    assert [i["id"] for i in second["images"]] == numbers[1::-1]
+    assert (second["total"], second["as_of"], second["place"]) == (4, first["as_of"], None)
+    assert ask("images", **again)["images"][0]["verdict"] == "bad"  # as it is said now
+
+    news = ask("models/plate/news", after=first["as_of"])
+    assert (before["new"], news["new"]) == (0, 5)
+    assert before["latest"] != news["latest"] == ask("models/plate/news")["latest"]
+    assert ask("models/plate/news", after=first["as_of"], review="none")["new"] == 4
+    assert ask("models/plate/news")["new"] == 0
+    model = ask("models/plate")
+    assert (news["version"], news["threshold"]) == (model["version"]["id"], model["threshold"])
+    assert (news["candidates"], news["jobs"]) == ([], [])
+    job = service.store.add_job("teach", service.store.released("plate"), [], "ann")["id"]
+    candidate = service.store.add_version("plate", "b" * 64, "2.bgad", state="candidate")["id"]
+    news = ask("models/plate/news")
+    assert (news["candidates"], news["jobs"]) == ([candidate], [job])
+    for wrong in ("1", "1.2", "1.2.x", "1.2.99999999999", "1.2.3.4", "-1.2.3", "1.2.٣"):
+        problem(service.client.get("/v1/images", params={"model": "plate", "as_of": wrong}), 422)
+        problem(service.client.get("/v1/models/plate/news", params={"after": wrong}), 422)
+    problem(service.client.get("/v1/images", params={"model": "plate", "as_of": "9.9.9"}), 404)
+    problem(service.client.get("/v1/models/wheel/news"), 404)
+
+
 def test_an_image_with_its_history_and_neighbours(service: Service) -> None:
     numbers = [service.score(png(i)) for i in range(5)]
     service.client.post(f"/v1/images/{numbers[2]}/reviews", json={"verdict": "unsure"})
@@ -684,6 +723,40 @@ def test_a_review_with_what_was_painted(service: Service) -> None:
         "bad",
         "good",
     ]
+
+
+def test_a_review_that_is_taken_back(service: Service) -> None:
+    number = service.score(png(1, defect=True))
+
+    def say(**sent: Any) -> dict[str, Any]:
+        return dict(service.client.post(f"/v1/images/{number}/reviews", json=sent).json())
+
+    def undo(review: dict[str, Any]) -> dict[str, Any]:
+        answer = service.client.post(f"/v1/reviews/{review['id']}/undo", params={"model": "plate"})
+        assert answer.status_code == 201, answer.text
+        return dict(answer.json())
+
+    first = say(verdict="bad", note="a blot", mask=painted())
+    back = undo(say(verdict="good"))
+    assert (back["verdict"], back["note"]) == ("bad", "a blot")
+    assert service.client.get(back["mask"]).content == base64.b64decode(painted())
+    assert "look at the image again" in problem(service.client.post(f"/v1/reviews/{first['id']}/undo"), 422)
+
+    number = service.score(png(2, defect=True))
+    assert undo(say(verdict="bad"))["verdict"] == "withdrawn"
+    found = service.client.get(f"/v1/images/{number}").json()
+    assert [review["verdict"] for review in found["reviews"]] == ["bad", "withdrawn"]
+    assert service.client.get("/v1/models/plate/drift").json()["tested"] == 1
+    assert len(service.client.get("/v1/models/plate/threshold").json()["bad"]) == 1
+    assert "no verdict good or bad" in problem(
+        service.client.post("/v1/jobs", json={"model": "plate", "images": [number]}), 422
+    )
+    newest = service.client.get("/v1/history").json()[0]
+    assert (newest["what"], newest["name"], newest["detail"]) == (
+        "take back", "plate", f"image {number}: bad, now not reviewed",
+    )  # fmt: skip
+    problem(service.client.post("/v1/reviews/99/undo"), 404)
+    problem(service.client.post(f"/v1/reviews/{first['id']}/undo", params={"model": "wheel"}), 404)
 
 
 REVIEWS: list[tuple[object, str]] = [

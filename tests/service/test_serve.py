@@ -13,7 +13,8 @@ import pytest
 
 from bgad import modelfile
 from bgad.service import auth, fill
-from bgad.service.store import Store, Wanted
+from bgad.service.listing import Wanted
+from bgad.service.store import Store
 from bgad.service.workbench import DATA, FOLDER
 from service.conftest import Maker
 

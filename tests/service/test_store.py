@@ -5,6 +5,7 @@ import itertools
 import threading
 import time
 from collections.abc import Iterator
+from dataclasses import replace
 from pathlib import Path
 
 import alembic.autogenerate
@@ -15,7 +16,8 @@ import sqlalchemy as sa
 
 from bgad.errors import ConfigError
 from bgad.service import auth, tables
-from bgad.service.store import MissingError, Row, Store, Wanted
+from bgad.service.listing import Moment, Wanted
+from bgad.service.store import MissingError, Row, Store
 from bgad.types import Scores
 
 
@@ -221,6 +223,60 @@ def test_a_list_in_pages(store: Store, version: Row) -> None:
     assert {total for _, total in pages} == {5}
 
 
+@pytest.mark.parametrize("order", ["uncertain", "anomalous", "newest"])
+@pytest.mark.parametrize("review", ["", "none"])
+def test_a_list_stays_as_it_was_while_others_score_review_and_release(
+    store: Store, version: Row, order: str, review: str
+) -> None:
+    for score in (5.0, 4.0, 0.5, 1.2, 3.0, 1.1):
+        scored(store, version, score)
+    wanted = Wanted("gear", order, review=review, limit=2, as_of=store.moment("gear"))
+    whole = [row["id"] for row in store.listed(replace(wanted, limit=50))[0]]
+    seen: list[int] = []
+    for offset in (0, 2, 4, 6):
+        rows, total = store.listed(replace(wanted, offset=offset))
+        assert total == 6
+        assert [store.place(wanted, row["id"]) for row in rows] == list(range(offset, offset + len(rows)))
+        seen += [row["id"] for row in rows]
+        new = scored(store, version, 1.0 + offset / 100, "new.png")  # the most uncertain, and the newest
+        scored(store, version, 9.0 + offset, "new.png")
+        store.add_review(seen[0], "bad", "ann")
+        assert store.place(wanted, new) is None
+        if offset == 2:
+            store.release(store.add_version("gear", "b" * 64, "2.bgad", state="candidate")["id"], "ann")
+    assert seen == whole
+    assert store.listed(wanted)[0][0]["verdict"] == "bad"  # the verdicts are those of today
+    after = Wanted("gear", anomalous=True, after=wanted.as_of)
+    assert store.listed(after)[1] == 0  # by the version that is released now
+    store.release(version["id"], "ann")
+    assert store.listed(after)[1] == 7  # all but the one on the threshold
+    wheel = store.add_version("wheel", "c" * 64, "wheel.bgad", state="released")
+    with pytest.raises(MissingError, match=f"there is no version {wheel['id']} of 'gear'"):
+        store.listed(replace(wanted, as_of=store.moment("wheel")))
+
+
+@pytest.mark.parametrize("address", ["postgresql"], indirect=True)
+def test_a_list_waits_for_those_who_are_writing(store: Store, version: Row) -> None:
+    """They may have a lower number than one that is there already."""
+    first = scored(store, version, 5.0)
+    score = {"version": version["id"], "score": 2.0, "p_value": 0.5, "threshold": 1.0, "is_anomaly": True}
+    other = store.add_version("gear", "b" * 64, "2.bgad", state="candidate")["id"]
+    found: list[Moment] = []
+    asking = threading.Thread(target=lambda: found.append(store.moment("gear")))
+    with store.engine.begin() as connection:
+        values = score | {"image": first, "version": other, "distance": 1.0, "created": 1.0}
+        number = connection.execute(tables.scores.insert().values(values)).inserted_primary_key
+        scored(store, version, 4.0)
+        asking.start()
+        waiting = sa.text("SELECT count(*) FROM pg_locks WHERE NOT granted")
+        with store.engine.connect() as watching:
+            while not watching.execute(waiting).scalar():
+                assert found == []
+    asking.join()
+    assert number is not None
+    assert found[0].score == number[0] + 1
+
+
 def test_a_list_shows_the_released_version_only(store: Store, version: Row) -> None:
     scored(store, version, 3.0)
     second = store.add_version("gear", "b" * 64, "2.bgad", state="candidate")
@@ -271,6 +327,58 @@ def test_the_last_review_counts_and_all_are_kept(store: Store, version: Row) -> 
         (f"image {number}: good", number, "part.png"),
         ("a" * 12, None, ""),
     ]
+
+
+def test_a_review_that_is_taken_back(store: Store, version: Row) -> None:
+    """It is as if it had not been said, everywhere; but the history has it."""
+    number = scored(store, version, 2.0)
+    good = store.add_review(number, "good", "ann", "looks fine", ignore="e" * 64)
+    bad = store.add_review(number, "bad", "bob", "a crack", mask="f" * 64)
+    with pytest.raises(ConfigError, match=f"review {good['id']} is not what counts for image {number}"):
+        store.take_back(good["id"], "bob")
+    again = store.take_back(bad["id"], "bob")
+    assert [again[key] for key in ("verdict", "note", "mask", "ignore", "who", "last")] == [
+        "good", "looks fine", None, "e" * 64, "bob", True,
+    ]  # fmt: skip
+    assert [row["verdict"] for row in store.reviewed("gear")] == ["good"]
+
+    other = scored(store, version, 3.0)
+    gone = store.take_back(store.add_review(other, "bad", "ann", "oh")["id"], "ann")
+    assert (gone["verdict"], gone["note"], gone["mask"]) == ("withdrawn", "", None)
+    with pytest.raises(ConfigError, match="is not what counts"):
+        store.take_back(gone["id"], "ann")
+    assert [review["verdict"] for review in store.image(other)["reviews"]] == ["bad", "withdrawn"]
+    assert [event["detail"] for event in store.history(what="take back")] == [
+        f"image {other}: bad, now not reviewed", f"image {number}: bad, now good",
+    ]  # fmt: skip
+    assert [row["image"] for row in store.reviewed()] == [number]
+    assert [row["id"] for row in store.lessons("gear")] == [number]
+    for as_of in (None, store.moment("gear")):
+        by_review = {
+            kind: [row["id"] for row in store.listed(Wanted("gear", review=kind, as_of=as_of))[0]]
+            for kind in ("none", "any", "bad")
+        }
+        assert by_review == {"none": [other], "any": [number], "bad": []}
+    assert store.listed(Wanted("gear", review="none"))[0][0]["verdict"] is None
+    second = store.add_version("gear", "c" * 64, "2.bgad", state="released", parent=version["id"])
+    assert [row["id"] for row in store.unscored(second, None, 9)] == [number]
+    store.add_review(other, "unsure", "ann")
+    assert [row["image"] for row in store.reviewed()] == [number, other]
+    with pytest.raises(MissingError, match="there is no review 99"):
+        store.take_back(99, "ann")
+
+
+def test_a_review_is_taken_back_once(store: Store, version: Row) -> None:
+    number = scored(store, version, 2.0)
+    bad = store.add_review(number, "bad", "ann")["id"]
+
+    def take() -> str:
+        try:
+            return str(store.take_back(bad, "ann")["verdict"])
+        except ConfigError:
+            return "refused"
+
+    assert sorted(map(str, at_once([take] * 6))) == ["refused"] * 5 + ["withdrawn"]
 
 
 def test_reviews_are_asked_for_by_model(store: Store, version: Row) -> None:

@@ -11,8 +11,9 @@ from sqlalchemy.exc import SQLAlchemyError
 
 from bgad.service import tables, watch
 from bgad.service.drift import Jumper
+from bgad.service.listing import Wanted
 from bgad.service.readings import Readings
-from bgad.service.store import Row, Store, Wanted
+from bgad.service.store import Row, Store
 from bgad.types import Scores
 from service.conftest import SCORE, Maker, Service, png, wait_for
 from service.test_again import taught
