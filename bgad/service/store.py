@@ -345,20 +345,20 @@ class Store:
 
     def take_back(self, number: int, who: str, model: str = "") -> Row:
         """Take back the last review of an image: what was said before it is said again, with its note and painting; or
-        else the image counts as not looked at. That is a review as well: nothing is deleted."""
+        else the image counts as not looked at. That is a review as well, to be taken back like others: none is deleted.
+        """
         taken = self.review(number)
         image = taken["image"]
         with self.engine.begin() as connection:
             _alone_with(connection, image)
             said = sa.select(reviews).where(reviews.c.image == image).order_by(reviews.c.id.desc()).limit(2)
             last, *earlier = connection.execute(said).mappings().all()
-            if last["id"] != number or last["verdict"] == WITHDRAWN:
+            if last["id"] != number:
                 raise ConfigError(f"review {number} is not what counts for image {image}: look at the image again")
             values: Row = {"verdict": WITHDRAWN, "note": "", "mask": None, "ignore": None}
             if earlier:
                 values = {key: earlier[0][key] for key in values}
-            now = "not reviewed" if values["verdict"] == WITHDRAWN else values["verdict"]
-            detail = f"image {image}: {last['verdict']}, now {now}"
+            detail = f"image {image}: {last['verdict']}, now {values['verdict']}"
             self._log(connection, who, "take back", model or _last_model(connection, image), detail)
             return self._add_review(connection, values | {"image": image, "who": who})
 

@@ -753,7 +753,7 @@ def test_a_review_that_is_taken_back(service: Service) -> None:
     )
     newest = service.client.get("/v1/history").json()[0]
     assert (newest["what"], newest["name"], newest["detail"]) == (
-        "take back", "plate", f"image {number}: bad, now not reviewed",
+        "take back", "plate", f"image {number}: bad, now withdrawn",
     )  # fmt: skip
     problem(service.client.post("/v1/reviews/99/undo"), 404)
     problem(service.client.post(f"/v1/reviews/{first['id']}/undo", params={"model": "wheel"}), 404)

@@ -345,11 +345,13 @@ def test_a_review_that_is_taken_back(store: Store, version: Row) -> None:
     other = scored(store, version, 3.0)
     gone = store.take_back(store.add_review(other, "bad", "ann", "oh")["id"], "ann")
     assert (gone["verdict"], gone["note"], gone["mask"]) == ("withdrawn", "", None)
-    with pytest.raises(ConfigError, match="is not what counts"):
-        store.take_back(gone["id"], "ann")
-    assert [review["verdict"] for review in store.image(other)["reviews"]] == ["bad", "withdrawn"]
+    undone = store.take_back(gone["id"], "ann")  # that, too
+    assert (undone["verdict"], undone["note"]) == ("bad", "oh")
+    store.take_back(undone["id"], "ann")
+    assert [r["verdict"] for r in store.image(other)["reviews"]] == ["bad", "withdrawn", "bad", "withdrawn"]
     assert [event["detail"] for event in store.history(what="take back")] == [
-        f"image {other}: bad, now not reviewed", f"image {number}: bad, now good",
+        f"image {other}: bad, now withdrawn", f"image {other}: withdrawn, now bad",
+        f"image {other}: bad, now withdrawn", f"image {number}: bad, now good",
     ]  # fmt: skip
     assert [row["image"] for row in store.reviewed()] == [number]
     assert [row["id"] for row in store.lessons("gear")] == [number]

@@ -6,8 +6,8 @@ import { modelRoute, state } from "./state.js";
 
 const PAUSE = 3000; // milliseconds
 
-/** A line that says so while there is something to say; `ended` is called when all are scored. */
-export function againLine(signal, ended = () => {}) {
+/** A line that says so while there is something to say. */
+export function againLine(signal) {
   const line = el("p", { class: "dim again", hidden: true });
   const show = ({ done, total }) => {
     line.hidden = done >= total;
@@ -18,13 +18,12 @@ export function againLine(signal, ended = () => {}) {
     while (!signal.aborted && line.isConnected) {
       try {
         const { name, again } = await get(modelRoute(), {}, { signal });
-        if (name !== state.model.name) return undefined;
+        if (name !== state.model.name) return;
         state.model.again = again;
-        if (!show(again)) return ended();
+        if (!show(again)) return;
       } catch {} // it is asked again
       await new Promise((resolve) => setTimeout(resolve, PAUSE));
     }
-    return undefined;
   };
   if (show(state.model.again)) setTimeout(watch, PAUSE);
   return line;

@@ -37,14 +37,28 @@ export function button(text, pressed, attributes = {}) {
 
 let hiding = 0;
 
-/** One line for everyone to see, and for screen readers to read. */
-export function say(text, bad = false) {
+/** One line for everyone to see, and for screen readers to read; `act`, a text and what it does, is a button in it. */
+export function say(text, bad = false, act = null) {
   const box = document.getElementById("message");
+  const offer = document.getElementById("message-act");
   document.getElementById("message-text").textContent = text;
   box.classList.toggle("bad", bad);
   box.hidden = false;
+  offer.hidden = !act;
+  offer.textContent = act ? act[0] : "";
+  offer.onclick = () => {
+    box.hidden = true;
+    act[1]();
+  };
   clearTimeout(hiding);
-  hiding = setTimeout(() => (box.hidden = true), bad ? 12000 : 5000);
+  hiding = setTimeout(hide, bad || act ? 12000 : 5000);
+}
+
+/** Not while somebody is at its buttons. */
+function hide() {
+  const box = document.getElementById("message");
+  if (box.matches(":focus-within")) hiding = setTimeout(hide, 2000);
+  else box.hidden = true;
 }
 
 export function fail(error) {

@@ -3,12 +3,14 @@
 import { chart, linear, momentText, ruled, ticks, timeTicks, tip, xAxis, yAxis } from "./chart.js";
 import { get, show, thumbnail } from "./api.js";
 import { badge, decision, el, guarded, number, percent, plural, select, svg, time } from "./dom.js";
+import { seeAlarms } from "./news.js";
 import { modelRoute, state } from "./state.js";
 
 let by = "auto"; // until somebody chooses
 
 export async function showDrift(main, signal) {
   const data = await load(signal);
+  seeAlarms(data);
   const charts = el("div");
   const choose = guarded(async (value) => {
     by = value;

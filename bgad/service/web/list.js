@@ -1,4 +1,5 @@
-// The images of the queue in their order: pages of 100, fetched when they are looked at.
+// The images of the queue in their order: pages of 100, fetched when they are looked at. A list stays as it was when it
+// was made: what comes in, is reviewed or released later does not move it.
 
 import { get } from "./api.js";
 
@@ -9,9 +10,10 @@ export class List {
     this.model = model;
     this.filters = { ...filters };
     this.total = null; // not known yet
+    this.asOf = null; // when it was made, as the service calls it
     this.rows = [];
     this.pages = new Map();
-    this.gone = new Set(); // rows that a new verdict took out of what the filter wants
+    this.first = null; // the question that is under way while that is not known
   }
 
   /** The row at a place, if it has been fetched. */
@@ -23,11 +25,17 @@ export class List {
     return this.rows.findIndex((row) => row?.id === image);
   }
 
+  /** Fetch the first page; the place of an image in the list, or null. */
+  async open(image) {
+    return this.#keep(0, await this.#ask({ limit: PAGE, find: image })).place;
+  }
+
   /** Fetch the page of a place, once. */
   fetch(index) {
     const page = Math.floor(index / PAGE);
     if (!this.pages.has(page)) {
-      const coming = this.#load(page);
+      const first = page * PAGE;
+      const coming = this.#ask({ limit: PAGE, offset: first }).then((found) => this.#keep(first, found));
       coming.catch(() => this.pages.delete(page));
       this.pages.set(page, coming);
     }
@@ -39,33 +47,37 @@ export class List {
     return this.rows[index];
   }
 
-  async #load(page) {
-    const first = page * PAGE;
-    const missing = [...this.gone].filter((place) => place < first).length;
-    const { order, decision, review, from, to } = this.filters;
-    const found = await get("images", {
-      model: this.model,
-      order,
-      decision,
-      review,
-      since: from && midnight(from, 0),
-      until: to && midnight(to, 1),
-      limit: PAGE,
-      offset: first - missing,
-    });
-    this.total ??= found.total;
-    found.images.forEach((row, i) => (this.rows[first + i] = row));
+  /** Which images are in it, as the service wants to be asked. */
+  fits() {
+    const { decision, review, from, to } = this.filters;
+    return { decision, review, since: from && midnight(from, 0), until: to && midnight(to, 1) };
   }
 
-  /** Remember a new verdict; the row stays where it is, so that nothing moves under the eyes. */
+  /** The first answer says when the list was made; all others are of the same moment. */
+  async #ask(query) {
+    while (!this.asOf && this.first) await this.first.catch(() => {});
+    const { model, asOf } = this;
+    const asked = get("images", { model, order: this.filters.order, ...this.fits(), as_of: asOf, ...query });
+    if (!asOf) this.first = asked;
+    try {
+      return await asked;
+    } finally {
+      if (this.first === asked) this.first = null;
+    }
+  }
+
+  #keep(first, found) {
+    this.asOf ??= found.as_of;
+    this.total ??= found.total;
+    this.pages.set(first / PAGE, Promise.resolve());
+    found.images.forEach((row, i) => (this.rows[first + i] ??= row)); // one that is here may hold a newer verdict
+    return found;
+  }
+
+  /** Remember a new verdict, or that there is none; the row stays where it is, so that nothing moves under the eyes. */
   judged(image, verdict, note, hasMask) {
     const place = this.placeOf(image);
-    if (place < 0) return;
-    Object.assign(this.rows[place], { verdict, note, has_mask: hasMask });
-    const wanted = this.filters.review;
-    const fits = !wanted || wanted === "any" || wanted === verdict;
-    if (fits) this.gone.delete(place);
-    else this.gone.add(place);
+    if (place >= 0) Object.assign(this.rows[place], { verdict, note, has_mask: hasMask });
   }
 }
 

@@ -5,6 +5,7 @@ import { el, fail } from "./dom.js";
 import { showDrift } from "./drift.js";
 import { showHistory } from "./history.js";
 import { showImage } from "./image.js";
+import { askNews, followNews } from "./news.js";
 import { showQueue } from "./queue.js";
 import { loadModels, mayReview, newList, state } from "./state.js";
 import { showTeach } from "./teach.js";
@@ -64,6 +65,7 @@ function prepareModels() {
     newList();
     if (location.hash.startsWith("#/image")) location.hash = "#/queue";
     else route();
+    askNews();
   });
 }
 
@@ -77,10 +79,7 @@ function showTop() {
 async function start() {
   prepareTheme();
   prepareModels();
-  prepareUpload(() => {
-    newList();
-    if (location.hash.startsWith("#/queue") || !location.hash) route();
-  });
+  prepareUpload(askNews);
   by("message-close").addEventListener("click", () => (by("message").hidden = true));
   by("who").addEventListener("click", () => {
     forgetToken();
@@ -95,6 +94,7 @@ async function start() {
   showTop();
   by("add").disabled = !state.model;
   addEventListener("hashchange", route);
+  if (state.model && mayReview()) followNews();
   await route();
 }
 

@@ -1,10 +1,14 @@
 // The queue: a grid of thumbnails of which only the visible ones exist.
 
 import { againLine } from "./again.js";
-import { show, thumbnail } from "./api.js";
-import { badge, decision, el, fail, number, plural, say, select, typing } from "./dom.js";
+import { path, request, show, thumbnail } from "./api.js";
+import { badge, button, decision, el, fail, number, plural, say, typing } from "./dom.js";
+import { filterBar } from "./filters.js";
+import { List } from "./list.js";
+import { hearNews } from "./news.js";
 import { judgeListed } from "./review.js";
-import { newList, state, theList } from "./state.js";
+import { state } from "./state.js";
+import { uploading } from "./upload.js";
 
 const CELL = 172; // least width in pixels
 const GAP = 10;
@@ -13,15 +17,23 @@ const SPARE = 3; // rows drawn above and below what is seen
 const VERDICT_KEYS = { g: "good", b: "bad", u: "unsure" };
 const HINT = [
   ["← → ↑ ↓", "move"], ["Enter", "open"], ["G", "good"], ["B", "bad"], ["U", "unsure"], ["N", "next"],
+  ["Ctrl Z", "undo"],
 ];
+const LOOK = 700; // milliseconds that it takes to see that there is another picture
+const coarse = matchMedia("(pointer: coarse)");
 
 export function showQueue(main, signal) {
   const grid = new Grid(signal);
-  const again = againLine(signal, () => state.at || grid.renew()); // nothing moves under the eyes of who looks further down
-  main.append(toolbar(() => grid.renew()), again, grid.box, hint(HINT));
+  const again = el("div", {}, againLine(signal));
+  main.append(filterBar(() => grid.renew(), grid.more), again, grid.box, grid.bar(), hint(HINT));
   addEventListener("keydown", (event) => grid.key(event), { signal });
   new ResizeObserver(() => !signal.aborted && grid.layout()).observe(grid.box);
-  return grid.start();
+  hearNews(signal, ({ count, changed }) => {
+    if (changed) again.replaceChildren(againLine(signal));
+    grid.hear(count, changed);
+  });
+  grid.box.focus({ preventScroll: true });
+  return grid.renew({ keep: true });
 }
 
 /** A line that says which keys there are. */
@@ -30,60 +42,74 @@ export function hint(keys) {
   return el("p", { class: "hint" }, ...parts);
 }
 
-function toolbar(changed) {
-  const filters = state.filters;
-  const set = (key) => (value) => {
-    filters[key] = value;
-    changed();
-  };
-  const day = (label, key) =>
-    el("label", { class: "field" }, `${label} `,
-      el("input", { type: "date", value: filters[key], onchange: (event) => set(key)(event.target.value) }));
-  return el("form", { class: "toolbar", "aria-label": "What the queue shows", onsubmit: (e) => e.preventDefault() },
-    select("Sort", [["uncertain", "most uncertain"], ["anomalous", "most anomalous"], ["newest", "newest"]],
-      filters.order, set("order")),
-    select("Decision", [["", "all"], ["anomalous", "anomalous"], ["normal", "normal"]],
-      filters.decision, set("decision")),
-    select("Review", [["", "all"], ["none", "not reviewed"], ["any", "reviewed"], ["good", "good"], ["bad", "bad"],
-      ["unsure", "unsure"]], filters.review, set("review")),
-    day("From", "from"),
-    day("To", "to"),
-    el("span", { id: "count", class: "dim", "aria-live": "polite" }));
-}
-
 class Grid {
   constructor(signal) {
     this.signal = signal;
     this.cells = new Map(); // by place
+    this.done = []; // verdicts that can be taken back, the last one at the end
+    this.moved = -Infinity; // when another picture has come under the selection by itself
+    this.stale = false; // the list could not be fetched
+    this.more = button("", () => {
+      this.renew();
+      this.box.focus({ preventScroll: true });
+    }, { id: "more", hidden: true });
     this.inner = el("div", { class: "inner" });
     this.box = el("div", {
       class: "grid", tabindex: "0", role: "listbox", "aria-label": "Pictures", onscroll: () => this.draw(),
     }, this.inner);
   }
 
-  async start() {
-    const list = theList();
-    this.list = list;
-    try {
-      await list.fetch(0);
-    } catch (error) {
-      if (!this.signal.aborted) fail(error);
-      return;
-    }
-    if (this.signal.aborted || list !== this.list) return; // another view, or other filters meanwhile
-    state.at = Math.min(state.at, Math.max(0, list.total - 1));
-    document.getElementById("count").textContent = plural(list.total, "picture");
-    this.layout();
-    this.reveal();
-    this.box.focus({ preventScroll: true });
+  selected() {
+    return state.list?.at(state.at)?.id;
   }
 
-  /** Begin again with other filters. */
-  renew() {
-    newList();
-    this.clear();
-    this.box.scrollTop = 0;
-    this.start();
+  atStart() {
+    return state.at === 0 && this.box.scrollTop === 0;
+  }
+
+  /** Fetch the list anew. `keep`: the picture that is selected stays so, where it is still in the list. `alone`: nobody
+   * has asked for it, so that nothing happens where somebody has gone on meanwhile. */
+  async renew({ keep = false, alone = false } = {}) {
+    const list = new List(state.model.name, state.filters);
+    this.coming = list;
+    const over = () => this.signal.aborted || this.coming !== list; // another view, or other filters meanwhile
+    let kept;
+    let place;
+    try {
+      do {
+        kept = keep ? this.selected() : undefined;
+        place = await list.open(kept);
+      } while (keep && !over() && kept !== this.selected());
+    } catch (error) {
+      if (over()) return;
+      this.stale = true;
+      if (!alone) fail(error);
+      return;
+    }
+    if (over() || (alone && !this.atStart())) return;
+    const before = this.selected();
+    this.list = state.list = list;
+    this.stale = false;
+    this.more.hidden = true;
+    state.at = Math.max(0, Math.min(place ?? (keep ? state.at : 0), list.total - 1));
+    if (alone && before !== undefined && before !== this.selected()) this.moved = performance.now();
+    document.getElementById("count").textContent = plural(list.total, "picture");
+    if (!keep) this.box.scrollTop = 0;
+    this.layout();
+    this.reveal();
+  }
+
+  /** There are so many new pictures; or another version or threshold decides. */
+  hear(count, changed) {
+    if (changed || this.stale) this.renew({ keep: true });
+    else if (!uploading() && count && this.atStart()) this.renew({ alone: true });
+    else this.offer(count);
+  }
+
+  /** Nothing moves under the eyes of who looks further down. */
+  offer(count) {
+    this.more.hidden = !count;
+    this.more.textContent = `${plural(count, "new picture")}: show`;
   }
 
   clear() {
@@ -131,8 +157,9 @@ class Grid {
     const y = Math.floor(place / this.columns) * (this.height + GAP);
     cell.style.transform = `translate(${x}px, ${y}px)`;
     cell.addEventListener("click", () => {
+      const opens = !coarse.matches || place === state.at; // a finger selects first
       this.select(place);
-      this.open();
+      if (opens) this.open();
     });
     this.cells.set(place, cell);
     this.inner.append(cell);
@@ -178,6 +205,7 @@ class Grid {
   }
 
   select(place) {
+    if (!this.list?.total) return;
     const before = state.at;
     state.at = Math.max(0, Math.min(place, this.list.total - 1));
     this.mark(before);
@@ -199,35 +227,78 @@ class Grid {
     if (row) location.hash = `#/image/${row.id}`;
   }
 
+  /** For fingers: what the keys do. */
+  bar() {
+    const key = (verdict, text) => button(text, () => this.judge(verdict), { class: `verdict ${verdict}` });
+    return el("div", { class: "row touch", role: "toolbar", "aria-label": "The selected picture" },
+      key("good", "Good"), key("bad", "Bad"), key("unsure", "Unsure"), button("Open", () => this.open(), { class: "verdict" }));
+  }
+
   async judge(verdict) {
-    const place = state.at;
-    const row = this.list.at(place);
+    const row = this.list?.at(state.at);
     if (!row) return;
-    this.select(place + 1);
+    if (performance.now() - this.moved < LOOK) return say("A new picture has just come here: look again.", true);
+    this.select(state.at + 1);
     const turn = Promise.resolve(row.turn).then(() => judgeListed(row, verdict)); // the later one is the last
     row.turn = turn.catch(() => {});
+    const said = { row, turn };
+    this.done.push(said);
     try {
       await turn;
       row.failed = false;
-      say(`${row.name}: ${verdict}`);
+      say(`${row.name}: ${verdict}`, false, ["Undo", () => this.undo(said)]);
     } catch (error) {
       row.failed = true;
+      this.done = this.done.filter((one) => one !== said);
       say(`${row.name} was not saved as ${verdict}: ${error.message}`, true);
     }
+    this.redraw(row.id);
+  }
+
+  /** Take a verdict back: what was said before counts again, or the picture is not reviewed. */
+  async undo(said) {
+    const { row, turn } = said;
+    this.done = this.done.filter((one) => one.row.id !== row.id); // one step back for a picture
+    try {
+      const { id } = await turn;
+      const url = path(`reviews/${id}/undo`, { model: state.model.name });
+      const now = await (await request(url, { method: "POST" })).json();
+      const verdict = now.verdict === "withdrawn" ? null : now.verdict;
+      state.list?.judged(row.id, verdict, now.note, now.mask !== null);
+      say(`${row.name}: ${verdict ? `${verdict} again` : "not reviewed"}`);
+    } catch (error) {
+      return say(`What was said of ${row.name} was not taken back: ${error.message}`, true);
+    }
+    if (this.signal.aborted) return undefined;
+    const place = this.list.placeOf(row.id);
+    if (place >= 0) this.select(place);
+    return this.redraw(row.id);
+  }
+
+  redraw(image) {
+    const place = this.list.placeOf(image);
     if (this.cells.has(place)) this.fill(place);
   }
 
+  /** Keys are for the grid: who is at a link, a button or a field does not judge. */
+  hears(event) {
+    const { target } = event;
+    return !typing(event) && (target === document.body || target.id === "main" || this.box.contains(target));
+  }
+
   key(event) {
-    if (typing(event) || event.ctrlKey || event.metaKey || event.altKey || !this.list?.total) return;
-    const onButton = event.target instanceof HTMLElement && event.target.matches("button, a");
+    if (!this.hears(event) || event.altKey || !this.list?.total) return;
+    const key = event.key.length === 1 ? event.key.toLowerCase() : event.key;
     const moves = {
       ArrowRight: 1, ArrowLeft: -1, ArrowDown: this.columns, ArrowUp: -this.columns, n: 1, p: -1,
       PageDown: this.columns * 3, PageUp: -this.columns * 3, Home: -Infinity, End: Infinity,
     };
-    const key = event.key.length === 1 ? event.key.toLowerCase() : event.key;
-    if (key in moves) this.select(state.at + moves[key]);
+    if (event.ctrlKey || event.metaKey) {
+      if (key !== "z" || event.shiftKey || event.repeat || !this.done.length) return;
+      this.undo(this.done.at(-1));
+    } else if (key in moves) this.select(state.at + moves[key]);
     else if (key in VERDICT_KEYS) event.repeat || this.judge(VERDICT_KEYS[key]); // a key that is held judges once
-    else if (key === "Enter" && !onButton) this.open();
+    else if (key === "Enter") this.open();
     else return;
     event.preventDefault();
   }

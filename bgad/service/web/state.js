@@ -3,11 +3,13 @@
 import { get } from "./api.js";
 import { List } from "./list.js";
 
+const FILTERS = "bgad-filters";
+
 export const state = {
   me: null,
   models: [],
   model: null, // the chosen one, as the API gives it
-  filters: { order: "uncertain", decision: "", review: "", from: "", to: "" },
+  filters: { order: "uncertain", decision: "", review: "", from: "", to: "", ...JSON.parse(sessionStorage.getItem(FILTERS)) },
   list: null, // what the queue shows, also the order of "next" and "previous"
   at: 0, // the selection in it
 };
@@ -25,6 +27,12 @@ export async function loadModels(wanted) {
   const name = wanted ?? state.model?.name ?? localStorage.getItem("bgad-model");
   state.model = state.models.find((model) => model.name === name) ?? state.models[0] ?? null;
   if (state.model) localStorage.setItem("bgad-model", state.model.name);
+}
+
+/** Filters are kept until the tab is closed. */
+export function setFilter(key, value) {
+  state.filters[key] = value;
+  sessionStorage.setItem(FILTERS, JSON.stringify(state.filters));
 }
 
 /** Of the chosen model's part of the API. */

@@ -64,6 +64,11 @@ async function filesOf(entry) {
   }
 }
 
+/** Whether pictures are being sent. */
+export function uploading() {
+  return busy;
+}
+
 async function upload(files, done) {
   const pictures = files.filter((file) => file.type.startsWith("image/") || PICTURE.test(file.name));
   if (!pictures.length) return say("There is no picture among these files.", true);
