@@ -17,6 +17,7 @@ ORDERS: dict[str, tuple[sa.Column[Any], bool]] = {  # by what, and whether the h
     "newest": (scores.c.created, True),
 }
 MOMENT = r"^[0-9]{1,10}(\.[0-9]{1,10}){2}$"  # a moment as text
+LARGEST = 2**31 - 1  # that a database takes
 
 
 class Moment(NamedTuple):
@@ -36,7 +37,7 @@ class Moment(NamedTuple):
         >>> Moment.read("1.20.3")
         Moment(version=1, score=20, review=3)
         """
-        return cls(*map(int, text.split(".")))
+        return cls(*(min(int(part), LARGEST) for part in text.split(".")))
 
 
 @dataclass(frozen=True)

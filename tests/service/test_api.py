@@ -588,7 +588,8 @@ def test_a_list_as_of_its_first_page_and_what_is_new_since(service: Service) -> 
     for wrong in ("1", "1.2", "1.2.x", "1.2.99999999999", "1.2.3.4", "-1.2.3", "1.2.٣"):
         problem(service.client.get("/v1/images", params={"model": "plate", "as_of": wrong}), 422)
         problem(service.client.get("/v1/models/plate/news", params={"after": wrong}), 422)
-    problem(service.client.get("/v1/images", params={"model": "plate", "as_of": "9.9.9"}), 404)
+    for unknown in ("9.9.9", "9999999999.9.9"):
+        problem(service.client.get("/v1/images", params={"model": "plate", "as_of": unknown}), 404)
     problem(service.client.get("/v1/models/wheel/news"), 404)
 
 
