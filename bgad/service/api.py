@@ -5,15 +5,13 @@ from __future__ import annotations
 import asyncio
 import base64
 import binascii
-import time
-from collections.abc import AsyncIterator
 from dataclasses import dataclass
 from typing import Annotated, Any, Literal
 from urllib.parse import quote
 
 from anyio import to_thread
 from fastapi import APIRouter, Depends, Query, Request, Response
-from fastapi.responses import FileResponse, StreamingResponse
+from fastapi.responses import FileResponse
 from starlette.datastructures import UploadFile
 from starlette.requests import ClientDisconnect
 
@@ -21,50 +19,16 @@ from bgad import console
 from bgad.client import MAX_BATCH
 from bgad.errors import ImageError, ModelError
 from bgad.service import forms, queues, schemas, views
+from bgad.service.api_jobs import router as jobs_router
 from bgad.service.files import shown_name
-from bgad.service.jobs import Jobs
 from bgad.service.listing import MOMENT, Moment, Wanted
 from bgad.service.roles import Guarded, MayAll, MayReview, MayScore
-from bgad.service.store import MissingError, Row
+from bgad.service.routes import BYTES, JPEG, PNG, PROBLEMS, SHOWN, Bench, Number, OfModel, Seconds, number_of
+from bgad.service.store import Row
 from bgad.service.summary import DAY, MOST
 from bgad.service.workbench import Scored, Workbench, version_named
 from bgad.types import Scores
 
-POLL_SECONDS = 0.5
-QUIET_SECONDS = 15  # after which a line of events is sent that says nothing, so that no proxy takes it for dead
-
-
-def _gives(*kinds: str) -> dict[int | str, dict[str, Any]]:
-    """An answer that is no JSON."""
-    schema = {"schema": {"type": "string", "format": "binary"}}
-    return {200: {"description": "as it is", "content": dict.fromkeys(kinds, schema)}}
-
-
-PNG, JPEG, BYTES = _gives("image/png"), _gives("image/jpeg"), _gives("application/octet-stream")
-SHOWN = _gives("image/png", "image/jpeg")
-EVENTS: dict[int | str, dict[str, Any]] = {200: {"description": "as it goes", "content": {"text/event-stream": {}}}}
-PROBLEMS: dict[int | str, dict[str, Any]] = {
-    code: {"model": schemas.Problem, "description": text}
-    for code, text in {
-        400: "the request cannot be read",
-        401: "a token is needed",
-        403: "the role of the token is not enough",
-        404: "not there",
-        405: "there, but not with this method",
-        410: "its file is not there any more",
-        411: "a form must say how long it is",
-        413: "too large",
-        421: "another host",
-        422: "something in it is wrong",
-        500: "a model is damaged",
-        503: "too many requests wait: try again after Retry-After seconds",
-        507: "the disk is full",
-    }.items()
-}
-
-Number = Annotated[int, Query(ge=1, le=2**31 - 1)]
-OfModel = Annotated[str, Query(max_length=200)]
-Seconds = Annotated[float, Query(ge=0, allow_inf_nan=False)]
 At = Annotated[str | None, Query(pattern=MOMENT)]
 
 
@@ -82,21 +46,6 @@ class Filters:
         anomalous = None if not self.decision else self.decision == "anomalous"
         return Wanted(name, anomalous=anomalous, review=self.review, since=self.since, until=self.until, **more)
 
-
-async def bench(request: Request) -> Workbench:  # async: what is not gets a thread for every request
-    """The workbench of the application."""
-    found: Workbench = request.app.state.workbench
-    return found
-
-
-async def job_runner(request: Request) -> Jobs:
-    """The jobs of the application."""
-    found: Jobs = request.app.state.jobs
-    return found
-
-
-Bench = Annotated[Workbench, Depends(bench)]
-Runner = Annotated[Jobs, Depends(job_runner)]
 
 router = APIRouter(prefix="/v1", responses=PROBLEMS, route_class=Guarded)
 
@@ -164,14 +113,14 @@ def lessons(name: str, workbench: Bench, _: MayReview) -> list[schemas.Lesson]:
 @router.post("/models/{name}/versions/{number}/release")
 def release(name: str, number: int, workbench: Bench, caller: MayAll) -> schemas.Model:
     """Let a version score from now on; also the way back to an earlier one."""
-    workbench.release(version_named(workbench, name, _id(number)), caller.name)
+    workbench.release(version_named(workbench, name, number_of(number)), caller.name)
     return _model(workbench, name)
 
 
 @router.post("/models/{name}/versions/{number}/discard")
 def discard(name: str, number: int, workbench: Bench, caller: MayAll) -> schemas.Model:
     """Give up a version that is not released."""
-    workbench.store.discard(version_named(workbench, name, _id(number))["id"], caller.name)
+    workbench.store.discard(version_named(workbench, name, number_of(number))["id"], caller.name)
     return _model(workbench, name)
 
 
@@ -319,7 +268,7 @@ def news(
 @router.get("/images/{number}")
 def image(number: int, workbench: Bench, _: MayReview, model: OfModel = "") -> schemas.ImageDetail:
     """One image with its history; with a model, also the images with scores nearby."""
-    row = workbench.store.image(_id(number))
+    row = workbench.store.image(number_of(number))
     return schemas.ImageDetail(
         **{key: row[key] for key in ("id", "name", "width", "height", "received")},
         scores=[schemas.Said(**said) for said in row["scores"]],
@@ -331,14 +280,14 @@ def image(number: int, workbench: Bench, _: MayReview, model: OfModel = "") -> s
 @router.get("/images/{number}/picture", response_class=FileResponse, responses=BYTES)
 def picture(number: int, workbench: Bench, _: MayReview) -> FileResponse:
     """The picture as it was sent."""
-    path = workbench.picture(_id(number))
+    path = workbench.picture(number_of(number))
     return FileResponse(path, media_type="application/octet-stream", headers={"Content-Disposition": "attachment"})
 
 
 @router.get("/images/{number}/view.png", response_class=Response, responses=SHOWN)
 async def view(number: int, request: Request, workbench: Bench, _: MayReview) -> Response:
     """The picture as any browser shows it: a PNG, or the JPEG that was sent."""
-    content, kind = await to_thread.run_sync(workbench.view, _id(number), limiter=request.app.state.whole)
+    content, kind = await to_thread.run_sync(workbench.view, number_of(number), limiter=request.app.state.whole)
     return Response(content, media_type=kind)
 
 
@@ -347,7 +296,7 @@ async def thumbnail(
     number: int, request: Request, workbench: Bench, _: MayReview, model: OfModel, version: Number | None = None
 ) -> Response:
     """A small picture with its heat."""
-    row, content = await to_thread.run_sync(lambda: _drawn(workbench, _id(number), model, version))
+    row, content = await to_thread.run_sync(lambda: _drawn(workbench, number_of(number), model, version))
     if content is None:
         limiter = request.app.state.drawing
         content = await queues.in_time(limiter, lambda: workbench.thumbnail(number, row))
@@ -361,7 +310,7 @@ async def overlay(
     """The picture with its heat."""
 
     def draw() -> bytes:
-        return workbench.overlay(_id(number), version_named(workbench, model, version))
+        return workbench.overlay(number_of(number), version_named(workbench, model, version))
 
     content = await queues.in_time(request.app.state.overlays, draw)
     return Response(content, media_type="image/png")
@@ -374,7 +323,7 @@ async def anomaly_map(
     """The map in grey; the headers X-Low, X-High and X-Boundary say what black, white and the boundary are."""
 
     def draw() -> tuple[bytes, float, float, float]:
-        return workbench.map_picture(_id(number), version_named(workbench, model, version))
+        return workbench.map_picture(number_of(number), version_named(workbench, model, version))
 
     content, low, high, boundary = await queues.in_time(request.app.state.drawing, draw)
     headers = {"X-Low": repr(low), "X-High": repr(high), "X-Boundary": repr(boundary)}
@@ -389,7 +338,7 @@ async def asked(
 
     def ask() -> tuple[Row, Scores, int]:
         row = version_named(workbench, model, version)
-        return row, workbench.said(_id(number), row)[0].scores, workbench.facts(row).calibration
+        return row, workbench.said(number_of(number), row)[0].scores, workbench.facts(row).calibration
 
     row, scores, calibration = await queues.in_time(request.app.state.drawing, ask)
     return schemas.Asked(
@@ -416,7 +365,7 @@ def _drawn(workbench: Workbench, number: int, model: str, version: int | None) -
 def review(number: int, new: schemas.NewReview, workbench: Bench, caller: MayReview) -> schemas.Review:
     """Say what an image shows; it is on the disk when this answers."""
     painted = {kind: _decoded(kind, text) for kind, text in (("mask", new.mask), ("ignore", new.ignore))}
-    said = workbench.review(_id(number), new.verdict, caller.name, note=new.note, model=new.model, **painted)
+    said = workbench.review(number_of(number), new.verdict, caller.name, note=new.note, model=new.model, **painted)
     return _review(said)
 
 
@@ -424,13 +373,13 @@ def review(number: int, new: schemas.NewReview, workbench: Bench, caller: MayRev
 def undo(number: int, workbench: Bench, caller: MayReview, model: OfModel = "") -> schemas.Review:
     """Take back the last review of an image: the answer is the review that takes its place, as what was said before, or
     else `withdrawn`. All of them stay in the image's history."""
-    return _review(workbench.take_back(_id(number), caller.name, model))
+    return _review(workbench.take_back(number_of(number), caller.name, model))
 
 
 @router.get("/reviews/{number}/{kind}.png", response_class=Response, responses=PNG)
 def painted(number: int, kind: Literal["mask", "ignore"], workbench: Bench, _: MayReview) -> Response:
     """What was painted with a review."""
-    return Response(workbench.painted(_id(number), kind), media_type="image/png")
+    return Response(workbench.painted(number_of(number), kind), media_type="image/png")
 
 
 def _review(row: Row) -> schemas.Review:
@@ -450,88 +399,4 @@ def _decoded(kind: str, text: str | None) -> bytes | None:
         raise ImageError(f"the {kind} is not base64: send a PNG in it") from error
 
 
-# --- jobs and history
-
-
-@router.get("/jobs")
-def jobs(workbench: Bench, runner: Runner, _: MayReview, model: OfModel = "") -> list[schemas.Job]:
-    """All of them, or those of a model, the newest first; without their results, which one job alone has."""
-    return [_job(runner, row) for row in workbench.store.all_jobs(model)]
-
-
-@router.post("/jobs", status_code=201)
-def teach(new: schemas.NewJob, runner: Runner, caller: MayAll) -> schemas.Job:
-    """Teach a model what was reviewed."""
-    return _job(runner, runner.teach(new.model, new.images, caller.name))
-
-
-@router.get("/jobs/{number}")
-def job(number: int, workbench: Bench, runner: Runner, _: MayReview) -> schemas.Job:
-    """One job."""
-    return _job(runner, workbench.store.job(_id(number)))
-
-
-@router.get("/jobs/{number}/validation/{place}/{side}.jpg", response_class=Response, responses=JPEG)
-def compared(number: int, place: int, side: Literal["before", "after"], runner: Runner, _: MayReview) -> Response:
-    """A small picture, with its heat by either version, of one of the validation images in the result of a job; the
-    first is 0."""
-    content = runner.drawing(_id(number), place, side)
-    return Response(content, media_type="image/jpeg", headers={"Cache-Control": "private, max-age=3600"})
-
-
-@router.post("/jobs/{number}/cancel")
-def cancel(number: int, workbench: Bench, runner: Runner, caller: MayAll) -> schemas.Job:
-    """Stop a job."""
-    runner.cancel(_id(number), caller.name)
-    return _job(runner, workbench.store.job(number))
-
-
-@router.post("/jobs/{number}/resume", status_code=201)
-def resume(number: int, runner: Runner, caller: MayAll) -> schemas.Job:
-    """Start a job again that was interrupted, cancelled or failed."""
-    return _job(runner, runner.resume(_id(number), caller.name))
-
-
-@router.get("/jobs/{number}/events", response_class=StreamingResponse, responses=EVENTS)
-async def job_events(
-    number: int, request: Request, workbench: Bench, runner: Runner, _: MayReview
-) -> StreamingResponse:
-    """The job as it goes, as server-sent events, until it has ended."""
-    await to_thread.run_sync(workbench.store.job, _id(number))
-
-    async def follow() -> AsyncIterator[str]:
-        last, told = "", time.monotonic()
-        while not await request.is_disconnected():
-            row = await to_thread.run_sync(lambda: runner.shown(workbench.store.job(number)))
-            text = schemas.Job(**row).model_dump_json()
-            if text != last:
-                last, told = text, time.monotonic()
-                yield f"data: {text}\n\n"
-            elif time.monotonic() - told >= QUIET_SECONDS:
-                told = time.monotonic()
-                yield ": \n\n"
-            if row["state"] not in ("queued", "running"):
-                return
-            await asyncio.sleep(POLL_SECONDS)
-
-    headers = {"Cache-Control": "no-store", "X-Accel-Buffering": "no"}  # else nginx keeps them back
-    return StreamingResponse(follow(), media_type="text/event-stream", headers=headers)
-
-
-def _job(runner: Jobs, row: Row) -> schemas.Job:
-    return schemas.Job(**runner.shown(row))
-
-
-@router.get("/history")
-def history(
-    workbench: Bench, _: MayReview, model: OfModel = "", limit: Annotated[int, Query(ge=1, le=1000)] = 200
-) -> list[schemas.Event]:
-    """Who did what and when, the newest first."""
-    return [schemas.Event(**row) for row in workbench.store.history(model, limit)]
-
-
-def _id(number: int) -> int:
-    """A number that a database takes."""
-    if not 0 < number < 2**31:
-        raise MissingError(f"there is nothing with the number {number}")
-    return number
+router.include_router(jobs_router)

@@ -93,3 +93,10 @@ def newest(engine: sa.Engine, table: sa.Table, settled: bool) -> int:
         if settled and connection.dialect.name == "postgresql":  # who writes has a number before it can be seen
             connection.execute(sa.text(f"LOCK TABLE {table.name} IN SHARE MODE"))
         return connection.execute(sa.select(sa.func.max(table.c.id))).scalar() or 0
+
+
+def new(connection: sa.Connection, table: sa.Table, values: dict[str, Any]) -> int:
+    """Insert a row; its number."""
+    key = connection.execute(table.insert().values(**values)).inserted_primary_key
+    assert key is not None  # noqa: S101 - every table here has one
+    return int(key[0])

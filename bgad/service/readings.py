@@ -9,6 +9,7 @@ import numpy as np
 import numpy.typing as npt
 import sqlalchemy as sa
 
+from bgad.service.listing import COUNTS
 from bgad.service.store import Row, Store
 from bgad.service.tables import images, reviews, scores, versions
 
@@ -101,6 +102,22 @@ class Readings:
         query = sa.select(reviews.c.image).where(reviews.c.last, reviews.c.verdict == "bad")
         with self.store.engine.connect() as connection:
             return set(connection.execute(query).scalars())
+
+
+def points(store: Store, version: int, chosen: Sequence[int]) -> dict[int, Row]:
+    """What a version has said of some images, by image, with their names and what is said of them now."""
+    columns = (scores.c[key] for key in ("created", "score", "p_value", "is_anomaly", "image"))
+    said = sa.and_(reviews.c.image == scores.c.image, COUNTS)
+    query = sa.select(*columns, images.c.name, reviews.c.verdict).join(images, images.c.id == scores.c.image)
+    query = query.outerjoin(reviews, said).where(scores.c.version == version, scores.c.image.in_(chosen))
+    return {row["image"]: row for row in store.all(query)}
+
+
+def judged(store: Store, version: int) -> list[Row]:
+    """What a version says of the images whose last verdict is good or bad: score, verdict, sha256."""
+    query = sa.select(scores.c.score, reviews.c.verdict, images.c.sha256).where(reviews.c.last)
+    query = query.join(reviews, reviews.c.image == scores.c.image).join(images, images.c.id == scores.c.image)
+    return store.all(query.where(scores.c.version == version, reviews.c.verdict.in_(("good", "bad"))))
 
 
 def _columns(rows: Sequence[Any]) -> dict[str, Column]:

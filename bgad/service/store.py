@@ -116,7 +116,7 @@ class Store:
     def versions(self, name: str | None = None) -> list[Row]:
         """All of them, or those of a name, oldest first."""
         query = sa.select(versions).order_by(versions.c.id)
-        return self._all(query if name is None else query.where(versions.c.name == name))
+        return self.all(query if name is None else query.where(versions.c.name == name))
 
     def version(self, number: int) -> Row:
         """One version."""
@@ -210,14 +210,14 @@ class Store:
     def numbers(self, hashes: Sequence[str]) -> dict[str, int]:
         """The images that have these contents, by their sha256."""
         query = sa.select(images.c.sha256, images.c.id).where(images.c.sha256.in_(hashes))
-        return {row["sha256"]: row["id"] for row in self._all(query)}
+        return {row["sha256"]: row["id"] for row in self.all(query)}
 
     def image(self, number: int) -> Row:
         """One image with its scores and reviews, oldest first."""
         found = self._one(sa.select(images).where(images.c.id == number), f"image {number}")
         said = sa.select(scores, versions.c.name.label("model"), versions.c.checksum).join(versions)
-        found["scores"] = self._all(said.where(scores.c.image == number).order_by(scores.c.id))
-        found["reviews"] = self._all(sa.select(reviews).where(reviews.c.image == number).order_by(reviews.c.id))
+        found["scores"] = self.all(said.where(scores.c.image == number).order_by(scores.c.id))
+        found["reviews"] = self.all(sa.select(reviews).where(reviews.c.image == number).order_by(reviews.c.id))
         return found
 
     def listed(self, wanted: Wanted) -> tuple[list[Row], int]:
@@ -277,21 +277,7 @@ class Store:
         """Time, score, p-value and image of what a version has scored, oldest first; of the last ones, or of all."""
         columns = (scores.c[key] for key in ("created", "score", "p_value", "is_anomaly", "image"))
         query = sa.select(*columns).where(scores.c.version == version, scores.c.created >= since)
-        return self._all(query.order_by(scores.c.created.desc(), scores.c.id.desc()).limit(last))[::-1]
-
-    def points(self, version: int, chosen: Sequence[int]) -> dict[int, Row]:
-        """What a version has said of some images, by image, with their names and last verdicts."""
-        columns = (scores.c[key] for key in ("created", "score", "p_value", "is_anomaly", "image"))
-        said = sa.and_(reviews.c.image == scores.c.image, reviews.c.last)
-        query = sa.select(*columns, images.c.name, reviews.c.verdict).join(images, images.c.id == scores.c.image)
-        query = query.outerjoin(reviews, said).where(scores.c.version == version, scores.c.image.in_(chosen))
-        return {row["image"]: row for row in self._all(query)}
-
-    def judged(self, version: int) -> list[Row]:
-        """What a version says of the images whose last verdict is good or bad: score, verdict, sha256."""
-        query = sa.select(scores.c.score, reviews.c.verdict, images.c.sha256).where(reviews.c.last)
-        query = query.join(reviews, reviews.c.image == scores.c.image).join(images, images.c.id == scores.c.image)
-        return self._all(query.where(scores.c.version == version, reviews.c.verdict.in_(("good", "bad"))))
+        return self.all(query.order_by(scores.c.created.desc(), scores.c.id.desc()).limit(last))[::-1]
 
     def unscored(self, version: Row, before: int | None, most: int) -> list[Row]:
         """What a version has yet to score: of its model's images those that were reviewed, and of the last ones of the
@@ -312,7 +298,7 @@ class Store:
         recent = last.order_by(scores.c.created.desc(), scores.c.id.desc()).limit(most).subquery()
         rest = sa.select(*columns, recent.c.created).join(recent, recent.c.image == images.c.id).where(missing)
         found: dict[int, Row] = {}
-        for row in (*self._all(reviewed), *self._all(rest.order_by(recent.c.created.desc()))):
+        for row in (*self.all(reviewed), *self.all(rest.order_by(recent.c.created.desc()))):
             found.setdefault(row["id"], row)
         return list(found.values())
 
@@ -340,7 +326,7 @@ class Store:
 
     def _add_review(self, connection: sa.Connection, values: Row) -> Row:
         connection.execute(reviews.update().where(reviews.c.image == values["image"]).values(last=False))
-        number = _new(connection, reviews, values | {"created": self.clock(), "last": True})
+        number = database.new(connection, reviews, values | {"created": self.clock(), "last": True})
         return dict(connection.execute(sa.select(reviews).where(reviews.c.id == number)).mappings().one())
 
     def take_back(self, number: int, who: str, model: str = "") -> Row:
@@ -371,7 +357,7 @@ class Store:
         query = sa.select(reviews, images.c.sha256, images.c.name).join(images, images.c.id == reviews.c.image)
         if name is not None:
             query = query.where(_of_model(name))
-        return self._all(query.where(COUNTS).order_by(reviews.c.image))
+        return self.all(query.where(COUNTS).order_by(reviews.c.image))
 
     def lessons(self, name: str) -> list[Row]:
         """Of the images that a version of a model has scored, those whose last verdict is good or bad, the newest
@@ -384,7 +370,7 @@ class Store:
             .outerjoin(scores, own)
             .where(reviews.c.last, reviews.c.verdict.in_(("good", "bad")), _of_model(name))
         )
-        return self._all(query.order_by(reviews.c.id.desc()))
+        return self.all(query.order_by(reviews.c.id.desc()))
 
     # --- jobs
 
@@ -393,7 +379,7 @@ class Store:
         with self.engine.begin() as connection:
             values = {"kind": kind, "name": version["name"], "version": version["id"], "images": list(chosen)}
             values |= {"state": "queued", "progress": 0.0, "message": "", "who": who, "created": self.clock()}
-            number = _new(connection, jobs, values)
+            number = database.new(connection, jobs, values)
             self._log(connection, who, f"{kind} job", version["name"], f"job {number}, {len(chosen)} images")
         return self.job(number)
 
@@ -404,12 +390,12 @@ class Store:
     def unfinished(self, name: str) -> list[int]:
         """The jobs of a model that wait or run."""
         query = sa.select(jobs.c.id).where(jobs.c.name == name, jobs.c.state.in_(UNFINISHED))
-        return [row["id"] for row in self._all(query.order_by(jobs.c.id))]
+        return [row["id"] for row in self.all(query.order_by(jobs.c.id))]
 
     def all_jobs(self, name: str = "") -> list[Row]:
         """Newest first, or those of a model; without their results, which are large."""
         query = sa.select(*(column for column in jobs.c if column.name != "result")).order_by(jobs.c.id.desc())
-        return self._all(query.where(jobs.c.name == name) if name else query)
+        return self.all(query.where(jobs.c.name == name) if name else query)
 
     def update_job(self, number: int, **values: Any) -> None:
         """State, progress, message, result."""
@@ -420,7 +406,7 @@ class Store:
 
     def interrupt_jobs(self) -> list[Row]:
         """What an earlier service was doing when it ended; said so, to be resumed by hand."""
-        stopped = self._all(sa.select(jobs).where(jobs.c.state.in_(UNFINISHED)))
+        stopped = self.all(sa.select(jobs).where(jobs.c.state.in_(UNFINISHED)))
         for job in stopped:
             self.update_job(job["id"], state="interrupted", message=INTERRUPTED)
         return stopped
@@ -436,12 +422,12 @@ class Store:
         """Newest first; of a model, or of one kind. A review has the number of its image and the image's name."""
         query = sa.select(events).order_by(events.c.id.desc()).limit(limit)
         wanted = [column == value for column, value in ((events.c.name, name), (events.c.what, what)) if value]
-        found = self._all(query.where(*wanted))
+        found = self.all(query.where(*wanted))
         for row in found:
             of = OF_IMAGE.match(row["detail"]) if row["what"] == "review" else None
             row["image"] = int(of[1]) if of else None
         numbers = {row["image"] for row in found} - {None}
-        called = self._all(sa.select(images.c.id, images.c.name).where(images.c.id.in_(numbers)))
+        called = self.all(sa.select(images.c.id, images.c.name).where(images.c.id.in_(numbers)))
         names = {row["id"]: row["name"] for row in called}
         return [row | {"picture": names.get(row["image"], "")} for row in found]
 
@@ -459,7 +445,7 @@ class Store:
 
     def tokens(self) -> list[Row]:
         """Names and roles."""
-        return self._all(sa.select(tokens).order_by(tokens.c.name))
+        return self.all(sa.select(tokens).order_by(tokens.c.name))
 
     def token(self, hashed: str) -> Row | None:
         """Whose it is."""
@@ -470,22 +456,15 @@ class Store:
     def _log(self, connection: sa.Connection, who: str, what: str, name: str, detail: str) -> None:
         connection.execute(events.insert().values(who=who, what=what, name=name, detail=detail, created=self.clock()))
 
-    def _all(self, query: sa.Select[Any]) -> list[Row]:
+    def all(self, query: sa.Select[Any]) -> list[Row]:
         with self.engine.connect() as connection:
             return [dict(row) for row in connection.execute(query).mappings()]
 
     def _one(self, query: sa.Select[Any], what: str) -> Row:
-        found = self._all(query.limit(1))
+        found = self.all(query.limit(1))
         if not found:
             raise MissingError(f"there is no {what}")
         return found[0]
-
-
-def _new(connection: sa.Connection, table: sa.Table, values: Row) -> int:
-    """Insert a row; its number."""
-    key = connection.execute(table.insert().values(**values)).inserted_primary_key
-    assert key is not None  # noqa: S101 - every table here has one
-    return int(key[0])
 
 
 def _count(connection: sa.Connection, query: sa.Select[Any]) -> int:

@@ -7,7 +7,7 @@ from functools import lru_cache
 from typing import Any
 
 from bgad.calibration import CONFIDENCE, rank, rate_bounds, smallest_rate
-from bgad.service import summary
+from bgad.service import readings, summary
 from bgad.service.listing import Wanted
 from bgad.service.workbench import Workbench
 
@@ -36,7 +36,7 @@ def threshold(bench: Workbench, name: str) -> dict[str, Any]:
     learnt = scorer.card.learnt
     said: dict[str, list[float]] = {"good": [], "bad": []}
     taught = {"good": 0, "bad": 0}
-    for row in bench.store.judged(version["id"]):
+    for row in readings.judged(bench.store, version["id"]):
         if row["sha256"] in learnt:
             taught[row["verdict"]] += 1
         else:
@@ -68,7 +68,7 @@ def drift(
     seen = bench.watch.look(version, since)
     found, (times, scores, flagged) = seen.found, (seen.columns[key] for key in ("created", "score", "is_anomaly"))
     seconds = summary.width(every, times)
-    points = bench.store.points(version["id"], [seen.row(i)["image"] for i in found.drivers])
+    points = readings.points(bench.store, version["id"], [seen.row(i)["image"] for i in found.drivers])
     return {
         "total": len(times),
         "tested": len(seen.tested),

@@ -22,7 +22,7 @@ from starlette.datastructures import UploadFile
 
 from bgad.calibration import rate_bound
 from bgad.runtime import Runtime
-from bgad.service import api, tables
+from bgad.service import api_jobs, tables
 from bgad.service.listing import Wanted
 from bgad.service.scoring import BATCH, WAITING
 from bgad.service.workbench import FOLDER, Workbench
@@ -940,7 +940,7 @@ def events_of(service: Service, monkeypatch: pytest.MonkeyPatch, changes: list[d
             service.store.update_job(number, **values)
         return look(number)
 
-    monkeypatch.setattr(api, "POLL_SECONDS", 0)
+    monkeypatch.setattr(api_jobs, "POLL_SECONDS", 0)
     monkeypatch.setattr(service.store, "job", changed)
     with service.client.stream("GET", f"/v1/jobs/{job}/events") as answer:
         assert answer.headers["content-type"].startswith("text/event-stream")
@@ -951,7 +951,7 @@ def events_of(service: Service, monkeypatch: pytest.MonkeyPatch, changes: list[d
 
 
 def test_the_events_of_a_job_say_that_they_are_alive(service: Service, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(api, "QUIET_SECONDS", 0)
+    monkeypatch.setattr(api_jobs, "QUIET_SECONDS", 0)
     lines = events_of(service, monkeypatch, [{}, {}, {}, {"progress": 0.5}, {}, {"state": "done"}])
     assert [line[:6] for line in lines] == ["data: ", ": ", ": ", "data: ", ": ", "data: "]
 
