@@ -213,8 +213,8 @@ def test_what_happens_elsewhere(page: Any, live: Start) -> None:
 
     def drift(route: Any) -> None:
         found = route.fetch()
-        alarms = [{"created": 1.0, "image": number}]
-        route.fulfill(response=found, json=found.json() | {"alarms": alarms})
+        alarms = {"alarms": [{"number": 1, "created": 1.0, "image": number}], "since_alarm": 0, "fresh": True}
+        route.fulfill(response=found, json=found.json() | alarms)
 
     page.route("**/plate/news*", news)
     page.route("**/plate/drift*", drift)

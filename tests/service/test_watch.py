@@ -163,7 +163,7 @@ def test_the_test_goes_on_where_it_was_and_anew_where_the_past_has_changed(
         assert levels == wanted[0]
         order = [i for i in scores if i <= upto and i not in without]
         assert [alarm["image"] for alarm in found["alarms"]] == [order[place] for place in wanted[1]]
-        assert found["drivers"] == [order[place] for place in wanted[2]]
+        assert [driver["image"] for driver in found["drivers"]] == [order[place] for place in wanted[2]]
 
     assert version["id"] == 1
     sent(store, version, [scores[i] for i in range(1, 401)])
