@@ -118,7 +118,7 @@ def _serve(arguments: argparse.Namespace) -> int:
         raise DataError(f"{models}: no model that could be read; put NAME.bgad folders there")
     with outputs.locked(models / FOLDER, "service", "--models"):
         address = _address(arguments, models)
-        with claim.claimed(address, models / FOLDER), closing(Store(address)) as store:
+        with claim.claimed(address), closing(Store(address)) as store:
             _run(arguments, models, store, address)
     console.say(f"stopped; everything is in {models / FOLDER}")
     return 0

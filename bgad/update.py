@@ -1,6 +1,7 @@
 """Teach a model what has been found since: new good parts and new defects, from where it is, without forgetting.
 
-The flows go on from those of the model, in a short schedule, over everything that it has learnt before and what is new.
+The flows go on from those of the model, in a short schedule, over everything that it has learnt before and what is new,
+and end midway between the two (`learn.MIDWAY`). What is taught has directions of its own in the image level.
 So the pictures of its training must still be there. The image level and the threshold are found anew; the weights of
 the parts move as far as the new defects are a share of all known ones.
 """

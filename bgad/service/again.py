@@ -46,12 +46,14 @@ class Again:
 
     def start(self) -> None:
         """Go on with what an earlier service left, one model after the other."""
-        released = [version for version in self.bench.store.versions() if version["state"] == "released"]
+        names = self.bench.names()
 
         def work() -> None:
-            for version in released:
-                if (run := self._enter(version)) is not None:
-                    self._work(version, run)
+            for name in names:
+                with suppress(MissingError):  # no version of it is released any more
+                    version = self.bench.store.released(name)  # of now: another one may have been released meanwhile
+                    if (run := self._enter(version)) is not None:
+                        self._work(version, run)
 
         self._begin(work)
 

@@ -22,9 +22,9 @@ LOCK = "SELECT pg_try_advisory_lock(hashtext('bgad serve'), hashtext(coalesce(cu
 
 
 @contextmanager
-def claimed(address: str, folder: Path) -> Iterator[None]:
-    """Keep other services from a store; ConfigError where one has it. `folder` is locked already. Where another service
-    was quicker after an outage of the server, this one is stopped as by Ctrl-C."""
+def claimed(address: str) -> Iterator[None]:
+    """Keep other services from a store; ConfigError where one has it. Where another service was quicker after an outage
+    of the server, this one is stopped as by Ctrl-C."""
     url = database.url(address)
     if url.get_backend_name() == "postgresql":
         claim = Claim(address, _thread.interrupt_main)
@@ -36,9 +36,6 @@ def claimed(address: str, folder: Path) -> Iterator[None]:
             raise claim.problem
         return
     file = Path(url.database or "")
-    if file.absolute().parent == folder.absolute():
-        yield
-        return
     with outputs.locked(file.parent, "service", "--store", f".{file.name}.lock"):
         yield
 

@@ -33,7 +33,7 @@ class Files:
         return name
 
     def sync(self, kind: str, name: str) -> None:
-        """See to it that a file is on the disk; DataError when it is empty or zeros, as a power cut may leave it."""
+        """See to it that a file is on the disk; DataError when it is damaged, as after a power cut."""
         path = self.path(kind, name)
         if _sha256(path) != name:
             raise DataError(f"the file {kind}/{name[:12]} is damaged: send the picture again")

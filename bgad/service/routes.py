@@ -1,4 +1,4 @@
-"""What the routes of the API share: who asks, what they take, and what they answer."""
+"""What the routes of the API share: what they take, and what they answer."""
 
 from __future__ import annotations
 

@@ -109,7 +109,10 @@ class ImageList(BaseModel):
 
     images: list[Listed]
     total: int
-    as_of: str = Field(description="give it back to get other pages of the same list, whatever comes in meanwhile")
+    as_of: str = Field(
+        description="give it back to get other pages of the same list; what comes in meanwhile does not move it, "
+        "but a threshold that is set does, and so does a picture sent again where the newest come first"
+    )
     place: int | None = Field(description="of the image to find, from 0; none where it is not in the list")
 
 
@@ -345,7 +348,7 @@ class Event(BaseModel):
     name: str
     detail: str
     created: float
-    image: int | None = Field(description="that was reviewed")
+    image: int | None = Field(description="that it is about")
     picture: str = Field(description="the name of that image")
 
 

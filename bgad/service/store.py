@@ -28,7 +28,8 @@ VERDICTS = ("good", "bad", "unsure")
 UNFINISHED = ("queued", "running")
 INTERRUPTED = "the service ended before the job did"
 TIDY_SECONDS = 10
-OF_IMAGE = re.compile(r"image (\d+): ")  # how the detail of a review begins
+OF_IMAGE = re.compile(r"image (\d+): ")  # how the detail begins of what is about an image
+ABOUT_IMAGES = ("review", "take back", "drift alarm")
 
 Row = dict[str, Any]
 
@@ -255,7 +256,7 @@ class Store:
             return _count(connection, sa.select(scores.c.version).where(scores.c.version == version))
 
     def neighbours(self, number: int, name: str, count: int = 3) -> list[Row]:
-        """The images whose scores are next to that of an image, below and above, with their last verdict."""
+        """The images whose scores are next to that of an image, below and above, with what is said of them now."""
         version = self.released(name)["id"]
         own = sa.select(scores.c.score).where(scores.c.image == number, scores.c.version == version)
         with self.engine.connect() as connection:
@@ -265,7 +266,7 @@ class Store:
             base = (
                 sa.select(images.c.id, images.c.name, scores.c.score, scores.c.is_anomaly, reviews.c.verdict)
                 .join(scores, scores.c.image == images.c.id)
-                .outerjoin(reviews, sa.and_(reviews.c.image == images.c.id, reviews.c.last))
+                .outerjoin(reviews, sa.and_(reviews.c.image == images.c.id, COUNTS))
                 .where(scores.c.version == version, images.c.id != number)
             )
             below = base.where(scores.c.score <= score).order_by(scores.c.score.desc(), images.c.id).limit(count)
@@ -419,12 +420,12 @@ class Store:
             self._log(connection, who, what, name, detail)
 
     def history(self, name: str = "", limit: int = 200, *, what: str = "") -> list[Row]:
-        """Newest first; of a model, or of one kind. A review has the number of its image and the image's name."""
+        """Newest first; of a model, or of one kind. What is about an image has its number and its name."""
         query = sa.select(events).order_by(events.c.id.desc()).limit(limit)
         wanted = [column == value for column, value in ((events.c.name, name), (events.c.what, what)) if value]
         found = self.all(query.where(*wanted))
         for row in found:
-            of = OF_IMAGE.match(row["detail"]) if row["what"] == "review" else None
+            of = OF_IMAGE.match(row["detail"]) if row["what"] in ABOUT_IMAGES else None
             row["image"] = int(of[1]) if of else None
         numbers = {row["image"] for row in found} - {None}
         called = self.all(sa.select(images.c.id, images.c.name).where(images.c.id.in_(numbers)))

@@ -1,4 +1,4 @@
-"""What the pages of a model show: its threshold with what was reviewed, and its scores over time."""
+"""What the pages of a model show: what is new, its threshold with what was reviewed, and its scores over time."""
 
 from __future__ import annotations
 

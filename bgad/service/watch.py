@@ -73,7 +73,8 @@ class _Kept:
 
     def level(self) -> float:
         """The last one."""
-        return self.test.levels[-1] if self.test.levels else 0.0
+        levels = self.test.levels  # once: a look may begin another test
+        return levels[-1] if levels else 0.0
 
 
 class Watch:

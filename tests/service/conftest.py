@@ -10,6 +10,7 @@ import socket
 import subprocess
 import sys
 import tempfile
+import threading
 import time
 import urllib.error
 import urllib.request
@@ -26,6 +27,7 @@ from conftest import picture
 from fastapi.testclient import TestClient
 from PIL import Image
 
+from bgad.runtime import Runtime
 from bgad.service import app, auth
 from bgad.service.jobs import Jobs, Limits
 from bgad.service.store import Store
@@ -171,6 +173,21 @@ def make(models: Path) -> Iterator[Maker]:
 @pytest.fixture
 def service(make: Maker) -> Service:
     return make()
+
+
+@pytest.fixture
+def gate(monkeypatch: pytest.MonkeyPatch) -> Iterator[threading.Event]:
+    """Nothing is scored while it is not set."""
+    opened, real = threading.Event(), Runtime.run
+    opened.set()
+
+    def held(self: Runtime, pixels: np.ndarray) -> Any:
+        assert opened.wait(60)
+        return real(self, pixels)
+
+    monkeypatch.setattr(Runtime, "run", held)
+    yield opened
+    opened.set()
 
 
 # --- a service of its own process

@@ -8,12 +8,10 @@ import threading
 from pathlib import Path
 from typing import Any
 
-import numpy as np
 import pytest
 import sqlalchemy as sa
 
 from bgad.modelfile import checksum
-from bgad.runtime import Runtime
 from bgad.service import again
 from bgad.service.store import Row, Store
 from bgad.service.workbench import FOLDER
@@ -40,20 +38,6 @@ def progress(service: Service) -> dict[str, int]:
 
 def scored_by(store: Store, version: Row) -> list[int]:
     return sorted(row["image"] for row in store.series(version["id"]))
-
-
-@pytest.fixture
-def gate(monkeypatch: pytest.MonkeyPatch) -> threading.Event:
-    """Nothing is scored until it is set."""
-    opened, real = threading.Event(), Runtime.run
-    opened.set()
-
-    def held(self: Runtime, pixels: np.ndarray) -> Any:
-        assert opened.wait(60)
-        return real(self, pixels)
-
-    monkeypatch.setattr(Runtime, "run", held)
-    return opened
 
 
 def test_a_release_says_how_far_it_is_and_draws_thumbnails(service: Service, gate: threading.Event) -> None:

@@ -747,7 +747,12 @@ def test_a_review_that_is_taken_back(service: Service) -> None:
     assert undo(say(verdict="bad"))["verdict"] == "withdrawn"
     found = service.client.get(f"/v1/images/{number}").json()
     assert [review["verdict"] for review in found["reviews"]] == ["bad", "withdrawn"]
-    assert service.client.get("/v1/models/plate/drift").json()["tested"] == 1
+    other = service.score(png(3))
+    near = service.client.get(f"/v1/images/{other}", params={"model": "plate"}).json()["neighbours"]
+    assert {one["id"]: one["verdict"] for one in near}[number] is None
+    events = service.client.get("/v1/history").json()
+    assert next(e["image"] for e in events if e["what"] == "take back") == number
+    assert service.client.get("/v1/models/plate/drift").json()["tested"] == 2
     assert len(service.client.get("/v1/models/plate/threshold").json()["bad"]) == 1
     assert "no verdict good or bad" in problem(
         service.client.post("/v1/jobs", json={"model": "plate", "images": [number]}), 422

@@ -3,35 +3,17 @@
 from __future__ import annotations
 
 import threading
-from collections.abc import Iterator
 from concurrent.futures import Future, ThreadPoolExecutor
 from typing import Any
 
-import numpy as np
 import pytest
 
 from bgad.client import MAX_BATCH
-from bgad.runtime import Runtime
 from bgad.service import app, queues, workbench
 from bgad.service.scoring import BATCH, PATIENT, WAITING
 from service.conftest import SCORE, Maker, Service, png, problem, token, wait_for
 
 BATCHES = "/v1/models/plate/batches"
-
-
-@pytest.fixture
-def gate(monkeypatch: pytest.MonkeyPatch) -> Iterator[threading.Event]:
-    """Nothing is scored while it is not set."""
-    opened, real = threading.Event(), Runtime.run
-    opened.set()
-
-    def held(self: Runtime, pixels: np.ndarray) -> Any:
-        assert opened.wait(60)
-        return real(self, pixels)
-
-    monkeypatch.setattr(Runtime, "run", held)
-    yield opened
-    opened.set()
 
 
 def files(count: int, first: int = 0) -> list[tuple[str, tuple[str, bytes]]]:

@@ -3,6 +3,7 @@
 import { path, show, thumbnail } from "./api.js";
 import { badge, button, decision, el, number, select } from "./dom.js";
 import { state } from "./state.js";
+import { imageLink } from "./trail.js";
 
 const MOST = 40; // rows of a table, until somebody asks for more
 const PARTS = [["", "all pictures"], ["validation", "test pictures"], ["reviews", "reviewed pictures"]];
@@ -20,7 +21,7 @@ export function comparison(job) {
 /** Figures on what was learnt say little about what is to come: say how many those are. */
 function learntText(reviews) {
   const learnt = reviews.rows.filter((row) => row.learnt).length;
-  return `${learnt} of them have been learnt from: how well new parts are judged shows on the test pictures.`;
+  return `Learnt from by one version or both: ${learnt}. How well new parts are judged shows on the test pictures.`;
 }
 
 function side(title, found, threshold, text = "") {
@@ -133,5 +134,5 @@ function usable(version) {
 }
 
 function link(image, version) {
-  return `#/image/${image}/${encodeURIComponent(state.model.name)}${usable(version) ? `/${version}` : ""}`;
+  return imageLink(image, state.model.name, usable(version) ? version : undefined);
 }

@@ -5,6 +5,7 @@ import { get, show, thumbnail } from "./api.js";
 import { badge, decision, el, guarded, number, percent, plural, select, svg, time } from "./dom.js";
 import { seeAlarms } from "./news.js";
 import { modelRoute, state } from "./state.js";
+import { imageLink } from "./trail.js";
 
 let by = "auto"; // until somebody chooses
 
@@ -53,7 +54,7 @@ function ago(at) {
 }
 
 function link(image) {
-  return `#/image/${image}/${encodeURIComponent(state.model.name)}`;
+  return imageLink(image, state.model.name);
 }
 
 function allCharts(data) {

@@ -135,10 +135,10 @@ class Page {
     const versions = usable();
     if (versions.length < 2) return null;
     const options = versions.map((version) => [String(version.id), `${version.id} (${version.checksum.slice(0, 8)}), ${version.state}`]);
-    return select("Version", options, String(this.version.id), (value) => {
+    return select("Version", options, String(this.version.id), guarded(async (value) => {
       this.canvas.focus({ preventScroll: true }); // so that the keys work again
-      this.ask(versionOf(Number(value))).catch(fail);
-    });
+      await this.ask(versionOf(Number(value)));
+    }));
   }
 
   async load() {
@@ -270,6 +270,10 @@ class Page {
   async go(step, told = "") {
     const list = theList();
     await list.fetch(Math.max(0, state.at));
+    if (list.placeOf(this.detail.id) < 0) { // it may be far from what was fetched
+      const far = await list.open(this.detail.id);
+      if (far !== null) await list.fetch(far);
+    }
     const here = list.placeOf(this.detail.id);
     const place = here + step;
     const row = here >= 0 && place >= 0 && place < list.total ? await list.row(place) : undefined;

@@ -103,8 +103,8 @@ async function askDrift(latest) {
   const { name } = state.model;
   const same = tested.model === name;
   if (!latest || (same && (tested.latest === latest || Date.now() - tested.at < DRIFT))) return;
-  tested = { model: name, latest, at: Date.now() };
   const data = await get(modelRoute("/drift"), { last: 0 }, { signal: AbortSignal.timeout(PATIENCE) });
+  tested = { model: name, latest, at: Date.now() };
   if (name !== state.model.name) return;
   const last = lastAlarm(data);
   dot("drift", last && last !== localStorage.getItem(seenKey()) && "an alarm that you have not seen yet");
