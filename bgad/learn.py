@@ -18,7 +18,7 @@ import numpy as np
 import safetensors.torch
 import torch
 
-from bgad import __version__, console, modelfile, origins, outputs, pseudo, tiles
+from bgad import __version__, board, console, modelfile, origins, outputs, pseudo, tiles
 from bgad import backbone as backbones
 from bgad import device as devices
 from bgad.boundary import NORMALISER, abnormal_boundary
@@ -163,7 +163,7 @@ def learn(
     if start is not None:
         model.load_state_dict(flows_of(start), strict=False)
     key = run_key(config, split, torch_device, roi, start)
-    with _working(options, key, dataset.name) as work, _board(options.tensorboard) as watch:
+    with _working(options, key, dataset.name) as work, board.writer(options.tensorboard) as watch:
         if roi is not None and not config.tile.size:
             model.look_at(roi.fitted(config.backbone.size))
         if roi is not None:
@@ -490,23 +490,3 @@ def _backbone_licence(name: str) -> str:
     if name in backbones.BACKBONES:
         return "Apache-2.0 (EfficientNet-Lite weights trained on ImageNet)"
     return f"see timm's page of {name}"
-
-
-@contextmanager
-def _board(folder: Path | None) -> Iterator[Callable[[Trainer, dict[str, float]], None] | None]:
-    """A TensorBoard writer, when asked for and installed; what it still holds is written at the end."""
-    if folder is None:
-        yield None
-        return
-    try:
-        from torch.utils.tensorboard import SummaryWriter
-    except ImportError as error:
-        raise OutputError("TensorBoard is not installed: pip install 'bgad[tensorboard]'") from error
-    with SummaryWriter(str(folder)) as writer:
-
-        def watch(trainer: Trainer, row: dict[str, float]) -> None:
-            for key, value in row.items():
-                if key != "step" and not np.isnan(value):
-                    writer.add_scalar(key, value, trainer.step)
-
-        yield watch
