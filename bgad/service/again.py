@@ -8,7 +8,8 @@ import threading
 from collections.abc import Callable
 from contextlib import suppress
 from dataclasses import dataclass, field
-from typing import TYPE_CHECKING
+from functools import partial
+from typing import TYPE_CHECKING, TypeVar
 
 from sqlalchemy.exc import SQLAlchemyError
 
@@ -19,6 +20,8 @@ from bgad.service.store import MissingError, Row
 
 if TYPE_CHECKING:
     from bgad.service.workbench import Workbench
+
+T = TypeVar("T")
 
 AGAIN = 2000  # images of the version before
 PAUSE = 5.0  # seconds until a store that does not answer is asked again
@@ -51,8 +54,8 @@ class Again:
         def work() -> None:
             for name in names:
                 with suppress(MissingError):  # no version of it is released any more
-                    version = self.bench.store.released(name)  # of now: another one may have been released meanwhile
-                    if (run := self._enter(version)) is not None:
+                    version = self._patiently(name, partial(self.bench.store.released, name))
+                    if version is not None and (run := self._enter(version)) is not None:
                         self._work(version, run)
 
         self._begin(work)
@@ -104,7 +107,7 @@ class Again:
     def _ends(self, version: Row, run: _Run) -> bool:
         """Where nothing is left; nobody can add to it from then on."""
         with self._lock:
-            current = self._runs.get(version["name"]) is run
+            current = self._current(version["name"], run)
             if current and not run.late:
                 del self._runs[version["name"]]
             return not current or not run.late
@@ -112,21 +115,32 @@ class Again:
     def _work(self, version: Row, run: _Run) -> None:
         name = version["name"]
         try:
-            while not self._ended.is_set():
-                try:
-                    self._score_all(version, run)
-                    return
-                except SQLAlchemyError as error:
-                    reason = str(error).splitlines()[0]
-                    console.warn(f"scoring again for {name} waits for the store: {reason}")
-                    self._ended.wait(PAUSE)
+            while not self._ended.is_set() and self._current(name, run):
+                self._patiently(name, partial(self._score_all, version, run))
+                if self._current(name, run):  # another version has been released: what is left is for that one
+                    version = self._patiently(name, partial(self.bench.store.released, name)) or version
+                    run = self._enter(version) or run
         except BgadError as error:
             console.warn(f"nothing is scored again for {name}: {error}")
         finally:
             run.counted.set()
             with self._lock:
-                if self._runs.get(name) is run:
+                if self._current(name, run):
                     del self._runs[name]
+
+    def _current(self, name: str, run: _Run) -> bool:
+        return self._runs.get(name) is run
+
+    def _patiently(self, name: str, ask: Callable[[], T]) -> T | None:
+        """What the store says, however often it must be asked; nothing where the service ends first."""
+        while not self._ended.is_set():
+            try:
+                return ask()
+            except SQLAlchemyError as error:
+                reason = str(error).splitlines()[0]
+                console.warn(f"scoring again for {name} waits for the store: {reason}")
+                self._ended.wait(PAUSE)
+        return None
 
     def _score_all(self, version: Row, run: _Run) -> None:
         before = None
@@ -151,8 +165,9 @@ class Again:
             run.done += 1
 
     def _goes_on(self, version: Row, run: _Run) -> bool:
-        current = self._runs.get(version["name"]) is run
-        return not self._ended.is_set() and current and self.bench.store.version(version["id"])["state"] == "released"
+        if self._ended.is_set() or not self._current(version["name"], run):
+            return False
+        return bool(self.bench.store.version(version["id"])["state"] == "released")
 
     def _score(self, row: Row, version: Row) -> None:
         """At its old time, as that is when the part was there."""

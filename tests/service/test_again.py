@@ -155,3 +155,46 @@ def test_what_was_under_way_is_not_forgotten_by_a_second_release(service: Servic
     service.bench.again.release(third)
     gate.set()
     wait_for(lambda: scored_by(service.store, third) == scored_by(service.store, old) == [number])
+
+
+def test_a_run_that_comes_too_late_goes_on_for_the_version_that_is_released(service: Service) -> None:
+    """The picture was under way when the second version was released; until it is told, so is the third."""
+    old = service.store.released("plate")
+    number = service.score(png(0))
+    second, third = taught(service), taught(service, "third")
+    for version in (second, third):
+        service.store.release(version["id"], "ann")
+    service.bench.again.also(second, number)
+    wait_for(lambda: scored_by(service.store, third) == [number])
+    wait_for(lambda: progress(service) == NOTHING)
+    assert (scored_by(service.store, old), scored_by(service.store, second)) == ([number], [])
+
+
+def test_releases_that_are_told_in_the_wrong_order(service: Service) -> None:
+    numbers = [service.score(png(i)) for i in range(3)]
+    second, third = taught(service), taught(service, "third")
+    service.store.release(second["id"], "ann")
+    service.bench.again.release(second)
+    wait_for(lambda: scored_by(service.store, second) == numbers)
+    service.store.release(third["id"], "ann")
+    service.bench.again.release(second)  # it was released first, but is told of last
+    wait_for(lambda: scored_by(service.store, third) == numbers)
+
+
+def test_a_store_that_is_gone_when_a_service_starts(make: Maker, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(again, "PAUSE", 0.1)
+    first = make()
+    numbers = [first.score(png(i)) for i in range(3)]
+    second = taught(first)
+    first.store.release(second["id"], "ann")
+    real, failures = Store.released, [sa.exc.OperationalError("select", {}, Exception("gone"))]
+
+    def failing(self: Store, name: str) -> Row:
+        if failures and threading.current_thread().name == "score again":
+            raise failures.pop()
+        return real(self, name)
+
+    monkeypatch.setattr(Store, "released", failing)
+    next_one = make()
+    wait_for(lambda: scored_by(next_one.store, second) == numbers)
+    assert not failures
