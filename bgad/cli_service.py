@@ -62,6 +62,12 @@ def add_serve(commands: Any) -> None:
         help="released models in memory; of more, the one that was not used for longest is put away (default 16)",
     )
     group.add_argument(
+        "--keep-days",
+        type=number(float, 0.01),
+        metavar="N",
+        help="drop the pictures that nobody reviewed in so many days; their scores stay (default: keep all)",
+    )
+    group.add_argument(
         "--job-minutes", type=number(float, 0.01), default=120, metavar="N", help="that a teaching may take (120)"
     )
     group.add_argument(
@@ -148,6 +154,7 @@ def _run(arguments: argparse.Namespace, models: Path, store: Store, address: str
             max_bytes=int(arguments.max_mb * 2**20),
             max_pixels=int(arguments.max_megapixels * 1e6),
             loaded=arguments.loaded,
+            keep_days=arguments.keep_days,
         )
         found = bench.names()
     if not found:

@@ -270,7 +270,7 @@ def image(number: int, workbench: Bench, _: MayReview, model: OfModel = "") -> s
     """One image with its history; with a model, also the images with scores nearby."""
     row = workbench.store.image(number_of(number))
     return schemas.ImageDetail(
-        **{key: row[key] for key in ("id", "name", "width", "height", "received")},
+        **{key: row[key] for key in ("id", "name", "width", "height", "received", "dropped")},
         scores=[schemas.Said(**said) for said in row["scores"]],
         reviews=[_review(review) for review in row["reviews"]],
         neighbours=[schemas.Neighbour(**n) for n in workbench.store.neighbours(number, model)] if model else [],

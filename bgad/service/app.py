@@ -80,7 +80,9 @@ class Meters(Collector):
         for model, (now, called) in self.workbench.watch.figures().items():
             level.add_metric([model], now)
             alarms.add_metric([model], called)
-        yield from (scored, level, alarms)
+        dropped = CounterMetricFamily("bgad_dropped", "Pictures dropped as nobody reviewed them")
+        dropped.add_metric([], self.workbench.keeping.dropped)
+        yield from (scored, level, alarms, dropped)
 
     def count(self, scope: Scope, status: int, seconds: float) -> None:
         """One request was answered."""
@@ -110,6 +112,7 @@ def create(
         jobs.start()
         workbench.again.start()
         workbench.watch.start()
+        workbench.keeping.start()
         yield
         await to_thread.run_sync(jobs.stop)
         await to_thread.run_sync(workbench.close)

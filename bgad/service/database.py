@@ -72,7 +72,9 @@ def upserts(kind: str) -> tuple[Any, Any, Any]:
     there already; a score in place of that of the same version; a score that does not replace one."""
     dialect: Any = sqlite if kind == "sqlite" else postgresql
     image = dialect.insert(images)
-    image = image.on_conflict_do_update(index_elements=["sha256"], set_={"width": image.excluded.width})
+    image = image.on_conflict_do_update(
+        index_elements=["sha256"], set_={"width": image.excluded.width, "dropped": None}
+    )
     score, key = dialect.insert(scores), ["image", "version"]
     columns = ("score", "p_value", "threshold", "is_anomaly", "distance", "created")
     again = score.on_conflict_do_update(index_elements=key, set_={name: score.excluded[name] for name in columns})

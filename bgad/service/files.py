@@ -58,9 +58,15 @@ class Files:
             raise DataError(f"the file {kind}/{name[:12]} is not there any more")
         return path
 
-    def drop(self, kind: str, name: str) -> None:
-        """Forget some bytes that turned out to be of no use."""
-        self._path(kind, name).unlink(missing_ok=True)
+    def drop(self, kind: str, name: str) -> int:
+        """Forget some bytes that are of no use; how many."""
+        path = self._path(kind, name)
+        try:
+            size = path.stat().st_size
+            path.unlink()
+        except FileNotFoundError:
+            return 0
+        return size
 
     def place(self, kind: str, name: str) -> Path:
         """Where it is, or would be."""

@@ -28,7 +28,7 @@ from bgad.errors import ConfigError, OutputError
 from bgad.service import teach
 from bgad.service.database import GONE
 from bgad.service.store import INTERRUPTED, UNFINISHED, MissingError, Row
-from bgad.service.workbench import FOLDER, Workbench
+from bgad.service.workbench import Workbench
 
 MINUTES, MEMORY_GB = 120.0, 12.0  # that a job may take
 POLL = 0.5  # seconds
@@ -44,12 +44,6 @@ class Limits:
 
     minutes: float = MINUTES
     memory_gb: float = MEMORY_GB
-
-
-def validation(result: dict[str, Any] | None) -> list[dict[str, Any]]:
-    """The rows of the validation images in the result of a job, if it has any."""
-    rows: list[dict[str, Any]] = (result or {}).get("validation", {}).get("rows", [])
-    return rows
 
 
 class Jobs:
@@ -123,7 +117,7 @@ class Jobs:
     def shown(self, row: Row) -> Row:
         """A job as the API shows it: with the time left, and the numbers of those validation images that are here."""
         result = row.get("result")
-        if result and (tests := validation(result)):
+        if result and (tests := teach.validated(result)):
             here = self.workbench.store.numbers([test["sha256"] for test in tests if "sha256" in test])
             tests = [test | {"image": here.get(test.get("sha256", ""))} for test in tests]
             result = result | {"validation": result["validation"] | {"rows": tests}}
@@ -133,7 +127,7 @@ class Jobs:
         """A small JPEG of a validation image with its heat by the version before or after. The job has drawn it, as the
         file may be gone from where it was then."""
         row = self.workbench.store.job(number)
-        rows = validation(row["result"])
+        rows = teach.validated(row["result"])
         if not 0 <= place < len(rows) or "sha256" not in rows[place]:
             raise MissingError(f"job {number} has no picture {place}")
         version = row["version"] if side == "before" else row["made"]
@@ -155,7 +149,7 @@ class Jobs:
     def _run(self, number: int) -> None:
         store = self.workbench.store
         job = store.job(number)
-        folder = self.workbench.models / FOLDER / "jobs" / str(number)
+        folder = self.workbench.own("jobs") / str(number)
         shutil.rmtree(folder, ignore_errors=True)
         folder.mkdir(parents=True)
         (folder / "task.json").write_text(json.dumps(self._task(job, folder)))

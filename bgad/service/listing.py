@@ -67,7 +67,7 @@ def chosen(wanted: Wanted, version: int) -> sa.Select[Any]:
         )
         .join(scores, scores.c.image == images.c.id)
         .outerjoin(last, last.c.image == images.c.id)
-        .where(scores.c.version == version)
+        .where(scores.c.version == version, images.c.dropped.is_(None))
     )
     if wanted.as_of is not None:
         query = query.where(scores.c.id <= wanted.as_of.score)

@@ -208,6 +208,7 @@ class ImageDetail(BaseModel):
     width: int
     height: int
     received: float
+    dropped: float | None = Field(description="when its picture went, as nobody had reviewed it; none: it is there")
     scores: list[Said]
     reviews: list[Review]
     neighbours: list[Neighbour]

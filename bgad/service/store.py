@@ -205,12 +205,11 @@ class Store:
 
     def has_image(self, sha256: str) -> bool:
         """Whether there is an image with this content."""
-        with self.engine.connect() as connection:
-            return connection.execute(sa.select(images.c.id).where(images.c.sha256 == sha256)).first() is not None
+        return sha256 in self.numbers([sha256])
 
     def numbers(self, hashes: Sequence[str]) -> dict[str, int]:
         """The images that have these contents, by their sha256."""
-        query = sa.select(images.c.sha256, images.c.id).where(images.c.sha256.in_(hashes))
+        query = sa.select(images.c.sha256, images.c.id).where(images.c.sha256.in_(hashes), images.c.dropped.is_(None))
         return {row["sha256"]: row["id"] for row in self.all(query)}
 
     def image(self, number: int) -> Row:
@@ -267,7 +266,7 @@ class Store:
                 sa.select(images.c.id, images.c.name, scores.c.score, scores.c.is_anomaly, reviews.c.verdict)
                 .join(scores, scores.c.image == images.c.id)
                 .outerjoin(reviews, sa.and_(reviews.c.image == images.c.id, COUNTS))
-                .where(scores.c.version == version, images.c.id != number)
+                .where(scores.c.version == version, images.c.id != number, images.c.dropped.is_(None))
             )
             below = base.where(scores.c.score <= score).order_by(scores.c.score.desc(), images.c.id).limit(count)
             above = base.where(scores.c.score > score).order_by(scores.c.score, images.c.id).limit(count)
@@ -297,7 +296,8 @@ class Store:
         )
         last = sa.select(scores.c.image, scores.c.created).where(scores.c.version == before)
         recent = last.order_by(scores.c.created.desc(), scores.c.id.desc()).limit(most).subquery()
-        rest = sa.select(*columns, recent.c.created).join(recent, recent.c.image == images.c.id).where(missing)
+        rest = sa.select(*columns, recent.c.created).join(recent, recent.c.image == images.c.id)
+        rest = rest.where(missing, images.c.dropped.is_(None))
         found: dict[int, Row] = {}
         for row in (*self.all(reviewed), *self.all(rest.order_by(recent.c.created.desc()))):
             found.setdefault(row["id"], row)
@@ -474,7 +474,8 @@ def _count(connection: sa.Connection, query: sa.Select[Any]) -> int:
 
 def _alone_with(connection: sa.Connection, image: int) -> None:
     """Nobody else reviews this image until the end of the transaction: who writes first has the lock, in SQLite too."""
-    if not connection.execute(images.update().where(images.c.id == image).values(id=images.c.id)).rowcount:
+    there = images.update().where(images.c.id == image, images.c.dropped.is_(None))
+    if not connection.execute(there.values(id=images.c.id)).rowcount:
         raise MissingError(f"there is no image {image}")
 
 

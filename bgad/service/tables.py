@@ -30,7 +30,9 @@ images = sa.Table(
     sa.Column("width", sa.Integer, nullable=False),
     sa.Column("height", sa.Integer, nullable=False),
     sa.Column("received", sa.Double, nullable=False),
+    sa.Column("dropped", sa.Double, nullable=True),  # when the picture went, as it was old; None: it is there
 )
+sa.Index("ix_images_dropped_received", images.c.dropped, images.c.received)
 
 scores = sa.Table(
     "scores",

@@ -6,7 +6,7 @@ import io
 import queue
 import threading
 import time
-from collections.abc import Callable
+from collections.abc import Callable, Iterable
 from contextlib import suppress
 from dataclasses import dataclass
 from pathlib import Path
@@ -75,6 +75,10 @@ class Thumbnails:
     def take(self, sha256: str, version: int, content: bytes) -> None:
         """Keep one that was drawn elsewhere."""
         self.files.put_as("thumbnails", _name(sha256, version), content)
+
+    def drop(self, sha256: str, versions: Iterable[int]) -> int:
+        """Those of a picture by some versions; how many bytes they had."""
+        return sum(self.files.drop("thumbnails", _name(sha256, version)) for version in versions)
 
     def _work(self) -> None:
         while (drawing := self._queue.get()) is not None:

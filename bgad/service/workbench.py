@@ -17,10 +17,11 @@ from PIL import ExifTags, Image
 
 from bgad import console, images, modelfile
 from bgad.calibration import Calibration
-from bgad.errors import BgadError, ConfigError, ImageError
+from bgad.errors import BgadError, ConfigError, DataError, ImageError
 from bgad.scorer import BaseScorer
 from bgad.service.again import Again
 from bgad.service.files import Files, shown_name
+from bgad.service.keeping import Keeping
 from bgad.service.loaded import LOADED, Loaded, same
 from bgad.service.scoring import Answer, Batcher, BusyError, ClosedError, judged
 from bgad.service.store import MissingError, Row, Store
@@ -69,9 +70,10 @@ class Workbench:
         max_bytes: int = MAX_BYTES,
         max_pixels: int = MAX_PIXELS,
         loaded: int = LOADED,
+        keep_days: float | None = None,
     ) -> None:
         """`data` is the folder where the data sets of the models are, by their names, for teaching; `loaded`: how many
-        released versions are kept in memory."""
+        released versions are kept in memory; `keep_days`: how long pictures are kept that nobody reviews."""
         self.models, self.store = models, store
         self.data = data or models / DATA
         self.max_bytes, self.max_pixels = max_bytes, max_pixels
@@ -84,11 +86,12 @@ class Workbench:
         self._sending = threading.Lock()
         self.scored: Counter[tuple[str, str]] = Counter()  # pictures that were sent, by model and decision
         self.thumbnails, self.again = Thumbnails(self.files, self.waiting), Again(self)
-        self.watch = Watch(self)
+        self.watch, self.keeping = Watch(self), Keeping(self, keep_days)
         self.find_models()
 
     def close(self) -> None:
         """Finish what waits."""
+        self.keeping.close()
         self.again.close()
         self.watch.close()
         self._loaded.close()
@@ -205,12 +208,15 @@ class Workbench:
     def adopt(self, folder: Path, name: str) -> tuple[str, str]:
         """Take over a model folder that a job made; where it is now, and its checksum."""
         checksum = modelfile.read(folder).data["checksum"]
-        place = Path(FOLDER) / "versions" / f"{name}-{checksum[:16]}{SUFFIX}"
-        to = self.models / place
+        to = self.own("versions") / f"{name}-{checksum[:16]}{SUFFIX}"
         if not to.exists():
             to.parent.mkdir(parents=True, exist_ok=True)
             folder.rename(to)
-        return place.as_posix(), checksum
+        return to.relative_to(self.models).as_posix(), checksum
+
+    def own(self, kind: str) -> Path:
+        """A folder of the workbench's own: `jobs` or `versions`."""
+        return self.models / FOLDER / kind
 
     def waiting(self) -> int:
         """Pictures that wait to be scored."""
@@ -275,6 +281,12 @@ class Workbench:
                 if not self._sent[sha256]:
                     del self._sent[sha256]
 
+    @contextmanager
+    def unsent(self, sha256: str) -> Iterator[bool]:
+        """Whether nobody is sending a picture; nor does anybody begin to meanwhile."""
+        with self._sending:
+            yield sha256 not in self._sent
+
     def _check(self, content: bytes) -> None:
         """That the bytes are a picture, before they are kept: its kind and its size, without decoding it."""
         if not content:
@@ -285,7 +297,14 @@ class Workbench:
 
     def picture(self, number: int) -> Path:
         """The file of an image, as it was sent."""
-        return self.files.path("pictures", self.store.image(number)["sha256"])
+        return self.files.path("pictures", self._kept(number)["sha256"])
+
+    def _kept(self, number: int) -> Row:
+        """An image whose picture has not been dropped."""
+        image = self.store.image(number)
+        if image["dropped"] is not None:
+            raise DataError(f"the picture of image {number} was not reviewed and is kept no more: send it again")
+        return image
 
     def view(self, number: int) -> tuple[bytes, str]:
         """An image as any browser shows it, and its media type: as it was sent where that will do, else a PNG."""
@@ -352,7 +371,7 @@ class Workbench:
         one that was looked at, for the history."""
         if model:
             self.store.released(model)  # else it is a name that nobody finds
-        image = self.store.image(number)
+        image = self._kept(number)
         self.files.sync("pictures", image["sha256"])
         kept = {}
         for kind, content in (("mask", mask), ("ignore", ignore)):

@@ -151,9 +151,12 @@ class Maker:
         max_bytes: int = 2**22,
         max_pixels: int = 10**6,
         data: Path | None = None,
+        keep_days: float | None = None,
     ) -> Service:
         store = Store(address or sqlite_address(self.models))
-        bench = Workbench(self.models, store, data=data, max_bytes=max_bytes, max_pixels=max_pixels)
+        bench = Workbench(
+            self.models, store, data=data, max_bytes=max_bytes, max_pixels=max_pixels, keep_days=keep_days
+        )
         jobs = Jobs(bench, limits)
         client = TestClient(app.create(bench, jobs, tokens=tokens), "http://localhost", raise_server_exceptions=False)
         client.__enter__()
@@ -250,7 +253,7 @@ def free_port() -> int:
         return int(probe.getsockname()[1])
 
 
-def wait_for(done: Callable[[], bool], seconds: float = 30) -> None:
+def wait_for(done: Callable[[], bool], seconds: float = 90) -> None:
     """Until it is so."""
     deadline = time.monotonic() + seconds
     while not done():

@@ -6,6 +6,7 @@ from __future__ import annotations
 import json
 import os
 import shutil
+import time
 import urllib.request
 from pathlib import Path
 from typing import Any
@@ -14,6 +15,7 @@ import numpy as np
 
 from bgad.modelfile import checksum
 from bgad.service.store import Store
+from bgad.service.tables import images
 from bgad.service.workbench import FOLDER
 from service.conftest import Live, as_file, png, sqlite_address, wait_for
 from service.test_page import Start, ask, middle, page, pytestmark, said, sync_api
@@ -231,3 +233,19 @@ def test_the_model_the_version_and_the_way_back(page: Any, live: Start, models: 
     expect(page.locator("h1")).to_have_text("History")
     expect(page.locator("tbody tr").first).to_contain_text("one.png: good")
     expect(page.locator("tbody tr").first).to_contain_text("plate")
+
+
+def test_a_picture_that_was_dropped(page: Any, live: Start) -> None:
+    service = live()
+    number = sent(service, png(1), "one.png")
+    store = Store(sqlite_address(service.models))
+    with store.engine.begin() as connection:
+        connection.execute(images.update().values(dropped=time.time()))
+    store.close()
+    page.goto(f"{service.address}/#/image/{number}")
+    expect(page.locator(".side")).to_contain_text("as nobody had reviewed it. Add it again to look at it.")
+    expect(page.locator(".side")).to_contain_text("p-value")  # what was said of it
+    expect(page.locator("#message-text")).to_be_empty()
+    page.keyboard.press("g")
+    said(page, "is kept no more: send it again")
+    assert verdicts(service, number) == []

@@ -9,13 +9,15 @@ from dataclasses import replace
 from pathlib import Path
 
 import alembic.autogenerate
+import alembic.command
+import alembic.config
 import alembic.migration
 import numpy as np
 import pytest
 import sqlalchemy as sa
 
 from bgad.errors import ConfigError
-from bgad.service import auth, tables
+from bgad.service import auth, database, migrations, tables
 from bgad.service.listing import Moment, Wanted
 from bgad.service.store import MissingError, Row, Store
 from bgad.types import Scores
@@ -68,6 +70,23 @@ def test_migrating_twice_changes_nothing(store: Store, address: str, version: Ro
     again = Store(address)
     assert again.versions() == [version]
     again.close()
+
+
+def test_a_database_of_an_older_bgad_is_brought_up_to_date(address: str) -> None:
+    old = database.engine(address)
+    config = alembic.config.Config()
+    config.set_main_option("script_location", str(Path(migrations.__file__).parent))
+    with old.begin() as connection:
+        config.attributes["connection"] = connection
+        alembic.command.upgrade(config, "0001")
+        columns = "name, sha256, width, height, received"
+        connection.execute(sa.text(f"INSERT INTO images ({columns}) VALUES ('part.png', '{'a' * 64}', 64, 48, 5.0)"))
+        assert "dropped" not in [column["name"] for column in sa.inspect(connection).get_columns("images")]
+    old.dispose()
+    store = Store(address)
+    found = store.image(1)
+    assert (found["name"], found["received"], found["dropped"]) == ("part.png", 5.0, None)
+    store.close()
 
 
 def test_a_database_of_a_newer_bgad_is_refused(store: Store, address: str) -> None:

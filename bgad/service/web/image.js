@@ -143,10 +143,20 @@ class Page {
 
   async load() {
     const { signal, detail, viewer } = this;
+    if (detail.dropped !== null) return this.showDropped();
     this.pictured = bitmap(path(`images/${detail.id}/view.png`), signal).then(({ picture }) => viewer.setPicture(picture));
     const masks = () => Promise.all([this.loadMask("defect", this.last?.mask), this.loadMask("ignore", this.last?.ignore)]);
     this.masked = this.pictured.then(masks).then(() => this.restore());
-    await Promise.all([this.masked, this.showVersion()]);
+    return Promise.all([this.masked, this.showVersion()]);
+  }
+
+  /** The picture is not there any more; what was said of it is. */
+  showDropped() {
+    const said = this.stored();
+    this.others.replaceChildren(otherVersions(this.detail, this.version) ?? "");
+    this.about.replaceChildren(
+      el("p", {}, `The picture was dropped ${time(this.detail.dropped)}, as nobody had reviewed it. Add it again to look at it.`),
+      said ? facts(said, this.model.calibration) : "");
   }
 
   async loadMask(layer, link) {
