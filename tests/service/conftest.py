@@ -7,6 +7,7 @@ import os
 import shutil
 import signal
 import socket
+import struct
 import subprocess
 import sys
 import tempfile
@@ -15,6 +16,7 @@ import time
 import urllib.error
 import urllib.request
 import uuid
+import zlib
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass, field
 from pathlib import Path
@@ -47,6 +49,18 @@ def as_file(array: np.ndarray, kind: str = "PNG", mode: str | None = None) -> by
     image = Image.fromarray(array)
     (image.convert(mode) if mode else image).save(buffer, kind)
     return buffer.getvalue()
+
+
+def bomb(width: int = 60000, height: int = 60000) -> bytes:
+    """A PNG that says that it is large, and holds next to nothing."""
+
+    def chunk(kind: bytes, data: bytes) -> bytes:
+        return struct.pack(">I", len(data)) + kind + data + struct.pack(">I", zlib.crc32(kind + data))
+
+    header = struct.pack(">IIBBBBB", width, height, 8, 2, 0, 0, 0)
+    return (
+        b"\x89PNG\r\n\x1a\n" + chunk(b"IHDR", header) + chunk(b"IDAT", zlib.compress(b"\0" * 9)) + chunk(b"IEND", b"")
+    )
 
 
 # --- PostgreSQL
