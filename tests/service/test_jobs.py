@@ -484,3 +484,14 @@ def test_a_service_that_is_asked_to_end_ends(live: Any, models: Path) -> None:
     service.end(signal.SIGINT)
     assert service.process.returncode == 0
     assert "stopped; everything is in" in (models / "log.txt").read_text()
+
+
+def test_a_comparison_without_room_for_its_pictures(model: Path, data_set: Path, tmp_path: Path) -> None:
+    drawings = tmp_path / "drawings"
+    told: list[float] = []
+    scorer = loading.load(model, engine="onnx")
+    (_, unlucky), *_ = teaching._validation(scorer, data_set)[0]
+    (drawings / f"{unlucky}.before").mkdir(parents=True)  # where a file should go: writing fails
+    found = teaching.compare(model, model, [], data=data_set, rate=None, drawings=drawings, tell=told.append)
+    assert (found["validation"]["images"], told[-1]) == (14, 1.0)
+    assert len([path for path in drawings.iterdir() if path.is_file()]) == 27

@@ -22,7 +22,10 @@ pytestmark = pytest.mark.skipif(CHROMIUM is None, reason="no Chromium here: inst
 
 SCRIPT = "<img src=x onerror=window.ran=1><script>window.ran=1<"
 SECONDS = 1000  # of a timeout, in milliseconds
+PATIENCE = 60 * SECONDS  # with a machine that does other things, too
 TEACHING = 100 * SECONDS
+
+sync_api.expect.set_options(timeout=PATIENCE)
 
 Start = Callable[..., Live]
 
@@ -34,7 +37,7 @@ def page() -> Iterator[Any]:
     with sync_api.sync_playwright() as playwright:
         browser = playwright.chromium.launch(executable_path=CHROMIUM, args=["--no-sandbox"])
         opened = browser.new_page(viewport={"width": 1280, "height": 800})
-        opened.set_default_timeout(20 * SECONDS)
+        opened.set_default_timeout(PATIENCE)
         opened.on("pageerror", lambda error: problems.append(str(error)))
         opened.on("console", lambda said: problems.append(said.text) if "Content Security" in said.text else None)
         yield opened
@@ -56,7 +59,7 @@ def add_pictures(page: Any, pictures: dict[str, bytes]) -> None:
     said(page, f"{len(pictures)} pictures scored." if len(pictures) > 1 else "1 picture scored.")
 
 
-def said(page: Any, text: str, timeout: float = 20 * SECONDS) -> None:
+def said(page: Any, text: str, timeout: float = PATIENCE) -> None:
     sync_api.expect(page.locator("#message-text")).to_contain_text(text, timeout=timeout)
 
 

@@ -14,9 +14,11 @@ from typing import Any
 import numpy as np
 
 from bgad.modelfile import checksum
+from bgad.service.files import Files
 from bgad.service.store import Store
 from bgad.service.tables import images
 from bgad.service.workbench import FOLDER
+from bgad.types import Scores
 from service.conftest import Live, as_file, png, sqlite_address, wait_for
 from service.test_page import Start, ask, middle, page, pytestmark, said, sync_api
 
@@ -249,3 +251,20 @@ def test_a_picture_that_was_dropped(page: Any, live: Start) -> None:
     page.keyboard.press("g")
     said(page, "is kept no more: send it again")
     assert verdicts(service, number) == []
+
+
+def test_next_from_a_picture_far_down_the_queue(page: Any, live: Start) -> None:
+    """The list is fetched page by page: one that was opened by its address may be on any of them."""
+    service = live()
+    store, files = Store(sqlite_address(service.models)), Files(service.models / FOLDER)
+    version = store.released("plate")["id"]
+    none = np.zeros((2, 2), np.float32)
+    numbers = []
+    for i in range(450):
+        sha256 = files.put("pictures", png(i)) if i in (420, 421) else f"{i:064x}"
+        said_of_it = Scores(1.0 + i, 0.5, 1.0, i > 0, none, 0.0)
+        numbers.append(store.add_scored(sha256, f"{i}.png", 64, 64, version, said_of_it))
+    store.close()
+    opened(page, service, str(numbers[420]))
+    page.keyboard.press("n")
+    expect(page.locator(".side h1")).to_have_text("421.png")
