@@ -97,6 +97,11 @@ def newest(engine: sa.Engine, table: sa.Table, settled: bool) -> int:
         return connection.execute(sa.select(sa.func.max(table.c.id))).scalar() or 0
 
 
+def count(connection: sa.Connection, query: sa.Select[Any]) -> int:
+    """How many rows it has."""
+    return int(connection.execute(sa.select(sa.func.count()).select_from(query.subquery())).scalar_one())
+
+
 def new(connection: sa.Connection, table: sa.Table, values: dict[str, Any]) -> int:
     """Insert a row; its number."""
     key = connection.execute(table.insert().values(**values)).inserted_primary_key

@@ -46,6 +46,12 @@ class Limits:
     memory_gb: float = MEMORY_GB
 
 
+def validation(result: dict[str, Any] | None) -> list[dict[str, Any]]:
+    """The rows of the validation images in the result of a job, if it has any."""
+    rows: list[dict[str, Any]] = (result or {}).get("validation", {}).get("rows", [])
+    return rows
+
+
 class Jobs:
     """Runs what is queued, one after the other."""
 
@@ -117,7 +123,7 @@ class Jobs:
     def shown(self, row: Row) -> Row:
         """A job as the API shows it: with the time left, and the numbers of those validation images that are here."""
         result = row.get("result")
-        if result and (tests := teach.validated(result)):
+        if result and (tests := validation(result)):
             here = self.workbench.store.numbers([test["sha256"] for test in tests if "sha256" in test])
             tests = [test | {"image": here.get(test.get("sha256", ""))} for test in tests]
             result = result | {"validation": result["validation"] | {"rows": tests}}
@@ -127,11 +133,11 @@ class Jobs:
         """A small JPEG of a validation image with its heat by the version before or after. The job has drawn it, as the
         file may be gone from where it was then."""
         row = self.workbench.store.job(number)
-        rows = teach.validated(row["result"])
+        rows = validation(row["result"])
         if not 0 <= place < len(rows) or "sha256" not in rows[place]:
             raise MissingError(f"job {number} has no picture {place}")
         version = row["version"] if side == "before" else row["made"]
-        return self.workbench.thumbnails.read(rows[place]["sha256"], version)
+        return self.workbench.files.path(teach.DRAWINGS, f"{rows[place]['sha256']}.{version}").read_bytes()
 
     # --- the thread that works
 
@@ -297,7 +303,7 @@ class Jobs:
         with suppress(OutputError):
             for drawing in folder.glob(f"{teach.DRAWINGS}/*"):
                 sha256, side = drawing.name.split(".")
-                self.workbench.thumbnails.take(sha256, versions[side], drawing.read_bytes())
+                self.workbench.files.put_as(teach.DRAWINGS, f"{sha256}.{versions[side]}", drawing.read_bytes())
 
     def _update(self, number: int, **values: Any) -> None:
         self._surely(lambda: self.workbench.store.update_job(number, **values))

@@ -1,8 +1,11 @@
-"""How long pictures are kept: what nobody has reviewed goes after so many days, and with it the files of jobs and of
-discarded versions of that age. Scores stay, and so do the drift test and the history.
+"""How long pictures are kept: what nobody has reviewed goes after so many days, and with it what is left of jobs of
+that age. Scores stay, and so do the drift test and the history.
 
-A picture that was reviewed stays for good, as a model may have learnt from it. So does every row: a picture that is
-sent again is the image that it was.
+A picture that was reviewed stays for good, as does one that a model was taught with. So does every row: a picture that
+is sent again is the image that it was.
+
+First the store says that pictures are dropped, so that nobody can review them any more; then their files are removed.
+The table of leftovers has those whose files may still be there, whatever happens in between.
 """
 
 from __future__ import annotations
@@ -15,16 +18,18 @@ from typing import TYPE_CHECKING, Any
 import sqlalchemy as sa
 
 from bgad import console
-from bgad.service.store import UNFINISHED
-from bgad.service.tables import images, jobs, reviews, scores
-from bgad.service.teach import validated
+from bgad.errors import BgadError
+from bgad.service.store import UNFINISHED, Row
+from bgad.service.tables import images, leftovers, reviews, scores
+from bgad.types import TAUGHT
 
 if TYPE_CHECKING:
     from bgad.service.workbench import Workbench
 
 DAY = 86400.0
 PAUSE = 3600.0  # seconds between two sweeps
-AT_ONCE = 100  # images for which others wait
+AT_ONCE = 100  # images
+REST = 0.05  # seconds between so many and the next ones: others write, too
 
 
 class Keeping:
@@ -34,6 +39,8 @@ class Keeping:
         """Without a number of days, everything is kept."""
         self.bench, self.days = bench, days
         self.dropped = 0  # pictures, since the service began
+        self._untold, self._freed = 0, 0  # pictures and bytes that the history does not have yet
+        self._stuck: set[int] = set()  # images whose files could not be removed
         self._ended = threading.Event()
         self._thread = threading.Thread(target=self._work, name="keeping", daemon=True)
 
@@ -52,7 +59,7 @@ class Keeping:
         while not self._ended.is_set():
             try:
                 self.sweep()
-            except (OSError, sa.exc.SQLAlchemyError) as error:
+            except (BgadError, OSError, sa.exc.SQLAlchemyError) as error:
                 console.warn(f"old pictures stay for now: {str(error).splitlines()[0]}")
             self._ended.wait(PAUSE)
 
@@ -61,70 +68,98 @@ class Keeping:
         if self.days is None:
             return 0
         before = self.bench.store.clock() - self.days * DAY
-        count = freed = 0
-        shown = versions = None
-        while not self._ended.is_set() and (found := self.bench.store.all(_old(before).limit(AT_ONCE))):
-            if shown is None or versions is None:
-                shown, versions = self._shown(), [v["id"] for v in self.bench.store.versions()]
-            gone, size = self._drop([row["id"] for row in found], before, shown, versions)
-            count, freed = count + gone, freed + size
-            self.dropped += gone
-            if not gone:  # they are being sent again: they are not old
-                break
-        if count:
-            said = f"{count:,} pictures that nobody reviewed in {self.days:g} days, {freed / 2**20:,.1f} MB"
-            self.bench.store.log("service", "drop", "", said)
-        self._drop_folders(before)
-        return count
+        began, last, taught = self.dropped, (0.0, 0), self._taught()
+        self._stuck.clear()
+        try:
+            self._remove()  # what an earlier sweep left
+            while not self._ended.is_set() and (found := self.bench.store.all(_old(before, last).limit(AT_ONCE))):
+                last = found[-1]["received"], found[-1]["id"]
+                gone = self._mark([row["id"] for row in found if row["sha256"] not in taught], before)
+                self.dropped, self._untold = self.dropped + gone, self._untold + gone
+                self._remove()
+                self._ended.wait(REST)
+        finally:
+            self._tell()
+        self._remove_jobs(before)
+        return self.dropped - began
 
-    def _drop(self, numbers: Sequence[int], before: float, shown: set[str], versions: Sequence[int]) -> tuple[int, int]:
-        """Files first: a service that ends in between finds the rows again. Nobody can review them meanwhile, or send
-        one without writing it anew."""
-        with self.bench.store.engine.begin() as connection:
+    def _taught(self) -> set[str]:
+        """The pictures that models were taught with, whoever did it: the next teaching goes on from them."""
+        found: set[str] = set()
+        for version in self.bench.store.versions():
+            if version["state"] != "discarded" and (self.bench.models / version["folder"]).exists():
+                split = self.bench.card(version).split["images"]
+                found |= {image["sha256"] for image in split if image["name"].startswith(f"{TAUGHT}/")}
+        return found
+
+    def _mark(self, numbers: Sequence[int], before: float) -> int:
+        """Say that they are dropped, but for those that were reviewed or sent meanwhile."""
+        with self.bench.store.writing() as connection:
             chosen = images.c.id.in_(numbers)
-            connection.execute(images.update().where(chosen).values(id=images.c.id))  # who writes first has the lock
-            rows = connection.execute(_old(before).where(chosen)).mappings().all()  # a review may have come before it
-            freed = {row["id"]: self._drop_files(row["sha256"], shown, versions) for row in rows}
-            gone = {number: size for number, size in freed.items() if size is not None}
-            connection.execute(
-                images.update().where(images.c.id.in_(list(gone))).values(dropped=self.bench.store.clock())
-            )
-        return len(gone), sum(gone.values())
+            connection.execute(images.update().where(chosen).values(id=images.c.id))  # from now on who reviews waits
+            gone = list(connection.execute(_old(before).where(chosen)).scalars())
+            these = images.c.id.in_(gone)
+            connection.execute(images.update().where(these).values(dropped=self.bench.store.clock()))
+            connection.execute(leftovers.delete().where(leftovers.c.image.in_(gone)))
+            connection.execute(leftovers.insert().from_select(["image"], sa.select(images.c.id).where(these)))
+        return len(gone)
 
-    def _drop_files(self, sha256: str, shown: set[str], versions: Sequence[int]) -> int | None:
+    def _remove(self) -> None:
+        """The files of what was dropped; one that cannot be removed does not keep the others."""
+        query = sa.select(images.c.id, images.c.sha256).join(leftovers, leftovers.c.image == images.c.id)
+        versions = [version["id"] for version in self.bench.store.versions()]
+        done = []
+        for row in self.bench.store.all(query.order_by(images.c.id)):
+            if row["id"] in self._stuck or self._ended.is_set():
+                continue
+            try:
+                freed = self._remove_files(row, versions)
+            except OSError as error:
+                self._stuck.add(row["id"])
+                console.warn(f"the picture of image {row['id']} was dropped, but cannot be removed: {error}")
+                continue
+            if freed is not None:
+                done.append(row["id"])
+                self._freed += freed
+        if done:
+            with self.bench.store.writing() as connection:
+                connection.execute(leftovers.delete().where(leftovers.c.image.in_(done)))
+
+    def _remove_files(self, row: Row, versions: Sequence[int]) -> int | None:
         """Bytes; nothing where the picture is being sent right now."""
+        sha256 = row["sha256"]
         with self.bench.unsent(sha256) as unsent:
             if not unsent:
                 return None
+            if self.bench.store.has_image(sha256):  # it was sent again: it is not dropped any more
+                return 0
             freed = self.bench.files.drop("pictures", sha256)
-        return freed if sha256 in shown else freed + self.bench.thumbnails.drop(sha256, versions)
+        return freed + self.bench.thumbnails.drop(sha256, versions)
 
-    def _shown(self) -> set[str]:
-        """What comparisons show: their small pictures stay."""
-        rows = self.bench.store.all(sa.select(jobs.c.result).where(jobs.c.result.is_not(None)))
-        return {test["sha256"] for row in rows for test in validated(row["result"]) if "sha256" in test}
+    def _tell(self) -> None:
+        """The history."""
+        if self._untold:
+            said = f"{self._untold:,} pictures that nobody reviewed in {self.days:g} days, {self._freed / 1e6:,.3f} MB"
+            self.bench.store.log("service", "drop", "", said)
+            self._untold = self._freed = 0
 
-    def _drop_folders(self, before: float) -> None:
-        """Of jobs that have ended, and of versions that nobody wants or learns from."""
-        every = self.bench.store.all_jobs()
-        for job in every:
+    def _remove_jobs(self, before: float) -> None:
+        """What is left of jobs that have ended: the log of one that failed."""
+        for job in self.bench.store.all_jobs():
             if job["state"] not in UNFINISHED and (job["ended"] or job["created"]) < before:
                 shutil.rmtree(self.bench.own("jobs") / str(job["id"]), ignore_errors=True)
-        needed = {job["version"] for job in every if job["state"] in UNFINISHED}
-        for version in self.bench.store.versions():
-            folder, own = self.bench.models / version["folder"], self.bench.own("versions")
-            unwanted = version["state"] == "discarded" and version["created"] < before
-            if unwanted and version["id"] not in needed and folder.parent == own:
-                shutil.rmtree(folder, ignore_errors=True)
 
 
-def _old(before: float) -> sa.Select[Any]:
-    """Images whose pictures are there, were last sent before then, and that nobody has reviewed; the oldest first."""
+def _old(before: float, after: tuple[float, int] = (0.0, 0)) -> sa.Select[Any]:
+    """Images whose pictures are kept, were last sent before then, and that nobody has reviewed; the oldest first, from
+    a place in that order on."""
+    place = sa.tuple_(images.c.received, images.c.id) > sa.tuple_(*(sa.literal(part) for part in after))
     return (
-        sa.select(images.c.id, images.c.sha256)
+        sa.select(images.c.id, images.c.sha256, images.c.received)
         .where(
             images.c.dropped.is_(None),
             images.c.received < before,
+            place,
             ~sa.exists().where(reviews.c.image == images.c.id),
             ~sa.exists().where(scores.c.image == images.c.id, scores.c.created >= before),
         )

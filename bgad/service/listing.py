@@ -7,7 +7,7 @@ from typing import Any, NamedTuple
 
 import sqlalchemy as sa
 
-from bgad.service.tables import images, reviews, scores
+from bgad.service.tables import images, reviews, scores, versions
 
 WITHDRAWN = "withdrawn"  # in place of a verdict: the image counts as not looked at
 COUNTS = sa.and_(reviews.c.last, reviews.c.verdict != WITHDRAWN)  # what is said of an image now
@@ -16,7 +16,7 @@ ORDERS: dict[str, tuple[sa.Column[Any], bool]] = {  # by what, and whether the h
     "anomalous": (scores.c.score, True),
     "newest": (scores.c.created, True),
 }
-MOMENT = r"^[0-9]{1,10}(\.[0-9]{1,10}){2}$"  # a moment as text
+MOMENT = r"^[0-9]{1,10}(\.[0-9]{1,10}){2}\.[0-9]{1,15}$"  # a moment as text
 LARGEST = 2**31 - 1  # that a database takes
 
 
@@ -26,6 +26,7 @@ class Moment(NamedTuple):
     version: int  # that was released
     score: int  # the highest numbers there were
     review: int
+    at: int  # milliseconds since 1970: what was dropped since then is still in the list
 
     def __str__(self) -> str:
         return ".".join(map(str, self))
@@ -34,10 +35,12 @@ class Moment(NamedTuple):
     def read(cls, text: str) -> Moment:
         """From text.
 
-        >>> Moment.read("1.20.3")
-        Moment(version=1, score=20, review=3)
+        >>> Moment.read("1.20.3.1700000000123")
+        Moment(version=1, score=20, review=3, at=1700000000123)
         """
-        return cls(*(min(int(part), LARGEST) for part in text.split(".")))
+        *numbers, at = (int(part) for part in text.split("."))
+        version, score, review = (min(number, LARGEST) for number in numbers)
+        return cls(version, score, review, at)
 
 
 @dataclass(frozen=True)
@@ -59,6 +62,9 @@ class Wanted:
 def chosen(wanted: Wanted, version: int) -> sa.Select[Any]:
     """All rows of a list, with the verdicts of today, in no order."""
     last = sa.select(reviews).where(COUNTS).subquery()
+    kept: sa.ColumnElement[bool] = images.c.dropped.is_(None)
+    if wanted.as_of is not None:
+        kept = sa.or_(kept, images.c.dropped > wanted.as_of.at / 1000)
     query = (
         sa.select(
             images,
@@ -67,7 +73,7 @@ def chosen(wanted: Wanted, version: int) -> sa.Select[Any]:
         )
         .join(scores, scores.c.image == images.c.id)
         .outerjoin(last, last.c.image == images.c.id)
-        .where(scores.c.version == version, images.c.dropped.is_(None))
+        .where(scores.c.version == version, kept)
     )
     if wanted.as_of is not None:
         query = query.where(scores.c.id <= wanted.as_of.score)
@@ -104,6 +110,24 @@ def before(wanted: Wanted, version: int, value: float, image: int) -> sa.Select[
     column, highest = ORDERS[wanted.order]
     here = column >= value if highest else column <= value  # by itself, so that the index is used
     return chosen(wanted, version).where(here, sa.or_(column != value, images.c.id < image))
+
+
+def neighbours(version: int, number: int, score: float, count: int) -> tuple[sa.Select[Any], sa.Select[Any]]:
+    """The images whose scores are next to that of an image, below and above, with what is said of them now."""
+    base = (
+        sa.select(images.c.id, images.c.name, scores.c.score, scores.c.is_anomaly, reviews.c.verdict)
+        .join(scores, scores.c.image == images.c.id)
+        .outerjoin(reviews, sa.and_(reviews.c.image == images.c.id, COUNTS))
+        .where(scores.c.version == version, images.c.id != number, images.c.dropped.is_(None))
+    )
+    below = base.where(scores.c.score <= score).order_by(scores.c.score.desc(), images.c.id).limit(count)
+    return below, base.where(scores.c.score > score).order_by(scores.c.score, images.c.id).limit(count)
+
+
+def of_model(name: str) -> sa.Exists:
+    """That a version of a model has scored the image of a review."""
+    said, of = scores.alias(), sa.select(versions.c.id).where(versions.c.name == name)
+    return sa.exists().where(said.c.image == reviews.c.image, said.c.version.in_(of))
 
 
 def _said(review: int) -> sa.ScalarSelect[Any]:

@@ -108,7 +108,9 @@ def points(store: Store, version: int, chosen: Sequence[int]) -> dict[int, Row]:
     """What a version has said of some images, by image, with their names and what is said of them now."""
     columns = (scores.c[key] for key in ("created", "score", "p_value", "is_anomaly", "image"))
     said = sa.and_(reviews.c.image == scores.c.image, COUNTS)
-    query = sa.select(*columns, images.c.name, reviews.c.verdict).join(images, images.c.id == scores.c.image)
+    query = sa.select(*columns, images.c.name, images.c.dropped, reviews.c.verdict).join(
+        images, images.c.id == scores.c.image
+    )
     query = query.outerjoin(reviews, said).where(scores.c.version == version, scores.c.image.in_(chosen))
     return {row["image"]: row for row in store.all(query)}
 

@@ -276,6 +276,7 @@ class Driver(Point):
 
     name: str
     verdict: Verdict | None
+    dropped: float | None = Field(description="when its picture went, as nobody had reviewed it; none: it is there")
     side: Literal["high", "low"] = Field(description="in which half of the scores before it its score lies")
 
 

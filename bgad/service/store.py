@@ -9,8 +9,8 @@ from __future__ import annotations
 import re
 import threading
 import time
-from collections.abc import Callable, Sequence
-from contextlib import nullcontext, suppress
+from collections.abc import Callable, Iterator, Sequence
+from contextlib import contextmanager, nullcontext, suppress
 from pathlib import Path
 from typing import Any
 
@@ -18,7 +18,7 @@ import alembic.command
 import alembic.config
 import sqlalchemy as sa
 
-from bgad.errors import ConfigError, ModelError
+from bgad.errors import ConfigError, DataError, ModelError
 from bgad.service import database, listing
 from bgad.service.listing import COUNTS, WITHDRAWN, Moment, Wanted
 from bgad.service.tables import events, images, jobs, reviews, scores, tokens, versions
@@ -36,6 +36,11 @@ Row = dict[str, Any]
 
 class MissingError(ModelError):
     """What was asked for is not there."""
+
+
+def dropped(image: int) -> DataError:
+    """What is said where the picture of an image is needed."""
+    return DataError(f"the picture of image {image} was not reviewed and is kept no more: send it again")
 
 
 class Store:
@@ -88,6 +93,12 @@ class Store:
             self._tidier.join()
         self.engine.dispose()
         self._quick.dispose()
+
+    @contextmanager
+    def writing(self) -> Iterator[sa.Connection]:
+        """A transaction for which who sends pictures waits in order."""
+        with self._writing, self.engine.begin() as connection:
+            yield connection
 
     def alive(self) -> bool:
         """Whether the database answers."""
@@ -225,7 +236,7 @@ class Store:
         and how many there are in all."""
         version = self._of(wanted)
         with self.engine.connect() as connection:
-            total = _count(connection, listing.chosen(wanted, version))
+            total = database.count(connection, listing.chosen(wanted, version))
             return [dict(row) for row in connection.execute(listing.page(wanted, version)).mappings()], total
 
     def place(self, wanted: Wanted, image: int) -> int | None:
@@ -233,12 +244,13 @@ class Store:
         version = self._of(wanted)
         with self.engine.connect() as connection:
             value = connection.execute(listing.key(wanted, version, image)).scalar()
-            return None if value is None else _count(connection, listing.before(wanted, version, value, image))
+            return None if value is None else database.count(connection, listing.before(wanted, version, value, image))
 
     def moment(self, name: str, *, settled: bool = True) -> Moment:
         """Now; `settled`: for a list that is to stay as it is, all that is being written has to be there."""
         version = self.released(name)["id"]
-        return Moment(version, *(database.newest(self.engine, table, settled) for table in (scores, reviews)))
+        score, review = (database.newest(self.engine, table, settled) for table in (scores, reviews))
+        return Moment(version, score, review, int(1000 * self.clock()))
 
     def _of(self, wanted: Wanted) -> int:
         """The version whose scores a list shows."""
@@ -252,7 +264,7 @@ class Store:
     def count(self, version: int) -> int:
         """How many images a version has scored."""
         with self.engine.connect() as connection:
-            return _count(connection, sa.select(scores.c.version).where(scores.c.version == version))
+            return database.count(connection, sa.select(scores.c.version).where(scores.c.version == version))
 
     def neighbours(self, number: int, name: str, count: int = 3) -> list[Row]:
         """The images whose scores are next to that of an image, below and above, with what is said of them now."""
@@ -262,15 +274,8 @@ class Store:
             score = connection.execute(own).scalar()
             if score is None:
                 return []
-            base = (
-                sa.select(images.c.id, images.c.name, scores.c.score, scores.c.is_anomaly, reviews.c.verdict)
-                .join(scores, scores.c.image == images.c.id)
-                .outerjoin(reviews, sa.and_(reviews.c.image == images.c.id, COUNTS))
-                .where(scores.c.version == version, images.c.id != number, images.c.dropped.is_(None))
-            )
-            below = base.where(scores.c.score <= score).order_by(scores.c.score.desc(), images.c.id).limit(count)
-            above = base.where(scores.c.score > score).order_by(scores.c.score, images.c.id).limit(count)
-            found = [dict(row) for query in (below, above) for row in connection.execute(query).mappings()]
+            queries = listing.neighbours(version, number, score, count)
+            found = [dict(row) for query in queries for row in connection.execute(query).mappings()]
         return sorted(found, key=lambda row: row["score"])
 
     def series(self, version: int, since: float = 0.0, last: int | None = None) -> list[Row]:
@@ -357,7 +362,7 @@ class Store:
         """Every image that has a verdict, with the last one; or those that a version of a model has scored."""
         query = sa.select(reviews, images.c.sha256, images.c.name).join(images, images.c.id == reviews.c.image)
         if name is not None:
-            query = query.where(_of_model(name))
+            query = query.where(listing.of_model(name))
         return self.all(query.where(COUNTS).order_by(reviews.c.image))
 
     def lessons(self, name: str) -> list[Row]:
@@ -369,7 +374,7 @@ class Store:
             sa.select(*columns, reviews.c.verdict, reviews.c.mask.is_not(None).label("has_mask"), scores.c.score)
             .join(reviews, reviews.c.image == images.c.id)
             .outerjoin(scores, own)
-            .where(reviews.c.last, reviews.c.verdict.in_(("good", "bad")), _of_model(name))
+            .where(reviews.c.last, reviews.c.verdict.in_(("good", "bad")), listing.of_model(name))
         )
         return self.all(query.order_by(reviews.c.id.desc()))
 
@@ -468,21 +473,14 @@ class Store:
         return found[0]
 
 
-def _count(connection: sa.Connection, query: sa.Select[Any]) -> int:
-    return int(connection.execute(sa.select(sa.func.count()).select_from(query.subquery())).scalar_one())
-
-
 def _alone_with(connection: sa.Connection, image: int) -> None:
     """Nobody else reviews this image until the end of the transaction: who writes first has the lock, in SQLite too."""
-    there = images.update().where(images.c.id == image, images.c.dropped.is_(None))
-    if not connection.execute(there.values(id=images.c.id)).rowcount:
+    there = images.update().where(images.c.id == image).values(id=images.c.id).returning(images.c.dropped)
+    found = connection.execute(there).first()
+    if found is None:
         raise MissingError(f"there is no image {image}")
-
-
-def _of_model(name: str) -> sa.Exists:
-    """That a version of a model has scored the image of a review."""
-    said, of = scores.alias(), sa.select(versions.c.id).where(versions.c.name == name)
-    return sa.exists().where(said.c.image == reviews.c.image, said.c.version.in_(of))
+    if found.dropped is not None:
+        raise dropped(image)
 
 
 def _last_model(connection: sa.Connection, image: int) -> str:

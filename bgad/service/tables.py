@@ -32,7 +32,13 @@ images = sa.Table(
     sa.Column("received", sa.Double, nullable=False),
     sa.Column("dropped", sa.Double, nullable=True),  # when the picture went, as it was old; None: it is there
 )
-sa.Index("ix_images_dropped_received", images.c.dropped, images.c.received)
+_kept = images.c.dropped.is_(None)
+sa.Index("ix_images_kept", images.c.received, images.c.id, sqlite_where=_kept, postgresql_where=_kept)
+
+# Images that were dropped and whose files may still be there.
+leftovers = sa.Table(
+    "leftovers", metadata, sa.Column("image", sa.Integer, sa.ForeignKey("images.id"), primary_key=True)
+)
 
 scores = sa.Table(
     "scores",

@@ -183,12 +183,6 @@ class _Case:
     more: dict[str, Any]  # goes into its row
 
 
-def validated(result: dict[str, Any] | None) -> list[dict[str, Any]]:
-    """The rows of the validation images in a result, if it has any."""
-    rows: list[dict[str, Any]] = (result or {}).get("validation", {}).get("rows", [])
-    return rows
-
-
 def _validation(model: BaseScorer, data: Path | None) -> tuple[list[tuple[Sample, str]], str]:
     """The test images of the new model's split, with their sha256: those of the old one that were not taught. Of very
     many, always the same ones. Where there are none, why."""

@@ -70,11 +70,8 @@ class Thumbnails:
     def draw(self, sha256: str, version: int, map: FloatArray, card: Card) -> None:
         """Draw it now, unless it is there."""
         if not self.has(sha256, version):
-            self.take(sha256, version, drawn(self.files.path("pictures", sha256), map, card))
-
-    def take(self, sha256: str, version: int, content: bytes) -> None:
-        """Keep one that was drawn elsewhere."""
-        self.files.put_as("thumbnails", _name(sha256, version), content)
+            content = drawn(self.files.path("pictures", sha256), map, card)
+            self.files.put_as("thumbnails", _name(sha256, version), content)
 
     def drop(self, sha256: str, versions: Iterable[int]) -> int:
         """Those of a picture by some versions; how many bytes they had."""

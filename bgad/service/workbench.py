@@ -17,14 +17,14 @@ from PIL import ExifTags, Image
 
 from bgad import console, images, modelfile
 from bgad.calibration import Calibration
-from bgad.errors import BgadError, ConfigError, DataError, ImageError
+from bgad.errors import BgadError, ConfigError, ImageError
 from bgad.scorer import BaseScorer
 from bgad.service.again import Again
 from bgad.service.files import Files, shown_name
 from bgad.service.keeping import Keeping
 from bgad.service.loaded import LOADED, Loaded, same
 from bgad.service.scoring import Answer, Batcher, BusyError, ClosedError, judged
-from bgad.service.store import MissingError, Row, Store
+from bgad.service.store import MissingError, Row, Store, dropped
 from bgad.service.thumbnails import Thumbnails
 from bgad.service.watch import Watch
 from bgad.types import BoolArray, Scores
@@ -303,17 +303,27 @@ class Workbench:
         """An image whose picture has not been dropped."""
         image = self.store.image(number)
         if image["dropped"] is not None:
-            raise DataError(f"the picture of image {number} was not reviewed and is kept no more: send it again")
+            raise dropped(number)
         return image
+
+    @contextmanager
+    def _reading(self, number: int) -> Iterator[Path]:
+        """The file of an image, which may go meanwhile."""
+        path = self.picture(number)
+        try:
+            yield path
+        except (ImageError, FileNotFoundError) as error:
+            self._kept(number)
+            raise ImageError(str(error).replace(str(path), f"image {number}")) from error
 
     def view(self, number: int) -> tuple[bytes, str]:
         """An image as any browser shows it, and its media type: as it was sent where that will do, else a PNG."""
-        path = self.picture(number)
-        content = path.read_bytes()
-        kind = _shown_as_it_is(content)
-        if kind:
-            return content, kind
-        return png(images.to_uint8(images.read(path)), quickly=True), "image/png"
+        with self._reading(number) as path:
+            content = path.read_bytes()
+            kind = _shown_as_it_is(content)
+            if kind:
+                return content, kind
+            return png(images.to_uint8(images.read(path)), quickly=True), "image/png"
 
     def painted(self, number: int, kind: str) -> bytes:
         """What was painted with a review: a PNG."""
@@ -324,12 +334,14 @@ class Workbench:
 
     def said(self, number: int, version: Row, *, whole: bool = False) -> tuple[Answer, BaseScorer]:
         """What a version says of an image that was sent before, for somebody who waits."""
-        return self.answer(version, self.picture(number), patient=True, seconds=PATIENCE, whole=whole)
+        with self._reading(number) as path:
+            return self.answer(version, path, patient=True, seconds=PATIENCE, whole=whole)
 
     def overlay(self, number: int, version: Row) -> bytes:
         """A PNG of the image with its map as heat."""
         answer, scorer = self.said(number, version, whole=True)
-        picture = images.read(self.picture(number), bits=scorer.card.bits)
+        with self._reading(number) as path:
+            picture = images.read(path, bits=scorer.card.bits)
         return png(images.overlay(picture, answer.scores.map, scorer.card.map_boundary, scorer.card.map_centre))
 
     def map_picture(self, number: int, version: Row) -> tuple[bytes, float, float, float]:

@@ -132,7 +132,7 @@ def compared_pictures(service: Service, job: dict[str, Any], data_set: Path) -> 
     number = service.score((data_set / rows[3]["name"]).read_bytes())
     again = service.client.get(f"/v1/jobs/{job['id']}").json()["result"]["validation"]["rows"]
     assert [row["image"] for row in again] == [number if i == 3 else None for i in range(len(rows))]
-    service.bench.files.drop("thumbnails", f"{rows[4]['sha256']}.{job['made']}")
+    service.bench.files.drop("drawings", f"{rows[4]['sha256']}.{job['made']}")
     problem(service.client.get(f"{route}/4/after.jpg"), 410)
     return number
 

@@ -8,14 +8,17 @@ import time
 import urllib.request
 from collections.abc import Callable
 from pathlib import Path
+from types import SimpleNamespace
+from typing import Any
 
 import pytest
 import sqlalchemy as sa
 
+from bgad.errors import ModelError
 from bgad.service import keeping
 from bgad.service.keeping import DAY
 from bgad.service.store import Row, Store
-from bgad.service.tables import images, scores
+from bgad.service.tables import images, leftovers, scores
 from bgad.service.workbench import FOLDER
 from service.conftest import Live, Maker, Service, png, sqlite_address, wait_for
 from service.test_again import taught
@@ -50,6 +53,10 @@ def thumbnail(service: Service, number: int) -> Path:
     return service.bench.files.place("thumbnails", f"{service.store.image(number)['sha256']}.{version}")
 
 
+def leftover(service: Service) -> list[int]:
+    return [row["image"] for row in service.store.all(sa.select(leftovers))]
+
+
 def test_what_nobody_reviewed_goes_and_the_rest_stays(kept: Service) -> None:
     plain, judged, sent_again, taken_back = [kept.score(png(i)) for i in range(4)]
     wait_for(lambda: all(thumbnail(kept, number).exists() for number in (plain, judged)))
@@ -70,7 +77,7 @@ def test_what_nobody_reviewed_goes_and_the_rest_stays(kept: Service) -> None:
     assert all(picture(kept, number).exists() for number in listed(kept))
     assert thumbnail(kept, judged).exists()
     last = kept.client.get("/v1/history").json()[0]
-    said = f"1 pictures that nobody reviewed in 30 days, {size / 2**20:,.1f} MB"
+    said = f"1 pictures that nobody reviewed in 30 days, {size / 1e6:,.3f} MB"
     assert (last["who"], last["what"], last["detail"]) == ("service", "drop", said)
     assert "bgad_dropped_total 1.0" in kept.client.get("/metrics").text
     after = kept.client.get("/v1/models/plate/drift").json()  # every score is still there
@@ -127,46 +134,118 @@ def test_what_is_being_sent_is_not_dropped(kept: Service, gate: threading.Event)
     sender = threading.Thread(target=lambda: kept.score(png(0)))
     sender.start()
     wait_for(lambda: bool(kept.bench._sent))
-    assert kept.bench.keeping.sweep() == 0
+    kept.bench.keeping.sweep()
+    there = picture(kept, number).exists()
     gate.set()
     sender.join()
-    assert picture(kept, number).exists()
-    assert listed(kept) == [number]
+    assert there
+    kept.bench.keeping.sweep()
+    assert (picture(kept, number).exists(), leftover(kept), listed(kept)) == (True, [], [number])
 
 
 def test_a_review_that_comes_while_it_looks(kept: Service, monkeypatch: pytest.MonkeyPatch) -> None:
     number = kept.score(png(0))
     later(kept, DAYS + 1)
+    real = kept.bench.keeping._mark
 
-    def reviewing() -> set[str]:
+    def reviewed(numbers: list[int], before: float) -> int:
         kept.store.add_review(number, "good", "ann")
-        return set()
+        return real(numbers, before)
 
-    monkeypatch.setattr(kept.bench.keeping, "_shown", reviewing)
+    monkeypatch.setattr(kept.bench.keeping, "_mark", reviewed)
     assert kept.bench.keeping.sweep() == 0
     assert picture(kept, number).exists()
+    assert leftover(kept) == []
+
+
+def test_a_review_that_comes_before_the_file_is_removed(kept: Service, monkeypatch: pytest.MonkeyPatch) -> None:
+    """It passes the look at the file, but must not be acknowledged."""
+    number = kept.score(png(0))
+    later(kept, DAYS + 1)
+    row = kept.store.image(number)  # as who reviews has it
+    monkeypatch.setattr(kept.bench, "_kept", lambda number: row)
+    monkeypatch.setattr(kept.bench.keeping, "_remove", lambda: None)
+    assert kept.bench.keeping.sweep() == 1
+    assert picture(kept, number).exists()
+    answer = kept.client.post(f"/v1/images/{number}/reviews", json={"verdict": "good"})
+    assert (answer.status_code, "is kept no more" in answer.json()["detail"]) == (410, True)
+    assert kept.store.image(number)["reviews"] == []
 
 
 def test_ended_in_the_middle_the_next_one_finishes(kept: Service, monkeypatch: pytest.MonkeyPatch) -> None:
     numbers = [kept.score(png(i)) for i in range(3)]
     later(kept, DAYS + 1)
-    monkeypatch.setattr(keeping, "AT_ONCE", 2)
-    real, left = kept.bench.thumbnails.drop, [2]
+    real, calls = kept.bench.keeping._remove, iter((1, 2))
 
-    def failing(*given: object) -> int:
-        if left[0] == 0:
-            raise OSError("the disk is gone")
-        left[0] -= 1
-        return real(*given)  # type: ignore[arg-type]
+    def failing() -> None:
+        if next(calls) == 2:
+            raise sa.exc.OperationalError("select", {}, Exception("gone"))
+        real()
 
-    monkeypatch.setattr(kept.bench.thumbnails, "drop", failing)
-    with pytest.raises(OSError, match="the disk is gone"):
+    monkeypatch.setattr(kept.bench.keeping, "_remove", failing)
+    with pytest.raises(sa.exc.OperationalError):
         kept.bench.keeping.sweep()
-    assert [picture(kept, n).exists() for n in numbers] == [False] * 3
-    assert [kept.store.image(n)["dropped"] is None for n in numbers] == [False, False, True]
-    monkeypatch.undo()
-    assert kept.bench.keeping.sweep() == 1
     assert listed(kept) == []
+    assert [picture(kept, n).exists() for n in numbers] == [True] * 3
+    assert leftover(kept) == numbers
+    monkeypatch.undo()
+    assert kept.bench.keeping.sweep() == 0
+    assert [picture(kept, n).exists() for n in numbers] == [False] * 3
+    assert leftover(kept) == []
+    said = [event["detail"] for event in kept.store.history(what="drop")]
+    assert [text.split()[0] for text in said] == ["3"]
+    assert kept.bench.keeping.dropped == 3
+
+
+def test_a_file_that_cannot_be_removed_keeps_no_others(
+    kept: Service, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    monkeypatch.setattr(keeping, "AT_ONCE", 2)
+    numbers = [kept.score(png(i)) for i in range(5)]
+    stuck = picture(kept, numbers[0])
+    stuck.unlink()
+    (stuck / "inside").mkdir(parents=True)
+    later(kept, DAYS + 1)
+    assert kept.bench.keeping.sweep() == 5
+    assert [picture(kept, n).exists() for n in numbers] == [True, False, False, False, False]
+    assert leftover(kept) == [numbers[0]]
+    warned = f"the picture of image {numbers[0]} was dropped, but cannot be removed"
+    assert capsys.readouterr().err.count(warned) == 1
+    (stuck / "inside").rmdir()
+    stuck.rmdir()
+    stuck.write_bytes(b"as it was")
+    assert kept.bench.keeping.sweep() == 0
+    assert (stuck.exists(), leftover(kept)) == (False, [])
+
+
+def test_one_that_was_sent_again_before_its_file_was_removed(kept: Service, monkeypatch: pytest.MonkeyPatch) -> None:
+    number = kept.score(png(0))
+    later(kept, DAYS + 1)
+    monkeypatch.setattr(kept.bench.keeping, "_remove", lambda: None)
+    assert kept.bench.keeping.sweep() == 1
+    assert kept.score(png(0)) == number
+    monkeypatch.undo()
+    assert kept.bench.keeping.sweep() == 0
+    assert (picture(kept, number).exists(), leftover(kept), listed(kept)) == (True, [], [number])
+
+
+def test_what_a_model_was_taught_with_stays(kept: Service, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Also where nobody has reviewed it here, as it was taught elsewhere."""
+    other, taught_with, tested = (kept.score(png(i)) for i in range(3))
+    later(kept, DAYS + 1)
+    named = {taught_with: "taught/good/abc-part.png", tested: "test/good/1.png"}
+    split = {"images": [{"name": name, "sha256": kept.store.image(n)["sha256"]} for n, name in named.items()]}
+
+    def unreadable(version: Row) -> None:
+        raise ModelError("card.json: is damaged")
+
+    monkeypatch.setattr(kept.bench, "card", unreadable)
+    with pytest.raises(ModelError, match="is damaged"):
+        kept.bench.keeping.sweep()
+    assert listed(kept) == [other, taught_with, tested]
+    monkeypatch.setattr(kept.bench, "card", lambda version: SimpleNamespace(split=split))
+    assert kept.bench.keeping.sweep() == 2
+    assert listed(kept) == [taught_with]
 
 
 def test_what_a_comparison_shows_stays(kept: Service) -> None:
@@ -176,33 +255,76 @@ def test_what_a_comparison_shows_stays(kept: Service) -> None:
     job = kept.store.add_job("teach", version, [], "ann")
     rows = [{"sha256": sha256, "name": "part.png"}]
     kept.store.update_job(job["id"], state="done", result={"validation": {"rows": rows}})
+    kept.bench.files.put_as("drawings", f"{sha256}.{version['id']}", b"a small picture")
     later(kept, DAYS + 1)
     assert kept.bench.keeping.sweep() == 1
     assert not picture(kept, number).exists()
-    assert kept.jobs.drawing(job["id"], 0, "before") == thumbnail(kept, number).read_bytes()
+    assert not thumbnail(kept, number).exists()
+    assert kept.client.get(f"/v1/jobs/{job['id']}/validation/0/before.jpg").content == b"a small picture"
 
 
-def test_folders_of_old_jobs_and_of_discarded_versions(kept: Service) -> None:
+def test_what_is_left_of_old_jobs(kept: Service) -> None:
     released = kept.store.released("plate")
-    wanted, unwanted, learnt_from = (taught(kept, name) for name in ("wanted", "unwanted", "learnt from"))
-    ended, waits = (kept.store.add_job("teach", start, [], "ann") for start in (released, learnt_from))
+    ended, waits = (kept.store.add_job("teach", released, [], "ann") for _ in range(2))
     kept.store.update_job(ended["id"], state="failed", message="no")
-    folders = {row["id"]: kept.bench.own("jobs") / str(row["id"]) for row in (ended, waits)}
-    for folder in folders.values():
+    folders = [kept.bench.own("jobs") / str(row["id"]) for row in (ended, waits)]
+    for folder in folders:
         folder.mkdir(parents=True)
-    for version in (unwanted, learnt_from):
-        kept.store.discard(version["id"], "ann")
-    kept.store.lose(released["id"])  # its folder is the user's
-
-    def there(version: Row) -> bool:
-        return kept.bench.models.joinpath(version["folder"], "card.json").exists()
-
     kept.bench.keeping.sweep()
-    assert all(there(version) for version in (released, wanted, unwanted, learnt_from))
+    assert [folder.exists() for folder in folders] == [True, True]
     later(kept, DAYS + 1)
     kept.bench.keeping.sweep()
-    assert [there(version) for version in (released, wanted, unwanted, learnt_from)] == [True, True, False, True]
-    assert [folders[row["id"]].exists() for row in (ended, waits)] == [False, True]
+    assert [folder.exists() for folder in folders] == [False, True]
+
+
+def test_a_list_stays_as_it_was(kept: Service) -> None:
+    numbers = [kept.score(png(i)) for i in range(8)]
+    for number in numbers[3:]:
+        kept.store.add_review(number, "unsure", "ann")
+    later(kept, DAYS + 1)
+    query: dict[str, Any] = {"model": "plate", "limit": 4, "order": "anomalous"}
+    first = kept.client.get("/v1/images", params=query).json()
+    later(kept, DAYS + 1.1)
+    assert kept.bench.keeping.sweep() == 3
+    more = query | {"as_of": first["as_of"], "offset": 4}
+    second = kept.client.get("/v1/images", params=more).json()
+    assert (first["total"], second["total"]) == (8, 8)
+    assert sorted(row["id"] for page in (first, second) for row in page["images"]) == numbers
+    assert kept.client.get("/v1/images", params=query).json()["total"] == 5
+    ask = {"after": first["as_of"]}
+    latest = [kept.client.get("/v1/models/plate/news", params=ask).json()["latest"] for _ in range(2)]
+    later(kept, DAYS + 2)
+    assert latest == [kept.client.get("/v1/models/plate/news", params=ask).json()["latest"]] * 2
+
+
+def test_a_picture_that_goes_while_it_is_asked_for(kept: Service, monkeypatch: pytest.MonkeyPatch) -> None:
+    gone, broken = kept.score(png(0)), kept.score(png(1))
+    kept.store.add_review(broken, "good", "ann")
+    picture(kept, broken).write_bytes(b"no picture")
+    later(kept, DAYS + 1)
+    real = kept.bench.answer
+
+    def sweeping(*given: Any, **more: Any) -> Any:
+        kept.bench.keeping.sweep()
+        return real(*given, **more)
+
+    monkeypatch.setattr(kept.bench, "answer", sweeping)
+    of = {"model": "plate"}
+    answer = kept.client.get(f"/v1/images/{gone}/map.png", params=of)
+    assert (answer.status_code, "is kept no more: send it again" in answer.text) == (410, True)
+    answer = kept.client.get(f"/v1/images/{broken}/map.png", params=of)
+    assert (answer.status_code, str(kept.bench.models) in answer.text) == (422, False)
+    assert answer.json()["detail"].startswith(f"image {broken}")
+
+
+def test_drift_says_whose_pictures_went(kept: Service) -> None:
+    for i in range(3):
+        kept.score(png(i))
+    kept.store.add_review(1, "good", "ann")
+    later(kept, DAYS + 1)
+    kept.bench.keeping.sweep()
+    found = kept.client.get("/v1/models/plate/drift").json()["drivers"]
+    assert {row["image"]: row["dropped"] is None for row in found} == {1: True, 2: False, 3: False}
 
 
 def test_without_days_everything_is_kept(service: Service) -> None:

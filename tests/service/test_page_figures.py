@@ -148,7 +148,7 @@ def test_two_versions_are_compared_picture_by_picture_and_one_is_given_up(page: 
     store.close()
     files = Files(models / FOLDER)
     for version in (released["id"], made):
-        files.put_as("thumbnails", f"{'a' * 64}.{version}", as_file(np.zeros((48, 64, 3), np.uint8), "JPEG"))
+        files.put_as("drawings", f"{'a' * 64}.{version}", as_file(np.zeros((48, 64, 3), np.uint8), "JPEG"))
     service = live()
     page.goto(f"{service.address}/#/teach")
 

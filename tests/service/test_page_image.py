@@ -248,6 +248,7 @@ def test_a_picture_that_was_dropped(page: Any, live: Start) -> None:
     expect(page.locator(".side")).to_contain_text("as nobody had reviewed it. Add it again to look at it.")
     expect(page.locator(".side")).to_contain_text("p-value")  # what was said of it
     expect(page.locator("#message-text")).to_be_empty()
+    expect(page.locator(".side button")).to_have_text(["Back"])
     page.keyboard.press("g")
     said(page, "is kept no more: send it again")
     assert verdicts(service, number) == []

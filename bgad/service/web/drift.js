@@ -151,8 +151,8 @@ function drivers(data) {
 }
 
 function driver(one) {
-  const picture = el("img", { alt: "", loading: "lazy" });
-  show(picture, thumbnail(one.image, state.model.name, state.model.version.id));
+  const picture = el("img", { alt: one.dropped === null ? "" : "the picture was dropped", loading: "lazy" });
+  if (one.dropped === null) show(picture, thumbnail(one.image, state.model.name, state.model.version.id));
   return el("a", { href: link(one.image), title: one.name }, picture,
     el("span", { class: "name" }, one.name),
     el("span", {}, `${number(one.score)} ${one.side === "high" ? "▲ high" : "▼ low"}`),

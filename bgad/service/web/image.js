@@ -106,14 +106,13 @@ class Page {
     this.others = el("div");
     return el("aside", { class: "side", "aria-label": "About the picture" },
       el("h1", { class: "name", title: detail.name }, detail.name),
-      this.verdictBox(),
-      this.versionChoice(),
+      detail.dropped === null ? [this.verdictBox(), this.versionChoice()] : button("Back", () => this.back()),
       this.about,
       this.others,
       reviewList(detail.reviews),
       neighbours(detail.neighbours, this.model),
       el("p", { class: "dim" }, `${detail.width} × ${detail.height} pixels, received ${time(detail.received)}. `,
-        el("a", { href: path(`images/${detail.id}/picture`), onclick: (event) => this.download(event) }, "Download")));
+        detail.dropped === null && el("a", { href: path(`images/${detail.id}/picture`), onclick: (event) => this.download(event) }, "Download")));
   }
 
   download(event) {
@@ -178,6 +177,7 @@ class Page {
   }
 
   async showVersion() {
+    if (this.detail.dropped !== null) return this.showDropped();
     const { version, asked } = this;
     this.viewer.setMap();
     this.others.replaceChildren(otherVersions(this.detail, version) ?? "");

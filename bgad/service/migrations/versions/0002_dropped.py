@@ -1,4 +1,4 @@
-"""When the picture of an image was dropped, as nobody had reviewed it."""
+"""Pictures that nobody reviewed may be dropped."""
 
 import sqlalchemy as sa
 from alembic import op
@@ -10,4 +10,6 @@ down_revision = "0001"
 def upgrade() -> None:
     """All that are there have been kept."""
     op.add_column("images", sa.Column("dropped", sa.Double, nullable=True))
-    op.create_index("ix_images_dropped_received", "images", ["dropped", "received"])
+    kept = sa.text("dropped IS NULL")
+    op.create_index("ix_images_kept", "images", ["received", "id"], sqlite_where=kept, postgresql_where=kept)
+    op.create_table("leftovers", sa.Column("image", sa.Integer, sa.ForeignKey("images.id"), primary_key=True))
