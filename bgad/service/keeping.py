@@ -115,8 +115,9 @@ class Keeping:
             try:
                 freed = self._remove_files(row, versions)
             except OSError as error:
+                if not self._stuck:  # one line is enough where a whole disk cannot be written to
+                    console.warn(f"the picture of image {row['id']} was dropped, but cannot be removed: {error}")
                 self._stuck.add(row["id"])
-                console.warn(f"the picture of image {row['id']} was dropped, but cannot be removed: {error}")
                 continue
             if freed is not None:
                 done.append(row["id"])
