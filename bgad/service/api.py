@@ -11,7 +11,6 @@ from urllib.parse import quote
 
 from anyio import to_thread
 from fastapi import APIRouter, Depends, Query, Request, Response
-from fastapi.responses import FileResponse
 from starlette.datastructures import UploadFile
 from starlette.requests import ClientDisconnect
 
@@ -277,11 +276,12 @@ def image(number: int, workbench: Bench, _: MayReview, model: OfModel = "") -> s
     )
 
 
-@router.get("/images/{number}/picture", response_class=FileResponse, responses=BYTES)
-def picture(number: int, workbench: Bench, _: MayReview) -> FileResponse:
+@router.get("/images/{number}/picture", response_class=Response, responses=BYTES)
+async def picture(number: int, request: Request, workbench: Bench, _: MayReview) -> Response:
     """The picture as it was sent."""
-    path = workbench.picture(number_of(number))
-    return FileResponse(path, media_type="application/octet-stream", headers={"Content-Disposition": "attachment"})
+    content = await to_thread.run_sync(workbench.content, number_of(number), limiter=request.app.state.whole)
+    headers = {"Content-Disposition": "attachment"}
+    return Response(content, media_type="application/octet-stream", headers=headers)
 
 
 @router.get("/images/{number}/view.png", response_class=Response, responses=SHOWN)

@@ -97,6 +97,13 @@ def newest(engine: sa.Engine, table: sa.Table, settled: bool) -> int:
         return connection.execute(sa.select(sa.func.max(table.c.id))).scalar() or 0
 
 
+def last_drop(engine: sa.Engine) -> int:
+    """When a picture was last dropped, in milliseconds; each drop is later than those before it."""
+    query = sa.select(sa.func.max(images.c.dropped)).where(images.c.dropped.is_not(None))
+    with engine.connect() as connection:
+        return round(1000 * (connection.execute(query).scalar() or 0.0))
+
+
 def count(connection: sa.Connection, query: sa.Select[Any]) -> int:
     """How many rows it has."""
     return int(connection.execute(sa.select(sa.func.count()).select_from(query.subquery())).scalar_one())

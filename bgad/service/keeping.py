@@ -19,6 +19,7 @@ import sqlalchemy as sa
 
 from bgad import console
 from bgad.errors import BgadError
+from bgad.service import database
 from bgad.service.store import UNFINISHED, Row
 from bgad.service.tables import images, leftovers, reviews, scores
 from bgad.types import TAUGHT
@@ -40,7 +41,8 @@ class Keeping:
         self.bench, self.days = bench, days
         self.dropped = 0  # pictures, since the service began
         self._untold, self._freed = 0, 0  # pictures and bytes that the history does not have yet
-        self._stuck: set[int] = set()  # images whose files could not be removed
+        self._stuck = False  # whether files could not be removed, which was said
+        self._learnt: dict[int, set[str]] = {}  # by version: the pictures that it was taught with
         self._ended = threading.Event()
         self._thread = threading.Thread(target=self._work, name="keeping", daemon=True)
 
@@ -68,56 +70,64 @@ class Keeping:
         if self.days is None:
             return 0
         before = self.bench.store.clock() - self.days * DAY
-        began, last, taught = self.dropped, (0.0, 0), self._taught()
-        self._stuck.clear()
+        began, last = self.dropped, (0.0, 0)
+        self._stuck = False
+        self._remove_jobs(before)
         try:
-            self._remove()  # what an earlier sweep left
+            self._remove(sa.true())  # what an earlier sweep left
+            taught = self._taught()
             while not self._ended.is_set() and (found := self.bench.store.all(_old(before, last).limit(AT_ONCE))):
                 last = found[-1]["received"], found[-1]["id"]
-                gone = self._mark([row["id"] for row in found if row["sha256"] not in taught], before)
-                self.dropped, self._untold = self.dropped + gone, self._untold + gone
-                self._remove()
+                gone = self._mark([row["id"] for row in found if self._unused(row, taught)], before)
+                self.dropped, self._untold = self.dropped + len(gone), self._untold + len(gone)
+                self._remove(leftovers.c.image.in_(gone))
                 self._ended.wait(REST)
         finally:
             self._tell()
-        self._remove_jobs(before)
         return self.dropped - began
+
+    def _unused(self, row: Row, taught: set[str]) -> bool:
+        with self.bench.unsent(row["sha256"]) as unsent:
+            return unsent and row["sha256"] not in taught
 
     def _taught(self) -> set[str]:
         """The pictures that models were taught with, whoever did it: the next teaching goes on from them."""
-        found: set[str] = set()
-        for version in self.bench.store.versions():
-            if version["state"] != "discarded" and (self.bench.models / version["folder"]).exists():
+        needed = [version for version in self.bench.store.versions() if version["state"] != "discarded"]
+        for version in needed:
+            if version["id"] not in self._learnt and (self.bench.models / version["folder"]).exists():
                 split = self.bench.card(version).split["images"]
-                found |= {image["sha256"] for image in split if image["name"].startswith(f"{TAUGHT}/")}
-        return found
+                names = {image["sha256"] for image in split if image["name"].startswith(f"{TAUGHT}/")}
+                self._learnt[version["id"]] = names
+        return {sha256 for version in needed for sha256 in self._learnt.get(version["id"], ())}
 
-    def _mark(self, numbers: Sequence[int], before: float) -> int:
-        """Say that they are dropped, but for those that were reviewed or sent meanwhile."""
+    def _mark(self, numbers: Sequence[int], before: float) -> list[int]:
+        """Say that they are dropped, but for those that were reviewed or sent meanwhile; which ones. The time is later
+        than all before it, so that lists can go by it."""
+        now = max(int(1000 * self.bench.store.clock()), database.last_drop(self.bench.store.engine) + 1) / 1000
         with self.bench.store.writing() as connection:
             chosen = images.c.id.in_(numbers)
             connection.execute(images.update().where(chosen).values(id=images.c.id))  # from now on who reviews waits
             gone = list(connection.execute(_old(before).where(chosen)).scalars())
             these = images.c.id.in_(gone)
-            connection.execute(images.update().where(these).values(dropped=self.bench.store.clock()))
+            connection.execute(images.update().where(these).values(dropped=now))
             connection.execute(leftovers.delete().where(leftovers.c.image.in_(gone)))
             connection.execute(leftovers.insert().from_select(["image"], sa.select(images.c.id).where(these)))
-        return len(gone)
+        return gone
 
-    def _remove(self) -> None:
-        """The files of what was dropped; one that cannot be removed does not keep the others."""
-        query = sa.select(images.c.id, images.c.sha256).join(leftovers, leftovers.c.image == images.c.id)
+    def _remove(self, which: sa.ColumnElement[bool]) -> None:
+        """The files of some of what was dropped; one that cannot be removed does not keep the others."""
+        query = sa.select(images.c.id, images.c.sha256).join(leftovers, leftovers.c.image == images.c.id).where(which)
         versions = [version["id"] for version in self.bench.store.versions()]
         done = []
         for row in self.bench.store.all(query.order_by(images.c.id)):
-            if row["id"] in self._stuck or self._ended.is_set():
-                continue
+            if self._ended.is_set():
+                break
             try:
                 freed = self._remove_files(row, versions)
             except OSError as error:
                 if not self._stuck:  # one line is enough where a whole disk cannot be written to
                     console.warn(f"the picture of image {row['id']} was dropped, but cannot be removed: {error}")
-                self._stuck.add(row["id"])
+                self._stuck = True
                 continue
             if freed is not None:
                 done.append(row["id"])
@@ -139,7 +149,7 @@ class Keeping:
 
     def _tell(self) -> None:
         """The history."""
-        if self._untold:
+        if self._untold or self._freed:
             said = f"{self._untold:,} pictures that nobody reviewed in {self.days:g} days, {self._freed / 1e6:,.3f} MB"
             self.bench.store.log("service", "drop", "", said)
             self._untold = self._freed = 0

@@ -26,7 +26,7 @@ class Moment(NamedTuple):
     version: int  # that was released
     score: int  # the highest numbers there were
     review: int
-    at: int  # milliseconds since 1970: what was dropped since then is still in the list
+    at: int  # milliseconds: of the last drop, what was dropped later is still in the list
 
     def __str__(self) -> str:
         return ".".join(map(str, self))
@@ -64,7 +64,7 @@ def chosen(wanted: Wanted, version: int) -> sa.Select[Any]:
     last = sa.select(reviews).where(COUNTS).subquery()
     kept: sa.ColumnElement[bool] = images.c.dropped.is_(None)
     if wanted.as_of is not None:
-        kept = sa.or_(kept, images.c.dropped > wanted.as_of.at / 1000)
+        kept = sa.or_(kept, 1000 * images.c.dropped > wanted.as_of.at + 0.5)
     query = (
         sa.select(
             images,

@@ -111,7 +111,8 @@ class ImageList(BaseModel):
     total: int
     as_of: str = Field(
         description="give it back to get other pages of the same list; what comes in meanwhile does not move it, "
-        "but a threshold that is set does, and so does a picture sent again where the newest come first"
+        "but a threshold that is set does, and so does a picture sent again that had been dropped, or where the newest "
+        "come first"
     )
     place: int | None = Field(description="of the image to find, from 0; none where it is not in the list")
 

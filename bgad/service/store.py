@@ -59,18 +59,20 @@ class Store:
         self._put_image, self._put_score, self._keep_score = database.upserts(self.engine.dialect.name)
         try:
             with database.opening(address), self.engine.begin() as connection:
+                if embedded:  # else each step is for good by itself, and a start that was cut off would be the last one
+                    connection.exec_driver_sql("BEGIN IMMEDIATE")
                 config = alembic.config.Config()
                 config.set_main_option("script_location", str(Path(__file__).with_name("migrations")))
                 config.attributes["connection"] = connection
                 alembic.command.upgrade(config, "head")
-        except ConfigError:
-            self.close()
-            raise
         except alembic.util.CommandError as error:
             self.close()
             raise ConfigError(
                 f"the store {self.engine.url.render_as_string()} was made by a newer bgad ({error}): update bgad"
             ) from error
+        except BaseException:
+            self.close()
+            raise
         if embedded:
             self._tidier = threading.Thread(target=self._tidy, name="store", daemon=True)
             self._tidier.start()
@@ -250,7 +252,7 @@ class Store:
         """Now; `settled`: for a list that is to stay as it is, all that is being written has to be there."""
         version = self.released(name)["id"]
         score, review = (database.newest(self.engine, table, settled) for table in (scores, reviews))
-        return Moment(version, score, review, int(1000 * self.clock()))
+        return Moment(version, score, review, database.last_drop(self.engine))
 
     def _of(self, wanted: Wanted) -> int:
         """The version whose scores a list shows."""

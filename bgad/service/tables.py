@@ -32,8 +32,9 @@ images = sa.Table(
     sa.Column("received", sa.Double, nullable=False),
     sa.Column("dropped", sa.Double, nullable=True),  # when the picture went, as it was old; None: it is there
 )
-_kept = images.c.dropped.is_(None)
+_kept, _gone = images.c.dropped.is_(None), images.c.dropped.is_not(None)
 sa.Index("ix_images_kept", images.c.received, images.c.id, sqlite_where=_kept, postgresql_where=_kept)
+sa.Index("ix_images_dropped", images.c.dropped, sqlite_where=_gone, postgresql_where=_gone)
 
 # Images that were dropped and whose files may still be there.
 leftovers = sa.Table(

@@ -14,7 +14,7 @@ from pathlib import Path
 from PIL import Image
 
 from bgad import console, images
-from bgad.errors import BgadError
+from bgad.errors import BgadError, DataError
 from bgad.modelfile import Card
 from bgad.service.files import Files
 from bgad.service.scoring import fitted
@@ -72,6 +72,9 @@ class Thumbnails:
         if not self.has(sha256, version):
             content = drawn(self.files.path("pictures", sha256), map, card)
             self.files.put_as("thumbnails", _name(sha256, version), content)
+            if not self.files.has("pictures", sha256):  # it was dropped meanwhile
+                self.drop(sha256, [version])
+                raise DataError("the picture is not there any more")
 
     def drop(self, sha256: str, versions: Iterable[int]) -> int:
         """Those of a picture by some versions; how many bytes they had."""

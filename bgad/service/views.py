@@ -20,7 +20,7 @@ def news(bench: Workbench, wanted: Wanted) -> dict[str, Any]:
     version = store.released(name)
     return {
         "new": 0 if wanted.after is None else store.listed(replace(wanted, limit=1))[1],
-        "latest": str(store.moment(name, settled=False)._replace(at=0)),
+        "latest": str(store.moment(name, settled=False)),
         "version": version["id"],
         "threshold": bench.facts(version).threshold,
         "candidates": [v["id"] for v in store.versions(name) if v["state"] == "candidate"],

@@ -316,6 +316,11 @@ class Workbench:
             self._kept(number)
             raise ImageError(str(error).replace(str(path), f"image {number}")) from error
 
+    def content(self, number: int) -> bytes:
+        """An image as it was sent."""
+        with self._reading(number) as path:
+            return path.read_bytes()
+
     def view(self, number: int) -> tuple[bytes, str]:
         """An image as any browser shows it, and its media type: as it was sent where that will do, else a PNG."""
         with self._reading(number) as path:
@@ -354,17 +359,17 @@ class Workbench:
 
     def drawn(self, number: int, version: Row) -> bytes | None:
         """A small JPEG of the image with its heat, if it is there."""
-        sha256 = self.store.image(number)["sha256"]
-        there = self.thumbnails.has(sha256, version["id"])
-        return self.thumbnails.read(sha256, version["id"]) if there else None
+        with self._reading(number) as path:
+            there = self.thumbnails.has(path.name, version["id"])
+            return self.thumbnails.read(path.name, version["id"]) if there else None
 
     def thumbnail(self, number: int, version: Row) -> bytes:
         """As `drawn`; made again where it is missing."""
-        sha256 = self.store.image(number)["sha256"]
-        if not self.thumbnails.has(sha256, version["id"]):
-            answer, scorer = self.said(number, version)
-            self.thumbnails.draw(sha256, version["id"], answer.scores.map, scorer.card)
-        return self.thumbnails.read(sha256, version["id"])
+        with self._reading(number) as path:
+            if not self.thumbnails.has(path.name, version["id"]):
+                answer, scorer = self.said(number, version)
+                self.thumbnails.draw(path.name, version["id"], answer.scores.map, scorer.card)
+            return self.thumbnails.read(path.name, version["id"])
 
     # --- reviews
 
@@ -384,7 +389,8 @@ class Workbench:
         if model:
             self.store.released(model)  # else it is a name that nobody finds
         image = self._kept(number)
-        self.files.sync("pictures", image["sha256"])
+        with self._reading(number):
+            self.files.sync("pictures", image["sha256"])
         kept = {}
         for kind, content in (("mask", mask), ("ignore", ignore)):
             if content is None:

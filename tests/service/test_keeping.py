@@ -134,7 +134,7 @@ def test_what_is_being_sent_is_not_dropped(kept: Service, gate: threading.Event)
     sender = threading.Thread(target=lambda: kept.score(png(0)))
     sender.start()
     wait_for(lambda: bool(kept.bench._sent))
-    kept.bench.keeping.sweep()
+    assert kept.bench.keeping.sweep() == 0
     there = picture(kept, number).exists()
     gate.set()
     sender.join()
@@ -148,7 +148,7 @@ def test_a_review_that_comes_while_it_looks(kept: Service, monkeypatch: pytest.M
     later(kept, DAYS + 1)
     real = kept.bench.keeping._mark
 
-    def reviewed(numbers: list[int], before: float) -> int:
+    def reviewed(numbers: list[int], before: float) -> list[int]:
         kept.store.add_review(number, "good", "ann")
         return real(numbers, before)
 
@@ -164,7 +164,7 @@ def test_a_review_that_comes_before_the_file_is_removed(kept: Service, monkeypat
     later(kept, DAYS + 1)
     row = kept.store.image(number)  # as who reviews has it
     monkeypatch.setattr(kept.bench, "_kept", lambda number: row)
-    monkeypatch.setattr(kept.bench.keeping, "_remove", lambda: None)
+    monkeypatch.setattr(kept.bench.keeping, "_remove", lambda which: None)
     assert kept.bench.keeping.sweep() == 1
     assert picture(kept, number).exists()
     answer = kept.client.post(f"/v1/images/{number}/reviews", json={"verdict": "good"})
@@ -177,10 +177,10 @@ def test_ended_in_the_middle_the_next_one_finishes(kept: Service, monkeypatch: p
     later(kept, DAYS + 1)
     real, calls = kept.bench.keeping._remove, iter((1, 2))
 
-    def failing() -> None:
+    def failing(which: sa.ColumnElement[bool]) -> None:
         if next(calls) == 2:
             raise sa.exc.OperationalError("select", {}, Exception("gone"))
-        real()
+        real(which)
 
     monkeypatch.setattr(kept.bench.keeping, "_remove", failing)
     with pytest.raises(sa.exc.OperationalError):
@@ -193,7 +193,7 @@ def test_ended_in_the_middle_the_next_one_finishes(kept: Service, monkeypatch: p
     assert [picture(kept, n).exists() for n in numbers] == [False] * 3
     assert leftover(kept) == []
     said = [event["detail"] for event in kept.store.history(what="drop")]
-    assert [text.split()[0] for text in said] == ["3"]
+    assert [text.split()[0] for text in said] == ["0", "3"]  # first said, then removed
     assert kept.bench.keeping.dropped == 3
 
 
@@ -221,12 +221,86 @@ def test_a_file_that_cannot_be_removed_keeps_no_others(
 def test_one_that_was_sent_again_before_its_file_was_removed(kept: Service, monkeypatch: pytest.MonkeyPatch) -> None:
     number = kept.score(png(0))
     later(kept, DAYS + 1)
-    monkeypatch.setattr(kept.bench.keeping, "_remove", lambda: None)
+    monkeypatch.setattr(kept.bench.keeping, "_remove", lambda which: None)
     assert kept.bench.keeping.sweep() == 1
     assert kept.score(png(0)) == number
     monkeypatch.undo()
     assert kept.bench.keeping.sweep() == 0
     assert (picture(kept, number).exists(), leftover(kept), listed(kept)) == (True, [], [number])
+
+
+def test_dropped_twice_before_its_file_was_removed(kept: Service, monkeypatch: pytest.MonkeyPatch) -> None:
+    number = kept.score(png(0))
+    monkeypatch.setattr(kept.bench.keeping, "_remove", lambda which: None)
+    for days in (DAYS + 1, 2 * DAYS + 3):
+        later(kept, days)
+        assert kept.bench.keeping.sweep() == 1
+        assert kept.score(png(0)) == number
+    assert leftover(kept) == [number]
+
+
+def test_a_review_that_is_being_written(kept: Service, monkeypatch: pytest.MonkeyPatch) -> None:
+    """It has the image to itself: the sweep waits, and then leaves the picture alone."""
+    number = kept.score(png(0))
+    later(kept, DAYS + 1)
+    written, go_on, real = threading.Event(), threading.Event(), kept.store._add_review
+
+    def slow(connection: sa.Connection, values: Row) -> Row:
+        found = real(connection, values)
+        written.set()
+        assert go_on.wait(60)
+        return found
+
+    monkeypatch.setattr(kept.store, "_add_review", slow)
+    swept: list[int] = []
+    reviewer = threading.Thread(target=lambda: kept.store.add_review(number, "good", "ann"))
+    sweeper = threading.Thread(target=lambda: swept.append(kept.bench.keeping.sweep()))
+    reviewer.start()
+    assert written.wait(60)
+    sweeper.start()
+    time.sleep(0.3)
+    early = list(swept)
+    go_on.set()
+    reviewer.join()
+    sweeper.join()
+    assert (early, swept) == ([], [0])
+    assert picture(kept, number).exists()
+    assert kept.store.image(number)["dropped"] is None
+
+
+def test_a_sweep_that_is_being_written(kept: Service, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Who reviews waits, and then hears that it is too late; who sends waits for its turn, not for the database."""
+    number = kept.score(png(0))
+    later(kept, DAYS + 1)
+    marking, go_on, real = threading.Event(), threading.Event(), keeping._old
+
+    def slow(before: float, *after: tuple[float, int]) -> Any:
+        if not after:  # the look within the transaction
+            marking.set()
+            assert go_on.wait(60)
+        return real(before, *after)
+
+    monkeypatch.setattr(keeping, "_old", slow)
+    row = kept.store.image(number)
+    monkeypatch.setattr(kept.bench, "_kept", lambda number: row)  # it has looked before
+    answers: list[int] = []
+
+    def review() -> None:
+        answers.append(kept.client.post(f"/v1/images/{number}/reviews", json={"verdict": "good"}).status_code)
+
+    sweeper, reviewer = threading.Thread(target=kept.bench.keeping.sweep), threading.Thread(target=review)
+    sweeper.start()
+    assert marking.wait(60)
+    if kept.store.engine.dialect.name == "sqlite":
+        assert kept.store._writing.locked()  # type: ignore[union-attr]
+    reviewer.start()
+    time.sleep(0.3)
+    early = list(answers)
+    go_on.set()
+    sweeper.join()
+    reviewer.join()
+    assert (early, answers) == ([], [410])
+    assert kept.store.image(number)["reviews"] == []
 
 
 def test_what_a_model_was_taught_with_stays(kept: Service, monkeypatch: pytest.MonkeyPatch) -> None:
@@ -308,8 +382,32 @@ def test_a_picture_that_goes_while_it_is_asked_for(kept: Service, monkeypatch: p
         kept.bench.keeping.sweep()
         return real(*given, **more)
 
+    def looked_at(name: str) -> Any:
+        """Sweep in the middle of a look at a file."""
+        first = getattr(Path, name)
+
+        def there(self: Path, *given: Any, **more: Any) -> Any:
+            if self.name == sha256:
+                monkeypatch.setattr(Path, name, first)
+                kept.bench.keeping.sweep()
+            return first(self, *given, **more)
+
+        return there
+
+    of, sha256 = {"model": "plate"}, kept.store.image(gone)["sha256"]
+    routes = (("picture", "read_bytes"), ("view.png", "read_bytes"), ("reviews", "open"))
+    for number, (route, name) in enumerate(routes, 1):
+        later(kept, number * (DAYS + 1))
+        with monkeypatch.context() as patched:
+            patched.setattr(Path, name, looked_at(name))
+            if route == "reviews":
+                answer = kept.client.post(f"/v1/images/{gone}/reviews", json={"verdict": "good"})
+            else:
+                answer = kept.client.get(f"/v1/images/{gone}/{route}")
+        assert (answer.status_code, "is kept no more: send it again" in answer.text) == (410, True), route
+        kept.score(png(0))
+    later(kept, 4 * (DAYS + 1))
     monkeypatch.setattr(kept.bench, "answer", sweeping)
-    of = {"model": "plate"}
     answer = kept.client.get(f"/v1/images/{gone}/map.png", params=of)
     assert (answer.status_code, "is kept no more: send it again" in answer.text) == (410, True)
     answer = kept.client.get(f"/v1/images/{broken}/map.png", params=of)
@@ -366,4 +464,4 @@ def test_the_option(live: Callable[..., Live]) -> None:
     live("--keep-days", "1")
     wait_for(lambda: store.image(number)["dropped"] is not None)
     store.close()
-    assert not list((first.models / FOLDER / "pictures").glob("*/*"))
+    wait_for(lambda: not list((first.models / FOLDER / "pictures").glob("*/*")))

@@ -12,6 +12,7 @@ import alembic.autogenerate
 import alembic.command
 import alembic.config
 import alembic.migration
+import alembic.op
 import numpy as np
 import pytest
 import sqlalchemy as sa
@@ -86,6 +87,19 @@ def test_a_database_of_an_older_bgad_is_brought_up_to_date(address: str) -> None
     store = Store(address)
     found = store.image(1)
     assert (found["name"], found["received"], found["dropped"]) == ("part.png", 5.0, None)
+    store.close()
+
+
+def test_a_migration_that_is_cut_off_can_be_done_again(address: str, monkeypatch: pytest.MonkeyPatch) -> None:
+    def cut_off(*_: object, **__: object) -> None:
+        raise RuntimeError("no power")
+
+    with monkeypatch.context() as patched:
+        patched.setattr(alembic.op, "create_index", cut_off)
+        with pytest.raises(RuntimeError, match="no power"):
+            Store(address)
+    store = Store(address)
+    assert store.versions() == []
     store.close()
 
 

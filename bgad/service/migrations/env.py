@@ -4,6 +4,6 @@ from alembic import context
 
 from bgad.service.tables import metadata
 
-context.configure(connection=context.config.attributes["connection"], target_metadata=metadata, render_as_batch=True)
+context.configure(connection=context.config.attributes["connection"], target_metadata=metadata, transactional_ddl=True)
 with context.begin_transaction():
     context.run_migrations()
