@@ -223,7 +223,7 @@ def test_the_model_the_version_and_the_way_back(page: Any, live: Start, models: 
 
     # a verdict on what is not in the queue stays with it
     page.goto(f"{service.address}/#/queue")
-    page.get_by_label("Review").select_option("unsure")
+    page.get_by_label("Review", exact=True).select_option("unsure")
     expect(page.locator(".empty")).to_be_visible()
     page.get_by_role("link", name="History").click()
     page.get_by_role("link", name="one.png").click()
