@@ -636,33 +636,6 @@ def test_a_full_disk_is_one_line_and_exit_code_2(
     assert not out.exists()
 
 
-# --- real pictures
-
-
-def test_real_screws(real_data: Path, tmp_path: Path) -> None:
-    """A handful of MVTec's screws, far too few to be good: the way through must work and the figures make sense."""
-    source, root = real_data / "mvtec/screw", tmp_path / "screw"
-    kinds = sorted(path.name for path in (source / "test").iterdir() if path.name != "good")
-    wanted = [f"train/good/{path.name}" for path in sorted((source / "train/good").iterdir())[:26]]
-    wanted += [f"test/good/{path.name}" for path in sorted((source / "test/good").iterdir())[:8]]
-    for kind in kinds:
-        names = [path.name for path in sorted((source / "test" / kind).iterdir())[:3]]
-        wanted += [f"test/{kind}/{name}" for name in names]
-        wanted += [f"ground_truth/{kind}/{Path(name).stem}_mask.png" for name in names]
-    for name in wanted:
-        (root / name).parent.mkdir(parents=True, exist_ok=True)
-        shutil.copy(source / name, root / name)
-
-    config = tiny_config(backbone={"size": 128}, train={"steps": 40, "push_steps": 20})
-    trained = train(root, tmp_path / "screw.bgad", config=config, known=5, device="cpu", export=False)
-    cell, _, _ = evaluate(trained, folders.load(root))
-    assert 0 <= cell["metrics"]["image_auroc"] <= 1
-    assert cell["metrics"]["pixel_auroc"] > 0.75
-    good: list[Any] = sorted((root / "test/good").iterdir())
-    p_values = [scores.p_value for scores in trained.score_many(good)]
-    assert 0.25 < np.mean(p_values) < 0.95  # 1/6 each if unseen screws looked strange, 7/12 on average as promised
-
-
 def test_a_folder_in_the_way_is_not_deleted(data_set: Path, tmp_path: Path) -> None:
     other = tmp_path / "x.bgad.work"
     other.mkdir()
@@ -771,3 +744,30 @@ def test_what_lies_far_from_the_region_is_not_learnt(
     quick(data_set, tmp_path / "plate.bgad", known=4, roi=save(tmp_path / "left.png", left))
     assert [sorted({int(i) % 8 for i in near[0]}), len(near[0])] == [[0, 1, 2, 3, 4], 40]
     assert len(near[2]) == 4 * 3
+
+
+# --- real pictures
+
+
+def test_real_screws(real_data: Path, tmp_path: Path) -> None:
+    """A handful of MVTec's screws, far too few to be good: the way through must work and the figures make sense."""
+    source, root = real_data / "mvtec/screw", tmp_path / "screw"
+    kinds = sorted(path.name for path in (source / "test").iterdir() if path.name != "good")
+    wanted = [f"train/good/{path.name}" for path in sorted((source / "train/good").iterdir())[:26]]
+    wanted += [f"test/good/{path.name}" for path in sorted((source / "test/good").iterdir())[:8]]
+    for kind in kinds:
+        names = [path.name for path in sorted((source / "test" / kind).iterdir())[:3]]
+        wanted += [f"test/{kind}/{name}" for name in names]
+        wanted += [f"ground_truth/{kind}/{Path(name).stem}_mask.png" for name in names]
+    for name in wanted:
+        (root / name).parent.mkdir(parents=True, exist_ok=True)
+        shutil.copy(source / name, root / name)
+
+    config = tiny_config(backbone={"size": 128}, train={"steps": 40, "push_steps": 20})
+    trained = train(root, tmp_path / "screw.bgad", config=config, known=5, device="cpu", export=False)
+    cell, _, _ = evaluate(trained, folders.load(root))
+    assert 0 <= cell["metrics"]["image_auroc"] <= 1
+    assert cell["metrics"]["pixel_auroc"] > 0.75
+    good: list[Any] = sorted((root / "test/good").iterdir())
+    p_values = [scores.p_value for scores in trained.score_many(good)]
+    assert 0.25 < np.mean(p_values) < 0.95  # 1/6 each if unseen screws looked strange, 7/12 on average as promised

@@ -177,7 +177,6 @@ class Page {
   }
 
   async showVersion() {
-    if (this.detail.dropped !== null) return this.showDropped();
     const { version, asked } = this;
     this.viewer.setMap();
     this.others.replaceChildren(otherVersions(this.detail, version) ?? "");
