@@ -15,8 +15,8 @@ import torch
 from benchmarks import machine, record
 from benchmarks.plain import freia_flow
 from bgad.config import FlowConfig
-from bgad.device import keep_memory
-from bgad.flow import ConditionalFlow, position_encoding
+from bgad.model.device import keep_memory
+from bgad.model.flow import ConditionalFlow, position_encoding
 
 LEVELS = ((24, 64), (40, 32), (112, 16))
 IMAGES, POSITIONS = 32, 128

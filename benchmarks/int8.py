@@ -16,14 +16,15 @@ from onnxruntime.quantization import CalibrationDataReader, QuantFormat, QuantTy
 
 from benchmarks import machine, record
 from benchmarks.scoring import Side, seconds
-from bgad import images, metrics, train
+from bgad import metrics, train
 from bgad.config import from_dict
-from bgad.data import folders
-from bgad.data.demo import write_demo
-from bgad.data.samples import read
+from bgad.data import layouts
+from bgad.data.sample_io import read
 from bgad.data.split import Split
-from bgad.runtime import GRAPH, PIXELS, session_options
-from bgad.scorer import cores
+from bgad.data.synthetic.demo import write_demo
+from bgad.inference.base import cores
+from bgad.inference.onnx_engine import GRAPH, PIXELS, session_options
+from bgad.io import images
 from bgad.types import FloatArray
 
 SHORT = {"train": {"steps": 200, "push_steps": 100}}
@@ -71,7 +72,7 @@ def main() -> None:
         folder = Path(name)
         data = write_demo(folder / "data")[0]
         detector = train(data, folder / "model.bgad", config=from_dict(SHORT), known=10, device="cpu")
-        split = Split.load(folder / "model.bgad/split.json", folders.load(data))
+        split = Split.load(folder / "model.bgad/split.json", layouts.load(data))
         size = detector.card.size
         normals = [images.fit(read(s, 8), (size, size)) for s in split.train[:CALIBRATION]]
         sessions = {"float32": side(folder / "model.bgad" / GRAPH)}

@@ -59,10 +59,10 @@ def job(what: str, data: Path, size: int) -> None:
         train(data, model, config=config, device="cpu", overwrite=True)
     elif what == "plain":
         from benchmarks.plain import Loop
-        from bgad.data import folders
+        from bgad.data import layouts
         from bgad.data.split import holdout_size, make_split
 
-        dataset = folders.load(data)
+        dataset = layouts.load(data)
         normals = sum(s.label == 0 for s in dataset.samples)
         loop = Loop(make_split(dataset, holdout=holdout_size(normals)), size, 8)
         began = time.perf_counter()

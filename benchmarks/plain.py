@@ -19,15 +19,16 @@ import torch
 import torch.nn.functional as F
 from torch import Tensor, nn
 
-from bgad import backbone as backbones
-from bgad import images, metrics
-from bgad.boundary import NORMALISER, normal_boundary
+from bgad import metrics
 from bgad.config import PRESETS, BackboneConfig, Config, FlowConfig
-from bgad.data.samples import read, read_mask
+from bgad.data.sample_io import read, read_mask
 from bgad.data.split import Split
-from bgad.flow import CLAMP, LOG_2PI, POSITION_CHANNELS, position_encoding
-from bgad.loss import objective
-from bgad.schedule import warm_cosine
+from bgad.io import images
+from bgad.model import backbone as backbones
+from bgad.model.boundary import NORMALISER, normal_boundary
+from bgad.model.flow import CLAMP, LOG_2PI, POSITION_CHANNELS, position_encoding
+from bgad.training.objective import objective
+from bgad.training.schedule import warm_cosine
 from bgad.types import BoolArray, Sample
 
 CHUNK, BATCH, EPOCHS, LR = 4096, 32, 200, 2e-4

@@ -29,12 +29,13 @@ import torch
 
 from benchmarks import machine, record
 from benchmarks.plain import PlainModel, papers
-from bgad import extract, train
+from bgad import train
 from bgad.config import from_dict
-from bgad.data.demo import write_demo
-from bgad.detector import Detector
-from bgad.runtime import PIXELS, Runtime, session_options
-from bgad.scorer import cores
+from bgad.data.synthetic.demo import write_demo
+from bgad.features import extractor as extract
+from bgad.inference.base import cores
+from bgad.inference.onnx_engine import PIXELS, Runtime, session_options
+from bgad.model.scoring import Detector
 from bgad.types import FloatArray
 
 ROUNDS = 6

@@ -33,7 +33,7 @@ from benchmarks import machine, record
 from benchmarks.scoring import SHORT
 from bgad import train
 from bgad.config import from_dict
-from bgad.data.demo import write_demo
+from bgad.data.synthetic.demo import write_demo
 
 CLIENTS, SECONDS, ROUNDS = 16, 12.0, 3
 ALONE = 40  # requests of one client

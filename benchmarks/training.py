@@ -17,9 +17,9 @@ from benchmarks import machine, record
 from benchmarks.plain import Loop
 from bgad import metrics, train
 from bgad.config import Config, from_dict
-from bgad.data import folders
-from bgad.data.demo import write_demo
+from bgad.data import layouts
 from bgad.data.split import Split
+from bgad.data.synthetic.demo import write_demo
 
 SHARES = (1.0, 0.5, 0.25, 0.125, 0.0625)
 CLOSE = 0.002
@@ -35,7 +35,7 @@ def ours(data: Path, work: Path, share: float) -> tuple[float, float, Path]:
     began = time.perf_counter()
     detector = train(data, out, config=config, known=10, device="cpu", export=False)
     seconds = time.perf_counter() - began
-    split = Split.load(out / "split.json", folders.load(data))
+    split = Split.load(out / "split.json", layouts.load(data))
     scores = [s.score for s in detector.score_many([s.path for s in split.test])]
     return seconds, metrics.auroc(scores, [s.label for s in split.test]) or 0.0, out
 
@@ -62,7 +62,7 @@ def main() -> None:
                 break
             enough = share
         seconds = found[enough][0]
-        split = Split.load(out / "split.json", folders.load(data))
+        split = Split.load(out / "split.json", layouts.load(data))
         loop = Loop(split, Config().backbone.size, 8)
         reached = False
 

@@ -17,15 +17,18 @@ import numpy as np
 from PIL import Image
 
 from benchmarks import machine, record
-from bgad import images, metrics
+from bgad import metrics
 from bgad.config import Config
-from bgad.data import catalog, folders, samples
-from bgad.data.folders import Dataset, hash_file
+from bgad.data import layouts
+from bgad.data import sample_io as samples
+from bgad.data.datasets import registry
+from bgad.data.layouts import Dataset, hash_file
 from bgad.data.split import Split, holdout_size, make_split
-from bgad.detector import Detector
-from bgad.learn import train
+from bgad.io import images
+from bgad.model.scoring import Detector
+from bgad.training.pipeline import train
+from bgad.training.update import Lesson, update
 from bgad.types import Sample
-from bgad.update import Lesson, update
 
 KNOWN, CLASSES = 10, 3
 
@@ -61,7 +64,7 @@ def cut(dataset: Dataset, folder: Path) -> Dataset:
         for path, pixels in pictures.items():
             path.parent.mkdir(parents=True, exist_ok=True)
             Image.fromarray(pixels).save(path)
-    return folders.load(folder)
+    return layouts.load(folder)
 
 
 def one(dataset: Dataset, known: list[str], new_class: str, seed: int, work: Path) -> None:
@@ -118,7 +121,7 @@ def main() -> None:
     category = arguments.category or ("screw" if arguments.data == "mvtec" else "")
     with tempfile.TemporaryDirectory() as name:
         work = Path(name)
-        dataset = catalog.load(arguments.data, category, arguments.root)
+        dataset = registry.load(arguments.data, category, arguments.root)
         if any(sample.box for sample in dataset.samples):
             dataset = cut(dataset, work / arguments.data)
         for new_class in arguments.new:

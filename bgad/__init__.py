@@ -10,8 +10,8 @@ from bgad.errors import BgadError
 from bgad.types import Sample, Scorer, Scores
 
 if TYPE_CHECKING:
-    from bgad.learn import train
-    from bgad.loading import load
+    from bgad.inference.load import load
+    from bgad.training.pipeline import train
 
 # Threads that wait for work sleep instead of spinning. OpenMP reads this once, when torch is loaded; without it a
 # second busy process on a small machine makes every step many times slower.
@@ -27,7 +27,7 @@ __all__ = ["BgadError", "Sample", "Scorer", "Scores", "__version__", "load", "tr
 def __getattr__(name: str) -> Any:
     """Import torch only when something that needs it is asked for."""
     if name == "train":
-        return import_module("bgad.learn").train
+        return import_module("bgad.training.pipeline").train
     if name == "load":
-        return import_module("bgad.loading").load
+        return import_module("bgad.inference.load").load
     raise AttributeError(f"module 'bgad' has no attribute {name!r}")

@@ -1,5 +1,5 @@
 """`python -m bgad` is `bgad`."""
 
-from bgad.cli import main
+from bgad.cli.main import main
 
 raise SystemExit(main())

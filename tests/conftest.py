@@ -15,7 +15,7 @@ from PIL import Image
 from bgad.config import Config, from_dict
 
 SIZE = 64
-SLOW = ("test_update.py", "test_jobs.py", "test_learn.py", "test_trainer.py", "test_page.py", "test_page_held.py")
+SLOW = ("test_update.py", "test_runner.py", "test_pipeline.py", "test_loop.py", "test_page.py", "test_page_held.py")
 STATE = tempfile.mkdtemp(prefix="bgad-state-")
 os.environ["BGAD_STATE"] = STATE  # not the user's own; child processes inherit it
 atexit.register(shutil.rmtree, STATE, ignore_errors=True)

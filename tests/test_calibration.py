@@ -6,14 +6,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 from scipy.stats import beta
 
-from bgad.calibration import (
-    Calibration,
-    effective_rate,
-    normals_needed,
-    rate_bound,
-    rate_table,
-    smallest_rate,
-)
+from bgad.calibration import Calibration, effective_rate, normals_needed, rate_bound, rate_table, smallest_rate
 from bgad.errors import ConfigError
 
 

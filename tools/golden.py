@@ -189,7 +189,7 @@ class Commit:
         self.bgad("train", fabric, "--out", full, "--known", "4", "--method", "bgad-full-push", *short)
         self.bgad("update", model, "--bad", chosen[-1], "--data", fabric, "--out", taught)
         out = self.work / "benchmark"
-        arguments = ["--data", fabric, "--known", "4", "--seeds", "1", "--out", out]
+        arguments: list[str | Path] = ["--data", fabric, "--known", "4", "--seeds", "1", "--out", out]
         self.bgad("benchmark", *arguments, "--methods", "nfad,bgad-wo,bgad", *short)
         cells = json.loads((out / "results.json").read_text())
         text = self.bgad("predict", tiled, *chosen[:4], "--threads", "2")
@@ -247,8 +247,7 @@ def _sha(path: Path) -> str:
 def _without_prose(value: Any, inside: str = "") -> Any:
     if isinstance(value, dict):
         names = inside == "properties"  # a property may be called `title`
-        kept = {k: _without_prose(v, k) for k, v in value.items() if names or k not in PROSE}
-        return kept
+        return {k: _without_prose(v, k) for k, v in value.items() if names or k not in PROSE}
     return [_without_prose(v) for v in value] if isinstance(value, list) else value
 
 
@@ -309,7 +308,7 @@ def compare(before: dict[str, Any], after: dict[str, Any], renames: dict[str, An
     """Every difference that the map does not name."""
     found = []
     for part, value in before.items():
-        names = next((renames[key] for key in renames if part.endswith(key)), {})
+        names: dict[str, str] = next((renames[key] for key in renames if part.endswith(key)), {})
         allowed = [re.compile(pattern) for pattern in renames["allowed"].get(part, [])]
         lines = differences(_renamed(value, names), after[part], part)
         found += [line for line in lines if not any(pattern.search(line) for pattern in allowed)]
@@ -330,7 +329,7 @@ def main() -> int:
         for which, revision in (("before", arguments.before), ("after", arguments.after)):
             print(f"{which}: {revision}", file=sys.stderr, flush=True)
             results.append(_result(revision, Path(name) / which, renames, arguments.keep))
-        lines = compare(*results, renames)
+        lines = compare(results[0], results[1], renames)
     for line in lines:
         print(line)
     parts = ", ".join(results[0])

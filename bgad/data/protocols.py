@@ -12,7 +12,7 @@ from dataclasses import dataclass
 from functools import partial
 from typing import NamedTuple
 
-from bgad.data.folders import Dataset
+from bgad.data.layouts import Dataset
 from bgad.data.split import (
     NOT_DRAWN,
     Choice,

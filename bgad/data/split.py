@@ -13,10 +13,10 @@ from typing import Any, NamedTuple, Self
 
 import numpy as np
 
-from bgad import outputs
-from bgad.data.folders import Dataset
-from bgad.data.samples import digest
+from bgad.data.layouts import Dataset
+from bgad.data.sample_io import digest
 from bgad.errors import ConfigError, DataError
+from bgad.io import files as output_files
 from bgad.types import Sample
 
 FORMAT = 1  # of the split file
@@ -93,7 +93,7 @@ class Split:
 
     def save(self, path: str | Path) -> None:
         """Write the split file, in place of one that is there."""
-        outputs.write_whole(Path(path), self.to_bytes())
+        output_files.write_whole(Path(path), self.to_bytes())
 
     @classmethod
     def load(cls: type[Self], path: str | Path, dataset: Dataset) -> Self:

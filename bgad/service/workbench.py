@@ -15,18 +15,20 @@ from typing import Any
 import numpy as np
 from PIL import ExifTags, Image
 
-from bgad import console, images, modelfile
+from bgad.artifact import folder as model_folder
 from bgad.calibration import Calibration
+from bgad.cli import console
 from bgad.errors import BgadError, ConfigError, ImageError
-from bgad.scorer import BaseScorer
-from bgad.service.again import Again
-from bgad.service.files import Files, shown_name
-from bgad.service.keeping import Keeping
-from bgad.service.loaded import LOADED, Loaded, same
-from bgad.service.scoring import Answer, Batcher, BusyError, ClosedError, judged
-from bgad.service.store import MissingError, Row, Store, dropped
-from bgad.service.thumbnails import Thumbnails
-from bgad.service.watch import Watch
+from bgad.inference.base import BaseScorer
+from bgad.io import images
+from bgad.service.blobs import Files, shown_name
+from bgad.service.drift.monitor import Watch
+from bgad.service.retention import Keeping
+from bgad.service.scoring.batcher import Answer, Batcher, BusyError, ClosedError, judged
+from bgad.service.scoring.model_cache import LOADED, Loaded, same
+from bgad.service.scoring.rescore import Again
+from bgad.service.scoring.thumbnails import Thumbnails
+from bgad.service.store.store import MissingError, Row, Store, dropped
 from bgad.types import BoolArray, Scores
 
 DATA = "data"  # beside the models: their data sets, as after `bgad demo`
@@ -103,7 +105,7 @@ class Workbench:
         """Take up every model folder here; the first one of a name is released."""
         for folder in sorted(self.models.glob(f"*{SUFFIX}")):
             try:
-                card = modelfile.read(folder)
+                card = model_folder.read(folder)
             except BgadError as error:
                 console.warn(f"{folder.name} is left out: {error}")
                 continue
@@ -148,10 +150,10 @@ class Workbench:
             except ClosedError:
                 continue
 
-    def card(self, version: Row) -> modelfile.Card:
+    def card(self, version: Row) -> model_folder.Card:
         """Whole, with the split; the model is not opened."""
         folder = self.models / version["folder"]
-        card = modelfile.read(folder)
+        card = model_folder.read(folder)
         same(folder, card, version)
         return card
 
@@ -160,7 +162,7 @@ class Workbench:
         key = (version["id"], version["rate"])
         if key not in self._facts:
             folder = self.models / version["folder"]
-            card = modelfile.Card(modelfile.peek(folder))
+            card = model_folder.Card(model_folder.peek(folder))
             same(folder, card, version)
             rate = card.calibration["rate"] if version["rate"] is None else version["rate"]
             calibration = Calibration(tuple(card.calibration["scores"]), rate)
@@ -207,7 +209,7 @@ class Workbench:
 
     def adopt(self, folder: Path, name: str) -> tuple[str, str]:
         """Take over a model folder that a job made; where it is now, and its checksum."""
-        checksum = modelfile.read(folder).data["checksum"]
+        checksum = model_folder.read(folder).data["checksum"]
         to = self.own("versions") / f"{name}-{checksum[:16]}{SUFFIX}"
         if not to.exists():
             to.parent.mkdir(parents=True, exist_ok=True)

@@ -25,15 +25,16 @@ from typing import Any
 import numpy as np
 import psycopg
 import pytest
-from conftest import picture
 from fastapi.testclient import TestClient
 from PIL import Image
 
-from bgad.runtime import Runtime
-from bgad.service import app, auth
-from bgad.service.jobs import Jobs, Limits
-from bgad.service.store import Store
+from bgad.inference.onnx_engine import Runtime
+from bgad.service.http import app
+from bgad.service.http import tokens as auth
+from bgad.service.store.store import Store
+from bgad.service.teaching.runner import Jobs, Limits
 from bgad.service.workbench import FOLDER, Workbench
+from tests.conftest import picture
 
 SCORE = "/v1/models/plate/score"
 

@@ -13,15 +13,15 @@ from pathlib import Path
 
 import numpy as np
 import pytest
-from conftest import SIZE, picture
 
 from bgad.client import Client, Failure, Score, ServiceError
 from bgad.errors import BgadError, ConfigError, ImageError
-from bgad.runtime import Runtime
-from bgad.service import auth
-from bgad.service.store import Store
+from bgad.inference.onnx_engine import Runtime
+from bgad.service.http import tokens
+from bgad.service.store.store import Store
 from bgad.service.workbench import FOLDER
-from service.conftest import Live, free_port, png, sqlite_address
+from tests.conftest import SIZE, picture
+from tests.service.conftest import Live, free_port, png, sqlite_address
 
 
 @pytest.fixture(scope="module")
@@ -31,7 +31,7 @@ def running(model: Path, data_set: Path, tmp_path_factory: pytest.TempPathFactor
     shutil.copytree(model, models / "plate.bgad", copy_function=os.link)
     (models / FOLDER).mkdir()
     store = Store(sqlite_address(models))
-    token = auth.new_token(store, "ann", "admin")
+    token = tokens.new_token(store, "ann", "admin")
     store.close()
     service = Live(models, ("--data", str(data_set.parent))).start()
     yield service, token

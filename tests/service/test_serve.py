@@ -11,12 +11,13 @@ from typing import Any
 import httpx
 import pytest
 
-from bgad import modelfile
-from bgad.service import auth, fill
-from bgad.service.listing import Wanted
-from bgad.service.store import Store
+from bgad.artifact import folder as model_folder
+from bgad.service import demo_seed
+from bgad.service.http import tokens
+from bgad.service.store.image_list import Wanted
+from bgad.service.store.store import Store
 from bgad.service.workbench import DATA, FOLDER
-from service.conftest import Maker
+from tests.service.conftest import Maker
 
 
 def serve(*options: str) -> tuple[int, list[str]]:
@@ -35,7 +36,7 @@ def test_a_service_for_others_needs_a_token(models: Path, option: str) -> None:
 
 def test_a_name_that_a_proxy_passes_on(models: Path, live: Callable[..., Any]) -> None:
     with closing(Store(f"sqlite:///{models / FOLDER / 'store.sqlite'}")) as store:
-        token = auth.new_token(store, "bea", "admin")
+        token = tokens.new_token(store, "bea", "admin")
     service = live("--name", "Inspection.example.org")
 
     def asked(host: str) -> int:
@@ -80,7 +81,7 @@ def test_tokens_by_command(models: Path) -> None:
         return subprocess.run(command, capture_output=True, text=True, timeout=60)
 
     made = run("add", "camera", "--role", "score").stdout.strip()
-    assert made.startswith(auth.PREFIX)
+    assert made.startswith(tokens.PREFIX)
     assert run("list").stdout == "score   camera\n"
     assert run("drop", "camera").returncode == 0
     again = run("drop", "camera")
@@ -93,10 +94,10 @@ def test_a_model_that_is_gone_does_not_keep_the_next_one_from_its_test_pictures(
     models: Path, make: Maker, model: Path, data_set: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
     shutil.copytree(model, models / "wheel.bgad")
-    shutil.copytree(data_set, models / DATA / Path(modelfile.peek(model)["data"]["name"]).name)
+    shutil.copytree(data_set, models / DATA / Path(model_folder.peek(model)["data"]["name"]).name)
     service = make()
     shutil.rmtree(models / "plate.bgad")
-    fill.own_test_images(service.bench).join(60)
+    demo_seed.own_test_images(service.bench).join(60)
     assert service.store.listed(Wanted("wheel", limit=1))[1] > 0
     (line,) = [line for line in capsys.readouterr().err.splitlines() if "first look" in line]
     assert "no first look at plate: " in line

@@ -1,0 +1,266 @@
+"""Methods x data sets x protocols x seeds -> cells, tables beside the printed figures, and a page.
+
+The cells of a category share the features of its images, those of a seed share phase 1 of the training. A finished
+cell is a file: a run that was killed goes on with the next one.
+"""
+
+from __future__ import annotations
+
+import hashlib
+import json
+import platform
+import shutil
+from collections.abc import Callable, Iterator, Sequence
+from dataclasses import dataclass, replace
+from pathlib import Path
+from typing import Any
+
+import torch
+
+from bgad import __version__, metrics
+from bgad.artifact import folder as model_folder
+from bgad.benchmark import page as benchmark_page
+from bgad.benchmark import tables as benchmark_table
+from bgad.benchmark.plan import Group, Outcome, Request, plan, unfinished
+from bgad.benchmark.published import PaperTable
+from bgad.cli import console
+from bgad.config import Config, override, to_dict
+from bgad.data.layouts import Dataset, hash_file
+from bgad.data.protocols import Case, protocol_split
+from bgad.data.sample_io import read_mask
+from bgad.data.split import Split
+from bgad.data.validation import MAX_BAD, Scan, scan_images
+from bgad.errors import BgadError, ConfigError
+from bgad.evaluation.evaluate import measure
+from bgad.io import files as output_files
+from bgad.io import images
+from bgad.model import device as devices
+from bgad.model.scoring import run_features, weights
+from bgad.training.fingerprint import flow_key, phase_key, run_key
+from bgad.training.loop import LOG, PhaseOne, Trainer
+from bgad.training.pipeline import Job, fit
+from bgad.training.training_set import RECIPE, Pool
+
+CURVE_POINTS = 24
+SHORT = 12  # letters of a key in a file name
+
+
+@dataclass(frozen=True)
+class Setup:
+    """How to run, the same for all cells."""
+
+    out: Path
+    config: Config
+    device: torch.device
+    memory_gb: float
+    keep_models: bool
+
+
+def run(
+    table: PaperTable,
+    out: Path,
+    *,
+    config: Config | None = None,
+    root: Path | None = None,
+    device: str = "auto",
+    memory_gb: float = 4.0,
+    keep_models: bool = False,
+) -> list[Outcome]:
+    """Run what is not there yet, and write results.json, table.md, table.csv and benchmark.html."""
+    output_files.check_folder(out)
+    if config is not None and config.tile.size:
+        raise ConfigError("a benchmark looks at whole pictures: leave out tile.size, or use train and evaluate")
+    with output_files.locked(out, "benchmark"):
+        setup = Setup(out, config or Config(), devices.pick(device), memory_gb, keep_models)
+        devices.keep_memory()
+        groups = plan(table.matrices, root)
+        outcomes: list[Outcome] = []
+        total = sum(len(group.requests) for group in groups)
+        try:
+            with console.bar("cells", total) as bar:
+                for group in groups:
+                    outcomes += group.impossible
+                    for outcome in _run_group(group, setup):
+                        outcomes.append(outcome)
+                        if outcome.reason:
+                            console.warn(f"{outcome.request.name()}: {outcome.reason}")
+                        bar.update(1, f"{outcome.request.category} {outcome.request.column.title}")
+                    write(out, table, outcomes + unfinished(groups, outcomes))
+        except KeyboardInterrupt:
+            write(out, table, outcomes + unfinished(groups, outcomes))
+            done = sum(outcome.cell is not None for outcome in outcomes)
+            console.say(f"\nstopped; {done} of {total} cells are in {out}: go on with the same command")
+            raise
+    return outcomes
+
+
+def write(out: Path, table: PaperTable, outcomes: Sequence[Outcome]) -> None:
+    """The files of a run, as far as it has come."""
+    content = {
+        "bgad": __version__,
+        "cells": list({json.dumps(o.cell, sort_keys=True): o.cell for o in outcomes if o.cell is not None}.values()),
+        "missing": [o.request.facts() | {"reason": o.reason, "failed": o.failed} for o in outcomes if o.cell is None],
+    }
+    output_files.write_whole(out / "results.json", json.dumps(content, indent=1).encode())
+    grids = benchmark_table.grids(table, outcomes)
+    output_files.write_whole(out / "table.md", benchmark_table.markdown(table, grids, outcomes).encode())
+    output_files.write_whole(out / "table.csv", benchmark_table.csv_text(grids).encode())
+    output_files.write_whole(out / "benchmark.html", benchmark_page.render(table, grids, outcomes).encode())
+
+
+def _run_group(group: Group, setup: Setup) -> Iterator[Outcome]:
+    """The cells of one category: those that are there as they are, the others from one pool of features."""
+    if group.dataset is None or not group.requests:
+        return
+    try:
+        dataset, scan = scan_images(group.dataset, MAX_BAD)
+        truth = [[s.name, *map(hash_file, (s.mask, *s.more_masks))] for s in dataset.samples if s.mask]
+    except BgadError as error:
+        yield from (Outcome(request, reason=str(error), failed=True) for request in group.requests)
+        return
+    for note in dataset.notes:
+        console.warn(f"{group.category}: {note}")
+    splits: dict[tuple[str, Case, int, int], Split] = {}
+    hashes: dict[str, str] | None = None
+    pool: Pool | None = None
+    folder = setup.out / "work" / f"pool-{group.requests[0].name('')}"
+    for request in group.requests:
+        try:
+            protocol, case, known, seed = what = request.protocol, request.case, request.known, request.seed
+            if what not in splits:
+                splits[what] = protocol_split(dataset, protocol, case, known=known, seed=seed, hashes=hashes)
+                hashes = splits[what].hashes
+            split = splits[what]
+            config = override(setup.config, [*request.column.changes, f"loss.method={request.column.method}"])
+            config = replace(config, seed=request.seed)
+            key = _cell_key(config, split, request, truth, setup.device)
+            stored = _stored(setup.out / "cells", key)
+            if stored is None or (setup.keep_models and not _kept(setup, request, key).exists()):
+                if pool is None:
+                    pool = Pool(
+                        dataset.samples,
+                        split.hashes,
+                        scan.bits,
+                        config.backbone,
+                        device=setup.device,
+                        folder=folder,
+                        memory_gb=setup.memory_gb,
+                    )
+                stored = _cell(request, dataset, split, config, pool, scan, setup, key)
+                path = setup.out / "cells" / f"{request.name()}-{key[:SHORT]}.json"
+                output_files.write_whole(path, json.dumps(stored, indent=1).encode())
+            shutil.rmtree(_work(setup, key), ignore_errors=True)  # only now: a kill before this loses nothing
+            yield Outcome(request, stored["cell"] | request.facts(), notes=tuple(stored["notes"]))
+        except BgadError as error:
+            yield Outcome(request, reason=str(error), failed=True)
+    if pool is not None:
+        del pool  # before its files go
+        shutil.rmtree(folder, ignore_errors=True)
+
+
+def _cell_key(config: Config, split: Split, request: Request, truth: list[list[str]], device: torch.device) -> str:
+    """Two cells with the same key have the same figures."""
+    parts = [run_key(config, split, device), truth, request.data, request.category, request.column.curve, RECIPE]
+    return hashlib.sha256(json.dumps(parts).encode()).hexdigest()
+
+
+def _work(setup: Setup, key: str) -> Path:
+    """Where the training of a cell keeps its state."""
+    return setup.out / "work" / f"cell-{key[:16]}"
+
+
+def _kept(setup: Setup, request: Request, key: str) -> Path:
+    """Where the model of a cell is, for who wants to keep it."""
+    return setup.out / "models" / f"{request.name()}-{key[:SHORT]}.bgad"
+
+
+def _copy(folder: Path, to: Path) -> None:
+    """Copy a folder; the copy appears whole or not at all."""
+    fresh = to.with_name(f"{to.name}.new")
+    shutil.rmtree(fresh, ignore_errors=True)
+    shutil.copytree(folder, fresh)
+    fresh.rename(to)
+
+
+def _stored(cells: Path, key: str) -> dict[str, Any] | None:
+    """A finished cell, under whatever name a table gave it; a file that cannot be read is run again."""
+    for path in cells.glob(f"*-{key[:SHORT]}.json"):
+        try:
+            stored = json.loads(path.read_bytes())
+        except (OSError, ValueError):
+            continue
+        if isinstance(stored, dict) and stored.get("key") == key:
+            return stored
+    return None
+
+
+def _cell(
+    request: Request, dataset: Dataset, split: Split, config: Config, pool: Pool, scan: Scan, setup: Setup, key: str
+) -> dict[str, Any]:
+    """Train, score and measure one cell: what goes into its file."""
+    content = split.to_bytes()
+    split_name = f"splits/{request.name('')}-{hashlib.sha256(content).hexdigest()[:SHORT]}.json"
+    output_files.write_whole(setup.out / split_name, content)
+    work = _work(setup, key)
+    curve: list[dict[str, float | None]] = []
+    phase_one, watch = None, None
+    if request.column.curve:
+        shutil.rmtree(work, ignore_errors=True)  # a curve begins with the first step
+        watch = _watcher(curve, pool, split)
+    else:
+        same = phase_key(config, split, setup.device)
+        phase_one = PhaseOne(setup.out / "work" / "phase-one" / f"{same[:16]}.safetensors", same)
+    flows = None if request.column.curve else flow_key(config, split, setup.device)
+    shared = setup.out / "work" / "flows" / (flows or "")[:16]
+    if flows and shared.exists() and not work.exists():
+        _copy(shared, work)
+    work.mkdir(parents=True, exist_ok=True)
+    model = pool.model(config)
+    job = Job(request.name(), dataset, split, split, scan.bits, setup.device, work, flows or key)
+    detector = fit(job, model, pool.material(split, config), resume=True, phase_one=phase_one, watch=watch)
+    if flows and not shared.exists():
+        _copy(work, shared)
+    shapes = [scan.shapes[s.name] for s in split.test]
+    scored = zip(split.test, detector.score_features(pool.features(split.test), shapes), strict=True)
+    notes = [*dataset.notes, *split.notes]
+    found = measure(detector.card, scored, len(split.test), notes, data=request.data, category=request.category)
+    cell = found.cell | request.facts() | {"drawn": len(split.known)}
+    cell["seconds"]["features"] = round(pool.seconds, 3)
+    if curve:
+        cell["curve"] = curve
+    if setup.keep_models:
+        files = {**weights(model), LOG: (work / LOG).read_bytes(), model_folder.SPLIT: content}
+        model_folder.write(_kept(setup, request, key), detector.card.data, files)
+    return {
+        "key": key,
+        "cell": cell,
+        "images": found.rows,
+        "split": split_name,
+        "notes": found.notes,
+        "config": to_dict(config),
+        "versions": {"bgad": __version__, "torch": torch.__version__, "python": platform.python_version()},
+    }
+
+
+def _watcher(
+    curve: list[dict[str, float | None]], pool: Pool, split: Split
+) -> Callable[[Trainer, dict[str, float]], None]:
+    """Follows a training on the test images, to draw it; at the model's own resolution, which is quick."""
+    size = (pool.config.size, pool.config.size)
+    masks = [None if (mask := read_mask(s)) is None else images.resize_mask(mask, size) for s in split.test]
+    labels = [s.label for s in split.test]
+    features = pool.features(split.test)
+
+    def watch(trainer: Trainer, _: dict[str, float]) -> None:
+        schedule = trainer.schedule
+        if trainer.step % max(1, schedule.steps // CURVE_POINTS) and trainer.step != schedule.steps:
+            return
+        for level, constants in zip(trainer.levels, trainer.constants(), strict=True):
+            level.set_constants(constants)
+        found = list(run_features(trainer.model, features, pool.device))
+        figures = metrics.compute([score for score, _, _ in found], labels, [map_ for _, map_, _ in found], masks)
+        phase = 1 if trainer.step <= schedule.push_at else 2
+        # no image AUROC: the units of the map's score are measured after the training
+        curve.append({"step": trainer.step, "phase": phase, "pixel_auroc": figures["pixel_auroc"]})
+
+    return watch

@@ -1,0 +1,189 @@
+"""The command `bgad benchmark`: parses, calls, prints."""
+
+from __future__ import annotations
+
+import argparse
+from dataclasses import replace
+from pathlib import Path
+from typing import Any
+
+from bgad.benchmark import plan as benchmark_plan
+from bgad.benchmark import tables as benchmark_table
+from bgad.benchmark.published import TABLES, Matrix, PaperTable, methods
+from bgad.cli import console
+from bgad.cli.options import add_command, add_recipe, add_root, number, read_config
+from bgad.config import METHODS, PRESETS, Config
+from bgad.data.datasets import registry
+from bgad.data.protocols import PROTOCOLS
+from bgad.errors import ConfigError, DataError
+
+EXIT_FAILED_CELLS = 1
+OWN = {"protocol": "multi-class", "methods": "nfad,bgad", "known": "10"}  # defaults of what a paper's table fixes
+
+
+def add_benchmark(commands: Any) -> None:
+    """Register the command."""
+    parser = add_command(
+        commands,
+        "benchmark",
+        _benchmark,
+        "Run methods x data sets x protocols x seeds and put the figures beside the printed ones. "
+        "Finished cells are kept: the same command goes on after Ctrl-C or a crash.",
+        "protocols:\n" + "".join(f"  {name:<13} {text}\n" for name, text in PROTOCOLS.items()) + "\nexamples:\n"
+        "  bgad benchmark --data elpv --protocol one-class --methods nfad,bgad --known 10 --seeds 3\n"
+        "  bgad benchmark --data mvtec --category screw,grid --known 10,1 --root ~/data\n"
+        "  bgad benchmark --paper main --root ~/data      (--paper list names the tables)",
+    )
+    what = parser.add_argument_group("what to run")
+    what.add_argument(
+        "--data", metavar="A,B", help=f"of {', '.join(registry.DATASETS)}; or a folder or manifest, as for train"
+    )
+    what.add_argument("--category", metavar="A,B", help="of these data sets (default: all)")
+    what.add_argument("--protocol", metavar="NAME", help=f"one of {', '.join(PROTOCOLS)} (default {OWN['protocol']})")
+    what.add_argument("--methods", metavar="A,B", help=f"of {', '.join(METHODS)} (default {OWN['methods']})")
+    what.add_argument("--known", metavar="N,M", help=f"numbers of known anomalies (default {OWN['known']})")
+    what.add_argument("--seeds", type=number(int, 1), metavar="N", help="seeds 0 to N-1 (default 3)")
+    what.add_argument(
+        "--paper",
+        metavar="TABLE",
+        help=f"a table of the paper: {', '.join(TABLES)}; or list, which tells what they are",
+    )
+    what.add_argument("--list", action="store_true", help="print the cells and run nothing")
+    add_recipe(parser, one_model=False)
+    how = parser.add_argument_group("run")
+    add_root(how)
+    how.add_argument("--out", type=Path, default=Path("bgad-benchmark"), metavar="DIR", help="default ./bgad-benchmark")
+    how.add_argument("--device", default="auto", help="auto (CUDA or MPS where there is one), cpu, cuda, mps")
+    how.add_argument(
+        "--memory", type=number(float, 0), default=4.0, metavar="GB", help="of cached features; beyond: on disk"
+    )
+    how.add_argument("--keep-models", action="store_true", help="keep every model in OUT/models")
+
+
+def _benchmark(arguments: argparse.Namespace) -> int:
+    if arguments.paper == "list":
+        for name, table in TABLES.items():
+            print(f"{name:<15} {table.about}")  # noqa: T201
+        return 0
+    config = read_config(arguments)
+    table = _table(arguments)
+    _check_recipe(arguments, config, table)
+    if arguments.list:
+        return _list(table, arguments.root)
+    from bgad.benchmark.runner import run
+
+    outcomes = run(
+        table,
+        arguments.out,
+        config=config,
+        root=arguments.root,
+        device=arguments.device,
+        memory_gb=arguments.memory,
+        keep_models=arguments.keep_models,
+    )
+    if arguments.paper is None and all(outcome.cell is None for outcome in outcomes):
+        raise DataError(f"no cell could be run: {outcomes[0].reason}")
+    _print(table, outcomes)
+    out = arguments.out
+    console.say(f"figures: {out / 'results.json'}\ntables:  {out / 'table.md'}, {out / 'table.csv'}")
+    console.say(f"page:    {out / 'benchmark.html'}   (open it in a browser)")
+    failed = sum(o.failed for o in outcomes)
+    missing = sum(o.cell is None for o in outcomes) - failed
+    if missing:
+        why = "their data is not there, or cannot serve them (see the notes)"
+        console.warn(f"{missing} of {len(outcomes)} cells are missing: {why}")
+    if failed:
+        console.warn(f"{failed} of {len(outcomes)} cells failed (see the notes); the same command tries them again")
+    return EXIT_FAILED_CELLS if failed else 0
+
+
+def _print(table: PaperTable, outcomes: list[benchmark_plan.Outcome]) -> None:
+    page = console.page()
+    for grid in benchmark_table.grids(table, outcomes):
+        page.print(benchmark_table.terminal(grid))
+        for i, note in enumerate(grid.notes, start=1):
+            page.print(f"[{i}] {console.printable(note)}", soft_wrap=True)
+        page.print()
+
+
+def _list(table: PaperTable, root: Path | None) -> int:
+    for group in benchmark_plan.plan(table.matrices, root):
+        for request in group.requests:
+            print(request.name())  # noqa: T201
+        for outcome in group.impossible:
+            print(f"{outcome.request.name()}: missing: {console.printable(outcome.reason)}")  # noqa: T201
+    return 0
+
+
+def _names(text: str, what: str, allowed: tuple[str, ...] = ()) -> tuple[str, ...]:
+    names = tuple(dict.fromkeys(name.strip() for name in text.split(",") if name.strip()))
+    if not names:
+        raise ConfigError(f"--{what} is empty")
+    for name in names:
+        if allowed and name not in allowed:
+            raise ConfigError(f"unknown {what} {name!r}: choose from {', '.join(allowed)}")
+    return names
+
+
+def _one(text: str, option: str, what: str, allowed: tuple[str, ...]) -> str:
+    names = _names(text, what, allowed)
+    if len(names) > 1:
+        raise ConfigError(f"--{option} takes one {what}, not {text!r}: run the command once for each")
+    return names[0]
+
+
+def _numbers(text: str) -> tuple[int, ...]:
+    names = _names(text, "known")
+    if not all(name.isdecimal() for name in names):
+        raise ConfigError(f"--known takes whole numbers with commas between, such as 10,5,1, not {text!r}")
+    return tuple(int(name) for name in names)
+
+
+def _table(arguments: argparse.Namespace) -> PaperTable:
+    """What the options ask for: a table of the paper, perhaps on other data, or one of the user's own."""
+    categories = _names(arguments.category, "category") if arguments.category else ()
+    data = dict.fromkeys(_names(arguments.data, "data"), categories) if arguments.data else {}
+    if categories and len(data) != 1:
+        raise ConfigError("--category needs one data set: give --data NAME")
+    if arguments.paper is not None:
+        return _paper_table(arguments, data)
+    if not data:
+        raise ConfigError("give --data NAME (`bgad datasets` lists them), or --paper TABLE (--paper list lists those)")
+    chosen = {key: getattr(arguments, key) or value for key, value in OWN.items()}
+    matrix = Matrix(
+        data,
+        _one(chosen["protocol"], "protocol", "protocol", tuple(PROTOCOLS)),
+        methods(*_names(chosen["methods"], "method", tuple(METHODS))),
+        known=_numbers(chosen["known"]),
+        seeds=arguments.seeds or 3,
+    )
+    return PaperTable(", ".join(data), (matrix,))
+
+
+def _check_recipe(arguments: argparse.Namespace, config: Config, table: PaperTable) -> None:
+    """Refuse what the cells set themselves: it would do nothing."""
+    own = {"seed": "use --seeds N", "loss.method": "use --methods A,B"}
+    changes = (change for matrix in table.matrices for column in matrix.columns for change in column.changes)
+    fixed = own | {change.partition("=")[0]: "the columns of this table set it" for change in changes}
+    for text in arguments.set:
+        if (key := text.partition("=")[0].strip()) in fixed:
+            raise ConfigError(f"--set {key} has no effect in this benchmark: {fixed[key]}")
+    preset = PRESETS[arguments.preset]
+    for key, given, usual in (
+        ("seed", config.seed, preset.seed),
+        ("loss.method", config.loss.method, preset.loss.method),
+    ):
+        if given != usual:
+            raise ConfigError(f"{key} = {given} of the recipe has no effect in a benchmark: leave it out, {own[key]}")
+
+
+def _paper_table(arguments: argparse.Namespace, data: dict[str, tuple[str, ...]]) -> PaperTable:
+    name = _one(arguments.paper, "paper", "table", tuple(TABLES))
+    if fixed := [key for key in OWN if getattr(arguments, key) is not None]:
+        raise ConfigError(f"--paper {name} fixes --{fixed[0]}: leave it out, or describe the run without --paper")
+    table = TABLES[name]
+    changed = []
+    for matrix in table.matrices:
+        wanted = {other: chosen or matrix.data.get(other, ()) for other, chosen in data.items()} or matrix.data
+        changed.append(replace(matrix, data=wanted, seeds=arguments.seeds or matrix.seeds))
+    return replace(table, matrices=tuple(changed))

@@ -1,0 +1,187 @@
+"""What the commands share: how an option is read, how DATA is given, and how a recipe comes together."""
+
+from __future__ import annotations
+
+import argparse
+import json
+import math
+from collections.abc import Callable
+from pathlib import Path
+from typing import TYPE_CHECKING, Any, NoReturn
+
+from bgad.cli import console
+from bgad.config import METHODS, PRESETS, Config, override, read_toml
+from bgad.errors import ConfigError
+
+if TYPE_CHECKING:
+    from bgad.inference.base import BaseScorer
+
+DATA_HELP = """what DATA may be:
+  DIR/train/good, DIR/test/<class>, DIR/ground_truth/<class>/<name>_mask.png   (MVTec layout)
+  DIR/good, DIR/bad, and, if you have them, DIR/masks                          (plain layout)
+  FILE.csv or FILE.jsonl with path, label and, if you like, mask, class, split (manifest)
+  NAME or NAME/CATEGORY of `bgad datasets`, such as elpv or mvtec/screw        (public data set)
+A path that exists is taken as a path; a name is looked for in --root.
+"""
+
+
+class Parser(argparse.ArgumentParser):
+    """Says what is wrong in one line, like every other error."""
+
+    def error(self, message: str) -> NoReturn:
+        raise ConfigError(f"{message}; see {self.prog} --help")
+
+
+def add_command(commands: Any, name: str, run: Callable[[Any], int], text: str, epilog: str) -> argparse.ArgumentParser:
+    """Register a command; the first sentence of its text is its line in the overview."""
+    parser: argparse.ArgumentParser = commands.add_parser(
+        name,
+        help=text.split(". ")[0].rstrip("."),
+        description=text,
+        epilog=epilog,
+        formatter_class=argparse.RawDescriptionHelpFormatter,
+        allow_abbrev=False,  # a shortened option would change its meaning with the next one that begins alike
+    )
+    parser.set_defaults(run=run)
+    return parser
+
+
+def number(kind: type[float], least: float, below: float = math.inf) -> Callable[[str], float]:
+    """Reads an option's number (of type int or float) and says what is allowed."""
+
+    def read(text: str) -> float:
+        try:
+            value = kind(text)
+        except ValueError:
+            value = math.nan
+        if not least <= value < below:
+            what = "a whole number" if kind is int else "a number"
+            upto = f" and less than {below}" if below < math.inf else ""
+            raise argparse.ArgumentTypeError(f"{text!r} must be {what}, {least:g} or more{upto}")
+        return value
+
+    return read
+
+
+def add_root(parser: Any) -> None:
+    """--root, of a parser or of a group of its options."""
+    parser.add_argument(
+        "--root",
+        type=Path,
+        metavar="DIR",
+        help="the folder that holds the public data sets (default: $BGAD_DATA, else ./data)",
+    )
+
+
+def add_data(parser: argparse.ArgumentParser) -> None:
+    """DATA, as DATA_HELP explains it, and --root."""
+    parser.add_argument("data", type=Path, metavar="DATA", help="a folder, a manifest or a public data set, see below")
+    add_root(parser)
+
+
+def add_model(parser: argparse.ArgumentParser) -> None:
+    """MODEL."""
+    parser.add_argument("model", type=Path, metavar="MODEL", help="the folder of a trained model, NAME.bgad")
+
+
+def add_engine(parser: argparse.ArgumentParser) -> None:
+    """The options that `load_scorer` reads."""
+    group = parser.add_argument_group("engine")
+    group.add_argument(
+        "--engine",
+        choices=("auto", "onnx", "openvino", "torch"),
+        default="auto",
+        help="onnx runs the model's graph and needs no torch; openvino runs what `bgad export --to openvino` wrote "
+        "(default: onnx where the model has a graph, else torch)",
+    )
+    group.add_argument(
+        "--device",
+        default="auto",
+        help="auto (CUDA where the engine has it), cpu, cuda; tensorrt or openvino (onnx), gpu or npu (openvino), "
+        "mps (torch)",
+    )
+    group.add_argument(
+        "--threads", type=number(int, 1), metavar="N", help="cores to use, those for reading pictures included"
+    )
+    add_tile(parser, "cut pictures into tiles of so many pixels, whatever the model was trained on")
+    group.add_argument("--batch", type=number(int, 1), metavar="N", help="images at a time on each core (default 4)")
+    group.add_argument(
+        "--strict", action="store_true", help="stop where the graph cannot run on --device; else it runs on the CPU"
+    )
+
+
+def add_tile(parser: argparse.ArgumentParser, text: str) -> None:
+    """--tile, with or without a number; 0 stands for without."""
+    parser.add_argument(
+        "--tile",
+        type=number(int, 32),
+        nargs="?",
+        const=0,
+        metavar="PIXELS",
+        help=f"{text} (without a number: as many as the model's input has)",
+    )
+
+
+def load_scorer(arguments: argparse.Namespace) -> BaseScorer:
+    """The model of `arguments.model`, with the threshold and on the engine that were asked for."""
+    from bgad.inference.load import load
+
+    scorer = load(
+        arguments.model,
+        arguments.device,
+        engine=arguments.engine,
+        threads=arguments.threads,
+        batch=arguments.batch,
+        strict=arguments.strict,
+    )
+    if arguments.tile is not None:
+        size = arguments.tile or scorer.card.size
+        if size != scorer.tile.size:
+            console.warn(
+                f"the threshold was not set with tiles of {size} pixels: good pictures may be rejected more often"
+            )
+        scorer.set_tile(size)
+    if arguments.false_reject_rate is not None:
+        scorer.set_rate(arguments.false_reject_rate)
+    return scorer
+
+
+def add_recipe(parser: argparse.ArgumentParser, *, one_model: bool = True) -> None:
+    """The options that `read_config` reads."""
+    group = parser.add_argument_group("recipe")
+    parser.set_defaults(method=None, seed=None)
+    group.add_argument("--preset", choices=list(PRESETS), default="default", help="`paper` trains as the paper does")
+    group.add_argument("--config", type=Path, metavar="FILE", help="TOML file on top of the preset")
+    if one_model:
+        group.add_argument(
+            "--method", choices=list(METHODS), help="; ".join(f"{name}: {text}" for name, text in METHODS.items())
+        )
+        group.add_argument(
+            "--seed", type=number(int, 0, 2**32), metavar="N", help="same seed, same machine, same model (default 0)"
+        )
+    group.add_argument("--backbone", metavar="NAME", help="lite0 (default), lite1, lite2, or any timm model")
+    group.add_argument("--weights", metavar="FILE", help="weights of the backbone: safetensors or a state dict")
+    group.add_argument("--size", type=int, metavar="PIXELS", help="side of the model's input (default 256)")
+    group.add_argument(
+        "--set",
+        action="append",
+        default=[],
+        metavar="KEY=VALUE",
+        help="any other key of the recipe, such as loss.tau=0.2, may be repeated; `bgad info --recipe` lists them",
+    )
+
+
+def read_config(arguments: argparse.Namespace) -> Config:
+    """Preset, then file, then options, then --set."""
+    config = PRESETS[arguments.preset]
+    if arguments.config:
+        config = read_toml(arguments.config, config)
+    pairs = {
+        "loss.method": arguments.method,
+        "backbone.name": arguments.backbone,
+        "backbone.weights": arguments.weights,
+        "backbone.size": arguments.size,
+        "seed": arguments.seed,
+    }
+    given = [f"{key}={json.dumps(value)}" for key, value in pairs.items() if value is not None]
+    return override(config, given + arguments.set)

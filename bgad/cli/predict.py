@@ -1,0 +1,162 @@
+"""The commands for who uses a model: predict and export."""
+
+from __future__ import annotations
+
+import argparse
+import json
+import sys
+from contextlib import ExitStack
+from pathlib import Path
+from typing import Any
+
+from bgad.cli import console
+from bgad.cli.options import add_command, add_engine, add_model, load_scorer, number
+from bgad.errors import ConfigError, OutputError
+
+EXIT_BAD_IMAGES = 1
+TABLE_ROWS = 1000  # that a terminal gets to see
+
+
+def add_predict(commands: Any) -> None:
+    """Register the command."""
+    parser = add_command(
+        commands,
+        "predict",
+        _predict,
+        "Score images with a model. A table on a terminal, JSON lines into a pipe.",
+        "A JSON line has path, score, p_value, is_anomaly, threshold, error, and with --out stem. The exit code is 1\n"
+        "when an image could not be scored, whatever the others say.\n\n"
+        "examples:\n  bgad predict gear.bgad new/ --out looked-at/\n"
+        "  bgad predict gear.bgad 'new/**/*.png' | jq 'select(.is_anomaly)'",
+    )
+    add_model(parser)
+    parser.add_argument("paths", nargs="+", metavar="PATH", help="files, folders or glob patterns")
+    parser.add_argument(
+        "--out",
+        type=Path,
+        metavar="DIR",
+        help="write overlays (.png), raw maps (.tif) and every row (scores.jsonl) there; after a stop, the same "
+        "command goes on where it was",
+    )
+    parser.add_argument(
+        "--no-pictures", action="store_true", help="with --out: the rows alone, without overlays and maps"
+    )
+    parser.add_argument(
+        "--overwrite",
+        action="store_true",
+        help="with --out: score again what has a row there; rows of another model or of other options go",
+    )
+    parser.add_argument("--false-reject-rate", type=float, metavar="RATE", help="another threshold than the model's")
+    parser.add_argument("--json", action="store_true", help="JSON lines on a terminal, too")
+    add_engine(parser)
+
+
+def _predict(arguments: argparse.Namespace) -> int:
+    from bgad.inference import score_log
+    from bgad.inference.batch import find, output_stems, predict, strangest, table
+
+    out = arguments.out
+    if out is None and (arguments.no_pictures or arguments.overwrite):
+        raise ConfigError("--no-pictures and --overwrite say something about --out: give it, or leave them out")
+    paths = find(arguments.paths, out)
+    scorer = load_scorer(arguments)  # after the paths are known to be good
+    terminal = bool(sys.stdout and sys.stdout.isatty())
+    as_table = terminal and not arguments.json
+    rows: list[dict[str, Any]] = []
+    failed = 0
+
+    def show(row: dict[str, Any]) -> None:
+        nonlocal rows
+        if not as_table:
+            print(json.dumps(row), flush=True)  # noqa: T201
+            return
+        rows.append(row)
+        rows = strangest(rows, TABLE_ROWS) if len(rows) > 2 * TABLE_ROWS else rows
+
+    about = {
+        "model": scorer.card.data["checksum"],
+        "threshold": scorer.threshold,
+        "engine": type(scorer).__name__,
+        "tile": scorer.tile.size,
+        "pictures": not arguments.no_pictures,
+    }
+    drawn = None if arguments.no_pictures else out
+    with ExitStack() as stack:
+        kept = stack.enter_context(score_log.opened(out, about, paths, overwrite=arguments.overwrite)) if out else None
+        stems = dict(zip(paths, output_stems(paths, kept.stems), strict=True)) if kept and drawn else {}
+        left = paths if kept is None else [path for path in paths if not score_log.is_done(path, kept.done)]
+        if len(left) < len(paths):
+            console.say(f"{len(paths) - len(left)} of {len(paths)} images have their rows in {out} already")
+        bar = stack.enter_context(
+            console.bar("scoring", len(paths), len(paths) - len(left), show=as_table or not terminal)
+        )
+        for row in kept.rows() if kept else ():
+            show(row)
+        try:
+            for row in predict(scorer, left, drawn, [stems[path] for path in left] if stems else None):
+                if kept:
+                    row.setdefault("stem", None)
+                    kept.append(row)
+                failed += row["error"] is not None
+                show(row)
+                bar.update()
+        except KeyboardInterrupt:
+            if out:
+                console.say(f"\nstopped; what was scored is in {out}: go on with the same command")
+            raise
+        except OutputError as error:
+            raise error if score_log.KEPT in str(error) else OutputError(f"{error}; {score_log.KEPT}") from error
+    scored = len(left)
+    if as_table:
+        console.page().print(table(strangest(rows, TABLE_ROWS), len(scorer.calibration.scores)))
+        if len(paths) > TABLE_ROWS:
+            console.say(f"{len(paths) - TABLE_ROWS} less strange ones are not shown")
+    what = "rows are in" if arguments.no_pictures else "rows, overlays and maps are in"
+    images = f"{scored} image{'' if scored == 1 else 's'}"
+    flagged = f"{failed} of {images} could not be scored" if failed else f"{images} scored"
+    console.say(flagged + (f"; {what} {out}" if out else ""))
+    return EXIT_BAD_IMAGES if failed else 0
+
+
+def add_export(commands: Any) -> None:
+    """Register the command."""
+    parser = add_command(
+        commands,
+        "export",
+        _export,
+        "Write a model's graph, which scores without torch. `train` does it by itself; this is for older models.",
+        "The graph goes into the model folder as model.onnx: pixels in, score and map out. It is compared with torch\n"
+        "on the pictures of --check, or on made ones, and not written when it differs.\n\n"
+        "examples:\n  bgad export gear.bgad\n  bgad export gear.bgad --check parts/test\n"
+        "  bgad export gear.bgad --to openvino && bgad predict gear.bgad new/ --engine openvino",
+    )
+    add_model(parser)
+    parser.add_argument("--check", nargs="+", metavar="PATH", help="pictures to compare on: files, folders, patterns")
+    parser.add_argument("--to", choices=("onnx", "openvino"), default="onnx", help="openvino: model.xml and model.bin")
+    parser.add_argument(
+        "--half",
+        action="store_true",
+        help="weights in 16 bits: half the file, slightly other scores, which mostly need a --tolerance of 0.01",
+    )
+    parser.add_argument(
+        "--tolerance",
+        type=number(float, 0),
+        default=1e-4,
+        metavar="SHARE",
+        help="difference from torch that is allowed, as a share of the range of scores (default 0.0001)",
+    )
+
+
+def _export(arguments: argparse.Namespace) -> int:
+    from bgad.io import images
+
+    paths = images.expand(arguments.check) if arguments.check else None
+    from bgad.export.onnx import export
+
+    parity = export(arguments.model, paths, to=arguments.to, half=arguments.half, tolerance=arguments.tolerance)
+    console.say(
+        f"on {parity.pictures} pictures the graph is within {parity.score:.1e} of torch's range of scores and "
+        f"{parity.map:.1e} of its range of map values (allowed: {parity.tolerance:g})"
+    )
+    console.say(f"graph: {arguments.model / ('model.onnx' if arguments.to == 'onnx' else 'model.xml')}")
+    return 0

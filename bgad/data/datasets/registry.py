@@ -1,0 +1,258 @@
+"""The public data sets that bgad knows by name: finds them on disk, reads them, and says what is missing."""
+
+from __future__ import annotations
+
+import os
+from collections.abc import Sequence
+from dataclasses import dataclass, field, replace
+from difflib import get_close_matches
+from importlib.util import find_spec
+from pathlib import Path
+from typing import Any
+
+from rich.table import Table
+from rich.text import Text
+
+from bgad.cli.console import printable
+from bgad.data.datasets import readers
+from bgad.data.datasets.entries import DATASETS, Counts, Entry
+from bgad.data.datasets.expected import CLASSES, SIZES
+from bgad.data.layouts import Dataset, some, subfolders
+from bgad.errors import DataError
+
+__all__ = ["DATASETS", "Entry", "Row", "categories", "default_root", "entry", "find", "inventory", "load", "table"]
+
+INSTALLED = "installed package"
+DEPTH = 4  # folders that an archive may put around the set: elpv-dataset-master/src/elpv_dataset/data
+
+
+@dataclass(frozen=True)
+class Found:
+    """One category on disk."""
+
+    category: str
+    normal: int | None
+    anomalous: int | None
+    images: int
+    notes: list[str]
+
+
+@dataclass(frozen=True)
+class Row:
+    """One data set in the list, with what of it is on disk."""
+
+    entry: Entry
+    place: Path | None
+    where: str = ""  # the same, for people: below the root, or the installed package
+    found: list[Found] = field(default_factory=list)
+    missing: list[str] = field(default_factory=list)  # categories
+    problem: str = ""  # a folder of that name that holds something else
+
+    def to_json(self) -> dict[str, Any]:
+        """For `bgad datasets --json`."""
+        about = {key: getattr(self.entry, key) for key in ("name", "title", "about", "licence", "source", "masks")}
+        return {
+            **about,
+            "place": None if self.place is None else str(self.place),
+            "found": [vars(found) for found in self.found],
+            "missing": self.missing,
+            "problem": self.problem,
+        }
+
+
+def default_root() -> Path:
+    """Where data sets are looked for: $BGAD_DATA, else ./data."""
+    return Path(os.environ.get("BGAD_DATA") or "data")
+
+
+def entry(name: str) -> Entry:
+    """The entry of that name, or an error that names the nearest one."""
+    if name not in DATASETS:
+        near = get_close_matches(name.lower(), DATASETS, 1)
+        guess = f" (did you mean {near[0]}?)" if near else ""
+        raise DataError(f"unknown data set {name!r}{guess}: choose from {', '.join(DATASETS)}")
+    return DATASETS[name]
+
+
+def find(name: str, root: str | Path | None = None) -> Path:
+    """The folder that holds the set: below the root, the root itself, or in an installed package."""
+    wanted = entry(name)
+    root = default_root() if root is None else Path(root)
+    home, strange = _search(wanted, root)
+    if home:
+        return home
+    if strange:
+        raise DataError(_wrong(wanted, strange))
+    where = f"does not have it{_looks_like(root)}" if root.is_dir() else "is no folder"
+    raise DataError(
+        f"{wanted.title} was not found: {root} {where}; get it from {wanted.source} and unpack it to "
+        f"{root / wanted.name}, or give another --root (or BGAD_DATA)"
+    )
+
+
+def categories(name: str, root: str | Path | None = None) -> list[str]:
+    """The categories of a set that are on disk, in the order of the catalog."""
+    return entry(name).present(find(name, root))
+
+
+def load(name: str, category: str = "", root: str | Path | None = None) -> Dataset:
+    """The samples of one category, with notes on everything that is missing or was not understood."""
+    wanted, home = entry(name), find(name, root)
+    root = default_root() if root is None else Path(root)
+    there = wanted.present(home)
+    if wanted.categories and not category:
+        raise DataError(f"{name} has several categories: choose from {', '.join(there)}")
+    category = category or name
+    if category not in (wanted.categories or (name,)):
+        near = get_close_matches(category, wanted.categories or (name,), 1)
+        guess = f"; did you mean {near[0]}?" if near else ""
+        raise DataError(f"{name} has no category {category!r}{guess}")
+    if category not in there:
+        strange = [folder.name for folder in subfolders(home) if folder.name not in wanted.categories]
+        held = f"; folders that are not in the catalog: {some(strange)}" if strange else ""
+        raise DataError(f"{home}: {category} is missing or not unpacked; found {some(there, 20)}{held}")
+    dataset = wanted.read(home, category)
+    normal, anomalous = _labels(dataset)
+    learnable = sum(s.label == 0 and s.split != "test" for s in dataset.samples)
+    if not learnable or not anomalous:
+        lacks = "normal images to learn from" if not learnable else "anomalous images"
+        why = f" ({dataset.notes[0]})" if dataset.notes else ""
+        raise DataError(f"{dataset.root}: no {lacks}: {wanted.title} is only half there{why}; expected {wanted.layout}")
+    notes = _other_copy(wanted, _search(wanted, root)[1]) + dataset.notes + _gaps(wanted, category, dataset)
+    counts = wanted.count(home) if wanted.count else (normal, anomalous, normal + anomalous)
+    return replace(dataset, notes=notes + _incomplete(wanted, category, counts))
+
+
+def inventory(root: str | Path | None = None) -> list[Row]:
+    """Every set of the catalog and what of it is on disk; quick: nothing is decoded."""
+    return [_row(wanted, default_root() if root is None else Path(root)) for wanted in DATASETS.values()]
+
+
+def table(rows: Sequence[Row]) -> Table:
+    """The list for the terminal."""
+    drawn = Table("name", "what it is and where to get it", "licence", "on disk", box=None, padding=(0, 2, 1, 0))
+    for column in drawn.columns[1:]:
+        column.overflow = "fold"
+    for row in rows:
+        about = f"{row.entry.title}: {row.entry.about}\n{row.entry.source}"
+        drawn.add_row(Text(row.entry.name, "bold"), Text(about), Text(row.entry.licence), Text(_on_disk(row)))
+    return drawn
+
+
+def _on_disk(row: Row) -> str:
+    if row.place is None:
+        return printable(row.problem) or "not found"
+    if any(found.normal is None for found in row.found):
+        counts = f"{sum(found.images for found in row.found)} images"
+    else:
+        normal, anomalous = (sum(getattr(found, kind) for found in row.found) for kind in ("normal", "anomalous"))
+        counts = f"{normal} normal, {anomalous} anomalous"
+    whole = len(row.found) + len(row.missing)
+    lines = [row.where, (f"{len(row.found)} of {whole} categories: " if row.entry.categories else "") + counts]
+    if row.missing:
+        lines.append(f"missing: {some(row.missing, 20)}")
+    for found in row.found:
+        lines += [f"{found.category}: {note}" if row.entry.categories else note for note in found.notes]
+    return "\n".join(printable(line) for line in lines)
+
+
+def _row(wanted: Entry, root: Path) -> Row:
+    home, strange = _search(wanted, root)
+    if home is None:
+        return Row(wanted, None, problem=_wrong(wanted, strange) if strange else "")
+    where = f"{home.relative_to(root).as_posix()}/" if home.is_relative_to(root) else INSTALLED
+    there = wanted.present(home)
+    missing = [category for category in wanted.categories if category not in there]
+    found = []
+    for category in there:
+        try:
+            notes = _other_copy(wanted, strange)
+            if wanted.count:
+                counts = wanted.count(home)
+            else:
+                dataset = wanted.read(home, category)
+                counts = (*_labels(dataset), len(dataset.samples))
+                notes += dataset.notes + _gaps(wanted, category, dataset)
+            found.append(Found(category, *counts, notes + _incomplete(wanted, category, counts)))
+        except DataError as error:
+            found.append(Found(category, None, None, 0, [str(error)]))
+    return Row(wanted, home, where, found, missing)
+
+
+def _labels(dataset: Dataset) -> tuple[int, int]:
+    anomalous = sum(sample.label for sample in dataset.samples)
+    return len(dataset.samples) - anomalous, anomalous
+
+
+def _gaps(wanted: Entry, category: str, dataset: Dataset) -> list[str]:
+    """Classes that were renamed or are missing, and masks where there should be some."""
+    notes = []
+    expected = CLASSES.get(wanted.name, {}).get(category)
+    if expected:
+        notes += readers.compare_classes({s.defect for s in dataset.samples if s.label}, expected)
+    if wanted.masks and not any(s.mask for s in dataset.samples):
+        notes.append("no masks found: pixel figures cannot be given")
+    return notes
+
+
+def _incomplete(wanted: Entry, category: str, counts: Counts) -> list[str]:
+    normal, anomalous, images = counts
+    whole = SIZES[wanted.name][category]
+    if images == sum(whole) and normal in (None, whole[0]):
+        return []
+    told = (
+        f"{images} of {sum(whole)} images"
+        if normal is None
+        else f"{normal} of {whole[0]} normal and {anomalous} of {whole[1]} anomalous images"
+    )
+    return [f"{'incomplete' if images < sum(whole) else 'not the original set'}: {told}"]
+
+
+def _plain(name: str) -> str:
+    return "".join(letter for letter in name.lower() if letter.isalnum())
+
+
+def _search(wanted: Entry, root: Path) -> tuple[Path | None, Path | None]:
+    """Where the set is; if not below the root, also a folder there that has its name but not its layout."""
+    places = sorted(
+        (folder for folder in subfolders(root) if _plain(folder.name) in wanted.folders),
+        key=lambda folder: wanted.folders.index(_plain(folder.name)),
+    )
+    for place, depth in [(root, 0), *((place, DEPTH) for place in places)]:
+        if home := _home(wanted, place, depth):
+            return home, None
+    return _installed(wanted), places[0] if places else None
+
+
+def _other_copy(wanted: Entry, strange: Path | None) -> list[str]:
+    """For a set that is read although a folder of its name is not it."""
+    return [f"the {INSTALLED} is read, because {_wrong(wanted, strange)}"] if strange else []
+
+
+def _wrong(wanted: Entry, place: Path) -> str:
+    held = some([f"{folder.name}/" for folder in subfolders(place)], 8) or "no folders"
+    return (
+        f"{place}: is not {wanted.title}, or not wholly unpacked: expected {wanted.layout}; "
+        f"found {held}{_looks_like(place)}"
+    )
+
+
+def _home(wanted: Entry, place: Path, depth: int) -> Path | None:
+    """The folder at or below a place, the nearest first, that has the layout of the set."""
+    level = [place]
+    for _ in range(depth + 1):
+        for folder in level:
+            if wanted.present(folder):
+                return folder
+        level = [inner for folder in level for inner in subfolders(folder)]
+    return None
+
+
+def _installed(wanted: Entry) -> Path | None:
+    spec = find_spec(wanted.package) if wanted.package else None
+    return _home(wanted, Path(spec.origin).parent, 1) if spec and spec.origin else None
+
+
+def _looks_like(folder: Path) -> str:
+    others = [other.name for other in DATASETS.values() if other.present(folder)]
+    return f"; that looks like {' or '.join(others)}" if others else ""

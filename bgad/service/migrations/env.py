@@ -1,9 +1,0 @@
-"""Called by Alembic with a connection of ours; there is no configuration file."""
-
-from alembic import context
-
-from bgad.service.tables import metadata
-
-context.configure(connection=context.config.attributes["connection"], target_metadata=metadata, transactional_ddl=True)
-with context.begin_transaction():
-    context.run_migrations()

@@ -1,0 +1,99 @@
+"""The objective: log-likelihoods, labels and boundary in, one number out.
+
+All log-likelihoods here are normalised, log p / d / NORMALISER, unless a name says otherwise.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+import torch
+import torch.nn.functional as F
+from torch import Tensor
+
+from bgad.config import LossConfig
+from bgad.model.boundary import NORMALISER, abnormal_boundary
+
+# Truncated focal weight of hard normals and reversed focal weight of anomalies. The constants make both
+# weights meet 1 at their thresholds (0.996 and 0.992); the paper's printed ones for normals do not (0.54).
+ALPHA_N, GAMMA_N, EASY_NORMAL = 11.7, 0.5, -0.2
+ALPHA_A, GAMMA_A, EASY_ABNORMAL = 0.53, 2.0, -1.0
+FAR = -1.0  # features below are far outside anyway
+
+
+def likelihood_loss(log_p: Tensor, kind: str, weight: Tensor | None = None) -> Tensor:
+    """Mean negative log-likelihood of normal features; `log_p` is log p / d, not normalised."""
+    loss = -log_p if kind == "nll" else -F.logsigmoid(log_p)
+    return (loss if weight is None else loss * weight).mean()
+
+
+def normal_weight(log_p: Tensor) -> Tensor:
+    """1 for easy normals, growing with the distance for hard ones (at or below EASY_NORMAL)."""
+    hard = -ALPHA_N * (1 - log_p.exp()).clamp(min=0) ** GAMMA_N * log_p
+    return torch.where(log_p > EASY_NORMAL, 1.0, hard).detach()
+
+
+def abnormal_weight(log_p: Tensor, cap: float) -> Tensor:
+    """1 for easy anomalies, growing with the likelihood for hard ones, at most `cap` (there is a pole at 0)."""
+    near = log_p.clamp(max=-1e-6)
+    hard = (-ALPHA_A * (1 + near.exp()) ** GAMMA_A / near).clamp(max=cap)
+    return torch.where(log_p > EASY_ABNORMAL, hard, 1.0).detach()
+
+
+def semi_pull(log_p: Tensor, b_n: float, *, weight: Tensor | None = None, exclude_far: bool = True) -> Tensor:
+    """Mean distance to b_n of the normals that lie outside; the others are left alone."""
+    return _violation(b_n - log_p, log_p, weight, exclude_far)
+
+
+def semi_push(log_p: Tensor, b_a: float, *, weight: Tensor | None = None, exclude_far: bool = True) -> Tensor:
+    """Mean distance to b_a of the anomalies that lie inside it or in the margin; the others are left alone."""
+    return _violation(log_p - b_a, log_p, weight, exclude_far)
+
+
+def _violation(excess: Tensor, log_p: Tensor, weight: Tensor | None, exclude_far: bool) -> Tensor:
+    wrong = excess.detach() > 0
+    if exclude_far:
+        wrong = wrong & (log_p.detach() >= FAR)
+    excess = excess if weight is None else excess * weight
+    return torch.where(wrong, excess, 0.0).sum() / wrong.sum().clamp(min=1)
+
+
+def full_push_pull(normal: Tensor, abnormal: Tensor | None) -> tuple[Tensor, Tensor]:
+    """The conventional contrastive pair without a boundary: pull all normals to 0, push all anomalies to FAR."""
+    pull = (-normal).clamp(min=0).mean()
+    push = normal.new_zeros(()) if abnormal is None else (abnormal - FAR).clamp(min=0).mean()
+    return pull, push
+
+
+@dataclass(frozen=True)
+class Parts:
+    """The loss and what it is made of."""
+
+    total: Tensor
+    likelihood: Tensor
+    pull: Tensor
+    push: Tensor
+
+
+def objective(config: LossConfig, normal: Tensor, abnormal: Tensor | None, b_n: float | None) -> Parts:
+    """One level's loss from log p / d of normal and (phase 2) anomalous features and the normalised boundary.
+
+    Phase 1, and the method `nfad` throughout, have no boundary (None): likelihood only.
+    """
+    zero = normal.new_zeros(())
+    if b_n is None or config.method == "nfad":
+        likelihood = likelihood_loss(normal, config.likelihood)
+        return Parts(likelihood, likelihood, zero, zero)
+    n = normal / NORMALISER
+    a = None if abnormal is None or config.method == "bgad-wo" else abnormal / NORMALISER
+    weight_n = normal_weight(n) if config.asymmetric else None
+    likelihood = likelihood_loss(normal, config.likelihood, weight_n)
+    if config.method == "bgad-full-push":
+        pull, push = full_push_pull(n, a)
+    else:
+        pull = semi_pull(n, b_n, weight=weight_n, exclude_far=config.exclude_far)
+        push = zero
+        if a is not None:
+            weight_a = abnormal_weight(a, config.weight_cap) if config.asymmetric else None
+            push = semi_push(a, abnormal_boundary(b_n, config.tau), weight=weight_a, exclude_far=config.exclude_far)
+    return Parts(likelihood + config.weight * (pull + push), likelihood, pull, push)

@@ -1,0 +1,317 @@
+from __future__ import annotations
+
+import errno
+import hashlib
+import json
+import os
+import shutil
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+import safetensors.numpy
+
+from bgad.artifact import folder as model_folder
+from bgad.data import layouts
+from bgad.errors import ModelError, OutputError
+from bgad.evaluation.evaluate import evaluate, unseen
+from bgad.model.scoring import Detector
+from bgad.types import ImageLike
+
+FILES = {"flow.safetensors": b"flow" * 100, "train.csv": b"step,loss\n0,1\n"}
+
+
+def write(folder: Path, name: str = "gear", files: dict[str, bytes] | None = None) -> Path:
+    model_folder.write(folder, {"name": name, "ünïcode": "Zahnrad ⚙", "value": 0.1}, FILES if files is None else files)
+    return folder
+
+
+def rewrite(folder: Path, change: dict[str, Any]) -> None:
+    """Change the card as somebody would who also mends its checksum."""
+    path = folder / model_folder.CARD
+    data = json.loads(path.read_bytes()) | change
+    data["checksum"] = model_folder.checksum(data)
+    path.write_text(json.dumps(data), "utf-8")
+
+
+def test_what_was_written_is_read(tmp_path: Path) -> None:
+    card = model_folder.read(write(tmp_path / "deep/er/gear.bgad")).data
+    assert card["name"] == "gear"
+    assert card["ünïcode"] == "Zahnrad ⚙"
+    assert card["format"] == model_folder.FORMAT
+    assert set(card["files"]) == set(FILES)
+    folder = tmp_path / "deep/er/gear.bgad"
+    assert {path.name for path in folder.iterdir()} == {*FILES, model_folder.CARD}
+    assert [path.name for path in folder.parent.iterdir()] == ["gear.bgad"]  # no temporary folder stays
+    assert (folder / "train.csv").read_bytes() == FILES["train.csv"]
+
+
+def test_overwriting_replaces_all_of_it(tmp_path: Path) -> None:
+    folder = write(tmp_path / "gear.bgad")
+    write(folder, "newer", {"other.bin": b"1"})
+    assert model_folder.read(folder).data["name"] == "newer"
+    assert {path.name for path in folder.iterdir()} == {"other.bin", model_folder.CARD}
+    assert [path.name for path in tmp_path.iterdir()] == ["gear.bgad"]
+
+
+@pytest.mark.parametrize("name", ["card.json", "flow.safetensors", "backbone.safetensors", "train.csv", "split.json"])
+@pytest.mark.parametrize("place", [0.0, 0.5, 1.0])
+def test_one_changed_byte_is_noticed_in_every_file(model: Path, tmp_path: Path, name: str, place: float) -> None:
+    folder = tmp_path / "copy.bgad"
+    shutil.copytree(model, folder)
+    assert name in {path.name for path in folder.iterdir()}
+    model_folder.read(folder)
+    path = folder / name
+    content = bytearray(path.read_bytes())
+    content[round(place * (len(content) - 1))] ^= 1
+    path.write_bytes(content)
+    with pytest.raises(ModelError, match=f"{name} (has been changed|is damaged)"):
+        model_folder.read(folder)
+
+
+@pytest.mark.parametrize("name", sorted(FILES))
+def test_a_missing_or_shortened_file_is_noticed(tmp_path: Path, name: str) -> None:
+    folder = write(tmp_path / "gear.bgad")
+    (folder / name).write_bytes(FILES[name][:-1])
+    with pytest.raises(ModelError, match=f"{name} has been changed"):
+        model_folder.read(folder)
+    (folder / name).unlink()
+    with pytest.raises(ModelError, match=f"is incomplete: cannot read {name}"):
+        model_folder.read(folder)
+
+
+def test_a_newer_format_is_refused_and_an_older_one_read(tmp_path: Path) -> None:
+    folder = write(tmp_path / "gear.bgad")
+    rewrite(folder, {"format": model_folder.FORMAT + 1})
+    with pytest.raises(ModelError, match=f"has format {model_folder.FORMAT + 1}.*upgrade bgad"):
+        model_folder.read(folder)
+    rewrite(folder, {"format": model_folder.FORMAT - 1})
+    assert model_folder.read(folder).data["name"] == "gear"
+
+
+def test_the_split_is_a_file_of_its_own(model: Path) -> None:
+    card = model_folder.read(model)
+    assert card.data["format"] == 2
+    assert "split" not in card.data
+    assert card.split == json.loads((model / "split.json").read_bytes())
+    assert card.data["files"]["split.json"] == hashlib.sha256((model / "split.json").read_bytes()).hexdigest()
+
+
+def as_format_1(model: Path, folder: Path) -> Path:
+    """The model as the first version of the format has it: the split inside the card, fewer keys, other names."""
+    shutil.copytree(model, folder)
+    data = json.loads((folder / model_folder.CARD).read_bytes())
+    split = json.loads((folder / "split.json").read_bytes())
+    (folder / "split.json").unlink()
+    facts = {key: value for key, value in data["data"].items() if key not in ("known_class", "subset")}
+    files = {name: digest for name, digest in data["files"].items() if name != "split.json"}
+    old = {"seed": split["seed"], "images": split["images"]}
+    for part, keys in {
+        "backbone": ["summary"],
+        "score": ["level_power", "image_weight", "known_weight", "trust"],
+    }.items():
+        for key in keys:
+            del data["config"][part][key]
+    flow = safetensors.numpy.load_file(folder / "flow.safetensors")
+    del flow["map_constants"], flow["mix"]
+    content = safetensors.numpy.save({key.removeprefix("levels."): value for key, value in flow.items()})
+    (folder / "flow.safetensors").write_bytes(content)
+    files["flow.safetensors"] = hashlib.sha256(content).hexdigest()
+    rewrite(folder, {"format": 1, "data": facts, "config": data["config"], "files": files, "split": old})
+    return folder
+
+
+def test_a_model_of_the_first_format_loads_and_evaluates(plain_model: Path, data_set: Path, tmp_path: Path) -> None:
+    old = as_format_1(plain_model, tmp_path / "old.bgad")
+    new_card, old_card = model_folder.read(plain_model), model_folder.read(old)
+    assert old_card.split["images"] == new_card.split["images"]
+    assert model_folder.describe(old_card)[1] == model_folder.describe(new_card)[1]
+    dataset = layouts.load(data_set)
+    assert unseen(old_card, dataset) == unseen(new_card, dataset)
+    before, after = (Detector.load(folder, device="cpu") for folder in (old, plain_model))
+    files: list[ImageLike] = [sample.path for sample in dataset.samples]
+    for a, b in zip(before.score_many(files), after.score_many(files), strict=True):
+        assert (a.score, a.p_value, a.is_anomaly) == (b.score, b.p_value, b.is_anomaly)
+        assert np.array_equal(a.map, b.map)
+        assert a.score == pytest.approx(float(np.sort(a.map, axis=None)[-41:].mean()), rel=1e-5)  # a hundredth of it
+    assert before.model.image is None
+    cells = [evaluate(detector, dataset)[0] for detector in (before, after)]
+    assert cells[0]["metrics"] == cells[1]["metrics"]
+    assert {**cells[0], "seconds": None} == {**cells[1], "seconds": None}
+    assert cells[0]["known_class"] == ""
+    assert cells[0]["subset"] == 0
+
+
+def test_a_newer_format_is_named_before_its_checksum(tmp_path: Path) -> None:
+    """Another format may have another checksum: the version is what the user must hear of."""
+    folder = write(tmp_path / "gear.bgad")
+    path = folder / model_folder.CARD
+    path.write_text(json.dumps({"format": model_folder.FORMAT + 7}))
+    with pytest.raises(ModelError, match="upgrade bgad"):
+        model_folder.read(folder)
+
+
+def test_a_value_changed_in_the_card_is_noticed(tmp_path: Path) -> None:
+    folder = write(tmp_path / "gear.bgad")
+    path = folder / model_folder.CARD
+    data = json.loads(path.read_bytes())
+    data["value"] = 0.2
+    path.write_text(json.dumps(data))
+    with pytest.raises(ModelError, match="checksum does not match"):
+        model_folder.read(folder)
+    data["value"] = 0.1
+    path.write_text(json.dumps(data, indent=4, sort_keys=True))  # the same content in another form is the same card
+    model_folder.read(folder)
+
+
+@pytest.mark.parametrize("name", ["../secret.txt", "/etc/hostname", "sub/file", "..", ""])
+def test_files_outside_of_the_folder_are_never_read(tmp_path: Path, name: str) -> None:
+    (tmp_path / "secret.txt").write_text("x")
+    folder = write(tmp_path / "gear.bgad")
+    rewrite(folder, {"files": {name: "0" * 64}})
+    with pytest.raises(ModelError, match=r"outside the model folder|is incomplete"):
+        model_folder.read(folder)
+
+
+@pytest.mark.parametrize("content", ["", "{", "[]", "3", "null", '"text"', '{"format": "1"}', "\xff"])
+def test_a_card_that_is_none(tmp_path: Path, content: str) -> None:
+    folder = write(tmp_path / "gear.bgad")
+    (folder / model_folder.CARD).write_bytes(content.encode("latin-1"))
+    with pytest.raises(ModelError, match=r"not valid JSON|not a model card") as caught:
+        model_folder.read(folder)
+    assert "\n" not in str(caught.value)
+
+
+@pytest.mark.parametrize("files", [None, [], "flow"])
+def test_a_card_without_files(tmp_path: Path, files: object) -> None:
+    folder = write(tmp_path / "gear.bgad")
+    rewrite(folder, {"files": files})
+    with pytest.raises(ModelError, match="lists no files"):
+        model_folder.read(folder)
+
+
+def test_a_file_that_is_needed_must_be_in_the_card(tmp_path: Path) -> None:
+    folder = write(tmp_path / "gear.bgad")
+    model_folder.read(folder, needs=["flow.safetensors"])
+    (folder / "backbone.safetensors").write_bytes(b"not checked by anyone")
+    with pytest.raises(ModelError, match=r"does not list backbone\.safetensors"):
+        model_folder.read(folder, needs=["flow.safetensors", "backbone.safetensors"])
+
+
+def test_not_a_model_folder(tmp_path: Path) -> None:
+    with pytest.raises(ModelError, match="does not exist"):
+        model_folder.read(tmp_path / "none.bgad")
+    (tmp_path / "file.bgad").touch()
+    with pytest.raises(ModelError, match="is not a folder"):
+        model_folder.read(tmp_path / "file.bgad")
+    (tmp_path / "empty.bgad").mkdir()
+    with pytest.raises(ModelError, match="is not a model folder"):
+        model_folder.read(tmp_path / "empty.bgad")
+
+
+class Crash(BaseException):
+    """What no handler of ours catches, like the end of the process."""
+
+
+@pytest.mark.parametrize("at", [0, 1, 2])
+@pytest.mark.parametrize("error", [OSError(errno.ENOSPC, "No space left on device"), Crash()])
+def test_a_crash_while_writing_leaves_the_old_model(
+    monkeypatch: pytest.MonkeyPatch, tmp_path: Path, at: int, error: BaseException
+) -> None:
+    folder = write(tmp_path / "gear.bgad")
+    calls = iter(range(9))
+    sync = os.fsync
+
+    def fsync(file: int) -> None:
+        if next(calls) == at:
+            raise error
+        sync(file)
+
+    monkeypatch.setattr(os, "fsync", fsync)
+    with pytest.raises(OutputError if isinstance(error, OSError) else Crash):
+        write(folder, "newer")
+    assert model_folder.read(folder).data["name"] == "gear"
+    assert [path.name for path in tmp_path.iterdir()] == ["gear.bgad"]
+
+
+@pytest.mark.parametrize("one_step", [True, False])
+@pytest.mark.parametrize("at", [0, 1])
+@pytest.mark.parametrize("error", [OSError(errno.EIO, "Input/output error"), Crash()])
+def test_a_crash_while_renaming_leaves_the_old_model(
+    monkeypatch: pytest.MonkeyPatch, tmp_path: Path, one_step: bool, at: int, error: BaseException
+) -> None:
+    folder = write(tmp_path / "gear.bgad")
+    calls = iter(range(9))
+    rename = Path.rename
+
+    def failing(self: Path, target: Path) -> Path:
+        if next(calls) == at:
+            raise error
+        return rename(self, target)
+
+    def exchange(a: Path, b: Path) -> bool:
+        if one_step:
+            raise error
+        return False
+
+    monkeypatch.setattr(Path, "rename", failing)
+    monkeypatch.setattr(model_folder, "_exchange", exchange)
+    with pytest.raises(OutputError if isinstance(error, OSError) else Crash):
+        write(folder, "newer")
+    assert model_folder.read(folder).data["name"] == "gear"
+    assert [path.name for path in tmp_path.iterdir()] == ["gear.bgad"]
+
+
+def test_overwriting_where_the_system_cannot_exchange_folders(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
+    monkeypatch.setattr(model_folder, "_exchange", lambda a, b: False)
+    folder = write(tmp_path / "gear.bgad")
+    write(folder, "newer")
+    assert model_folder.read(folder).data["name"] == "newer"
+    assert [path.name for path in tmp_path.iterdir()] == ["gear.bgad"]
+
+
+def test_a_crash_of_the_first_model_leaves_nothing(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
+    def full(_: int) -> None:
+        raise OSError(errno.ENOSPC, "No space left on device")
+
+    monkeypatch.setattr(os, "fsync", full)
+    with pytest.raises(OutputError, match=r"cannot write the model .*gear\.bgad: No space left on device") as caught:
+        write(tmp_path / "gear.bgad")
+    assert "\n" not in str(caught.value)
+    assert list(tmp_path.iterdir()) == []
+
+
+def test_the_place_is_checked_before_the_work(tmp_path: Path) -> None:
+    model_folder.check_destination(tmp_path / "new/gear.bgad", overwrite=False)
+    folder = write(tmp_path / "gear.bgad")
+    with pytest.raises(OutputError, match=r"exists already: .*--overwrite"):
+        model_folder.check_destination(folder, overwrite=False)
+    model_folder.check_destination(folder, overwrite=True)
+    (tmp_path / "photos").mkdir()
+    with pytest.raises(OutputError, match="is not a model folder: it will not be overwritten"):
+        model_folder.check_destination(tmp_path / "photos", overwrite=True)
+    (tmp_path / "file").touch()
+    with pytest.raises(OutputError, match="cannot write to"):
+        model_folder.check_destination(tmp_path / "file/gear.bgad", overwrite=False)
+    assert {path.name for path in tmp_path.iterdir()} <= {"gear.bgad", "photos", "file", "new"}
+
+
+def test_a_card_says_what_the_code_needs(model: Path) -> None:
+    card = model_folder.read(model)
+    assert card.size == 64
+    assert card.bits == 8
+    assert card.map_boundary > card.map_centre
+    assert [level["stride"] for level in card.levels] == [4, 8, 16]
+    for level in card.levels:
+        assert level["abnormal_boundary"] == pytest.approx(level["boundary"] - 10 * card.data["config"]["loss"]["tau"])
+    assert len(card.calibration["scores"]) == 5
+    text = "\n".join(model_folder.describe(card))
+    for part in ("plate", "19 normals trained on, 5 held out, 4 known anomalies", "lite0", "A good part is rejected"):
+        assert part in text
+
+
+def test_no_machine_path_is_in_the_card(model: Path, data_set: Path) -> None:
+    text = (model / model_folder.CARD).read_text("utf-8")
+    assert str(data_set.parent) not in text
+    assert str(model.parent) not in text

@@ -1,0 +1,283 @@
+from __future__ import annotations
+
+import hashlib
+import json
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+from PIL import Image
+
+from bgad.data import layouts
+from bgad.errors import DataError
+from bgad.types import Sample
+
+
+def make(root: Path, *names: str) -> Path:
+    """Small images, each with pixels of its own."""
+    for name in names:
+        path = root / name
+        path.parent.mkdir(parents=True, exist_ok=True)
+        seed = int.from_bytes(hashlib.sha256(name.encode()).digest()[:4], "big")
+        Image.fromarray(np.random.default_rng(seed).integers(0, 256, (4, 4), np.uint8)).save(path)
+    return root
+
+
+def by_name(dataset: layouts.Dataset) -> dict[str, Sample]:
+    found = {sample.name: sample for sample in dataset.samples}
+    assert len(found) == len(dataset.samples)
+    return found
+
+
+def test_mvtec(tmp_path: Path) -> None:
+    make(tmp_path, "train/good/000.png", "train/good/001.PNG", "train/dent/000.png", "test/good/000.png")
+    make(tmp_path, "test/crack/000.png", "test/crack/001.png", "test/größe/7.jpg", "test/crack/.x.png")
+    make(
+        tmp_path,
+        "ground_truth/crack/000_mask.png",
+        "ground_truth/größe/7.png",
+        "ground_truth/dent/000_mask.png",
+    )
+    make(tmp_path, "ground_truth/crack/999_mask.png", "ground_truth/good/000_mask.png", "test/stray.png")
+    dataset = layouts.load(str(tmp_path))
+    samples = by_name(dataset)
+    assert (dataset.layout, dataset.name, dataset.root) == ("mvtec", tmp_path.name, tmp_path)
+    assert {n: (s.label, s.defect, s.split, s.mask and s.mask.name) for n, s in samples.items()} == {
+        "train/good/000.png": (0, "good", "train", None),
+        "train/good/001.PNG": (0, "good", "train", None),
+        "train/dent/000.png": (1, "dent", "train", "000_mask.png"),
+        "test/good/000.png": (0, "good", "test", None),
+        "test/crack/000.png": (1, "crack", "test", "000_mask.png"),
+        "test/crack/001.png": (1, "crack", "test", None),
+        "test/größe/7.jpg": (1, "größe", "test", "7.png"),
+    }
+    assert samples["test/crack/000.png"].mask == tmp_path / "ground_truth/crack/000_mask.png"
+    assert all(sample.path == tmp_path / name for name, sample in samples.items())
+    assert dataset.notes == [
+        "mask without an image: ground_truth/crack/999_mask.png",
+        "anomaly without a mask: test/crack/001.png",
+        "not used, outside of a class folder: test/stray.png",
+    ]
+
+
+def test_mvtec_without_test_and_with_other_names(tmp_path: Path) -> None:
+    make(tmp_path, "train/ok/1.bmp")
+    assert [s.split for s in layouts.load(tmp_path).samples] == ["train"]
+    make(tmp_path, "test/OK/1.bmp", "test/ko/2.bmp", "ground_truth/ko/2.bmp")
+    samples = by_name(layouts.load(tmp_path))
+    assert samples["test/OK/1.bmp"].label == 0
+    assert samples["test/ko/2.bmp"].mask == tmp_path / "ground_truth/ko/2.bmp"
+
+
+def test_one_mask_for_two_images_is_refused(tmp_path: Path) -> None:
+    make(tmp_path, "train/good/0.png", "train/dent/0.png", "test/dent/0.png", "ground_truth/dent/0_mask.png")
+    with pytest.raises(DataError, match=r"mask of both train/dent/0\.png and test/dent/0\.png"):
+        layouts.load(tmp_path)
+
+
+@pytest.mark.parametrize("good", ["good", "OK", "normal", "no"])
+@pytest.mark.parametrize("bad", ["bad", "ko", "Defect", "defective", "anomaly", "anomalous", "yes", "broken"])
+def test_plain_names(tmp_path: Path, good: str, bad: str) -> None:
+    make(tmp_path, f"{good}/1.png", f"{bad}/2.png")
+    dataset = layouts.load(tmp_path)
+    assert dataset.layout == "plain"
+    assert dataset.notes == []
+    assert {(s.label, s.defect, s.split, s.mask) for s in dataset.samples} == {
+        (0, "good", "", None),
+        (1, "bad", "", None),
+    }
+
+
+@pytest.mark.parametrize("masks", ["masks/{}", "masks/{}_mask", "masks/bad/{}", "masks/bad/{}_mask"])
+def test_plain_masks(tmp_path: Path, masks: str) -> None:
+    make(tmp_path, "good/1.png", "bad/1.png", "bad/2.jpg", "bad/3.png", "bad/scratch/7.png")
+    expected = {"bad/1.png": "1", "bad/2.jpg": "2", "bad/scratch/7.png": "scratch/7"}
+    for stem in expected.values():
+        make(tmp_path, masks.format(stem) + ".png")
+    make(tmp_path, "masks/lost.png", "extra/1.png")
+    dataset = layouts.load(tmp_path)
+    samples = by_name(dataset)
+    for name, stem in expected.items():
+        assert samples[name].mask == tmp_path / (masks.format(stem) + ".png")
+    assert samples["bad/scratch/7.png"].defect == "scratch"
+    assert samples["good/1.png"].mask is None
+    assert dataset.notes == [
+        "mask without an image: masks/lost.png",
+        "anomaly without a mask: bad/3.png",
+        "folders not used: extra/",
+    ]
+
+
+def test_plain_flat_masks_reach_classes(tmp_path: Path) -> None:
+    make(tmp_path, "good/1.png", "bad/scratch/7.png", "bad/dent/8.png", "masks/7.png", "masks/8_mask.tif")
+    samples = by_name(layouts.load(tmp_path))
+    assert samples["bad/scratch/7.png"].mask == tmp_path / "masks/7.png"
+    assert samples["bad/dent/8.png"].mask == tmp_path / "masks/8_mask.tif"
+    make(tmp_path, "bad/dent/7.png")
+    with pytest.raises(DataError, match="rename one of them"):
+        layouts.load(tmp_path)
+
+
+def test_long_notes_are_cut(tmp_path: Path) -> None:
+    make(tmp_path, "good/1.png", "bad/1.png", *(f"masks/x{i}.png" for i in range(9)))
+    assert layouts.load(tmp_path).notes[0].endswith("masks/x4.png and 4 more")
+
+
+def test_pictures_that_are_not_read_are_noted(tmp_path: Path) -> None:
+    make(tmp_path / "mvtec", "train/good/1.png", "test/crack/2.png", "ground_truth/crack/2_mask.png")
+    make(tmp_path / "plain", "good/1.png", "bad/2.png")
+    for name in ("mvtec/train/good/3.heic", "mvtec/ground_truth/crack/4.gif", "plain/good/5.gif", "plain/good/6.gif"):
+        (tmp_path / name).touch()
+    (tmp_path / "plain/bad/7.png").symlink_to("nowhere.png")
+    assert layouts.load(tmp_path / "mvtec").notes == ["not used: 1 .gif, 1 .heic"]
+    assert layouts.load(tmp_path / "plain").notes == ["not used: 2 .gif, 1 broken link"]
+    (tmp_path / "plain/good/1.png").unlink()
+    with pytest.raises(DataError, match=r"no normal images to learn from; .*; not used: 2 \.gif, 1 broken link$"):
+        layouts.load(tmp_path / "plain")
+
+
+def test_link_loop(tmp_path: Path) -> None:
+    make(tmp_path, "good/1.png", "bad/2.png")
+    (tmp_path / "bad" / "loop").symlink_to(tmp_path)
+    (tmp_path / "good" / "self").symlink_to("self")
+    assert len(layouts.load(tmp_path).samples) == 2
+
+
+def test_folders_that_are_no_data_set(tmp_path: Path) -> None:
+    with pytest.raises(DataError, match="no such folder"):
+        layouts.load(tmp_path / "gone")
+    with pytest.raises(DataError, match=r"expected train/good .* found no folders"):
+        layouts.load(tmp_path)
+    (tmp_path / "pictures").mkdir()
+    with pytest.raises(DataError, match="found pictures/"):
+        layouts.load(tmp_path)
+    make(tmp_path / "many", "screw/train/good/1.png", "nut/train/good/1.png")
+    with pytest.raises(DataError, match="give one of them: nut, screw"):
+        layouts.load(tmp_path / "many")
+    make(tmp_path / "only_bad", "bad/1.png")
+    (tmp_path / "only_bad" / "good").mkdir()
+    with pytest.raises(DataError, match="no normal images"):
+        layouts.load(tmp_path / "only_bad")
+    make(tmp_path / "empty", "test/good/1.png")
+    (tmp_path / "empty/train/good").mkdir(parents=True)
+    with pytest.raises(DataError, match="no normal images"):
+        layouts.load(tmp_path / "empty")
+    (tmp_path / "list.txt").write_text("a")
+    with pytest.raises(DataError, match=r"\.csv or \.jsonl"):
+        layouts.load(tmp_path / "list.txt")
+
+
+def manifest(root: Path, kind: str, rows: list[dict[str, Any]]) -> Path:
+    file = root / f"list.{kind}"
+    if kind == "jsonl":
+        file.write_text("\n".join(json.dumps(row) for row in rows), encoding="utf-8")
+    else:
+        columns = list(rows[0])
+        lines = [",".join(columns), *(",".join(str(row.get(c, "")) for c in columns) for row in rows)]
+        file.write_text("\n".join(lines), encoding="utf-8-sig")
+    return file
+
+
+@pytest.mark.parametrize("kind", ["csv", "jsonl"])
+def test_manifest(tmp_path: Path, kind: str, monkeypatch: pytest.MonkeyPatch) -> None:
+    make(tmp_path, "a/1.png", "a/2.png", "é/3.png", "m/3.png")
+    rows: list[dict[str, Any]] = [
+        {"path": "a/1.png", "label": 0, "mask": "", "class": "", "split": "train", "who": "me"},
+        {"path": "./a/2.png", "label": "Normal", "mask": "", "class": "", "split": "test"},
+        {"path": "é\\3.png", "label": "anomaly", "mask": "m/3.png", "class": "dent", "split": ""},
+    ]
+    file = manifest(tmp_path, kind, rows)
+    dataset = layouts.load(file)
+    assert dataset.samples == [
+        Sample(tmp_path / "a/1.png", "a/1.png", 0, "good", None, "train"),
+        Sample(tmp_path / "a/2.png", "a/2.png", 0, "good", None, "test"),
+        Sample(tmp_path / "é/3.png", "é/3.png", 1, "dent", tmp_path / "m/3.png", ""),
+    ]
+    assert (dataset.layout, dataset.name, dataset.notes) == ("manifest", "list", ["columns not used: who"])
+    monkeypatch.chdir(tmp_path)
+    assert [s.name for s in layouts.load(file.name).samples] == ["a/1.png", "a/2.png", "é/3.png"]
+
+
+def test_semicolon_csv_and_default_class(tmp_path: Path) -> None:
+    make(tmp_path, "1.png", "2.png")
+    (tmp_path / "l.csv").write_text("Label;Path\ngood;1.png\n1;2.png\n")
+    assert [(s.label, s.defect) for s in layouts.load(tmp_path / "l.csv").samples] == [
+        (0, "good"),
+        (1, "bad"),
+    ]
+
+
+@pytest.mark.parametrize("kind", ["csv", "jsonl"])
+@pytest.mark.parametrize(
+    ("row", "message"),
+    [
+        ({"path": "../out.png", "label": 1}, "stay inside"),
+        ({"path": "sub/../../out.png", "label": 1}, "stay inside"),
+        ({"path": "/etc/hostname", "label": 1}, "stay inside"),
+        ({"path": "C:\\x.png", "label": 1}, "stay inside"),
+        ({"path": "link.png", "label": 1}, "leaves the manifest's folder"),
+        ({"path": "linked/out.png", "label": 1}, "leaves the manifest's folder"),
+        ({"path": "circle.png", "label": 1}, "not a usable path|does not exist"),
+        ({"path": "gone.png", "label": 1}, "gone.png does not exist"),
+        ({"path": "x" * 5000, "label": 1}, "not a usable path|does not exist"),
+        ({"path": "2.png", "label": "maybe"}, "label is 'maybe'"),
+        ({"path": "2.png", "label": ""}, "label is missing"),
+        ({"path": "", "label": 1}, "path is missing"),
+        ({"path": "1.png", "label": 1}, "already in row"),
+        ({"path": "2.png", "label": 1, "split": "val"}, "split is 'val'"),
+        ({"path": "2.png", "label": 1, "class": "good"}, "cannot be of class"),
+        ({"path": "2.png", "label": 1, "mask": "../out.png"}, "stay inside"),
+        ({"path": "2.png", "label": 1, "mask": "gone.png"}, "gone.png does not exist"),
+    ],
+)
+def test_manifest_errors_name_the_row(tmp_path: Path, kind: str, row: dict[str, Any], message: str) -> None:
+    make(tmp_path, "out.png", "in/1.png", "in/2.png", "other/out.png")
+    root = tmp_path / "in"
+    (root / "link.png").symlink_to("../out.png")
+    (root / "linked").symlink_to("../other")
+    (root / "circle.png").symlink_to("circle.png")
+    first = {"path": "1.png", "label": 0, "mask": "", "class": "", "split": ""}
+    file = manifest(root, kind, [first, row])
+    with pytest.raises(DataError, match=message) as caught:
+        layouts.load(file)
+    assert f"list.{kind}, row {3 if kind == 'csv' else 2}: " in str(caught.value)
+    assert "\n" not in str(caught.value)
+
+
+def test_links_inside_the_manifest_folder_are_fine(tmp_path: Path) -> None:
+    make(tmp_path, "a/1.png")
+    (tmp_path / "b").symlink_to("a")
+    (tmp_path / "l.csv").write_text("path,label\nb/1.png,0\n")
+    assert layouts.load(tmp_path / "l.csv").samples[0].name == "b/1.png"
+
+
+@pytest.mark.parametrize(
+    ("name", "data", "message"),
+    [
+        ("a.csv", b"", "no column 'path'"),
+        ("a.csv", b"path,lable\n1.png,0\n", "row 1: no column 'label'"),
+        ("a.csv", b"path,label\n\xff\xfe,0\n", "UTF-8 csv"),
+        ("a.csv", b'path,label\n"1.png,0\n', "cannot be read|not"),
+        ("a.csv", b"path,label\n", "no images found"),
+        ("a.csv", b"path,label\n1.png\n", "row 2: label is missing"),
+        ("a.jsonl", b"{", "row 1: is not JSON"),
+        ("a.jsonl", b"[1]\n", "row 1: must be an object"),
+        ("a.jsonl", b"\n" + b"[" * 100_000, "row 2: is not JSON"),
+        ("a.jsonl", b'{"path": 3, "label": 0}', "row 1: path must be text, not int"),
+        ("a.jsonl", b'{"path": "1.png", "label": 0.5}', "row 1: label must be text, not float"),
+        ("a.jsonl", b'{"path": "a\\u0000.png", "label": 0}', "row 1: .*not a usable path"),
+    ],
+)
+def test_broken_manifests(tmp_path: Path, name: str, data: bytes, message: str) -> None:
+    make(tmp_path, "1.png")
+    (tmp_path / name).write_bytes(data)
+    with pytest.raises(DataError, match=message):
+        layouts.load(tmp_path / name)
+
+
+def test_hash_file(tmp_path: Path) -> None:
+    (tmp_path / "a").write_bytes(b"abc")
+    assert layouts.hash_file(tmp_path / "a") == hashlib.sha256(b"abc").hexdigest()
+    with pytest.raises(DataError, match="No such file"):
+        layouts.hash_file(tmp_path / "b")

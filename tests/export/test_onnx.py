@@ -1,0 +1,188 @@
+from __future__ import annotations
+
+import shutil
+from pathlib import Path
+
+import numpy as np
+import pytest
+import torch
+
+from bgad import train
+from bgad.artifact import folder as model_folder
+from bgad.cli.main import main
+from bgad.config import Config, from_dict
+from bgad.errors import ModelError
+from bgad.export import onnx as export
+from bgad.inference.onnx_engine import GRAPH, Runtime
+from bgad.model.flow import ConditionalFlow, FixedFlow, position_encoding
+from bgad.model.scoring import Detector
+from bgad.types import FloatArray
+from tests.artifact.test_folder import as_format_1
+from tests.conftest import SIZE, tiny_config
+
+
+@pytest.fixture(scope="module")
+def detector(model: Path) -> Detector:
+    return Detector.load(model, "cpu")
+
+
+def random_flow(channels: int, seed: int = 0) -> ConditionalFlow:
+    flow = ConditionalFlow(channels, blocks=3, seed=seed)
+    generator = torch.Generator().manual_seed(seed)
+    with torch.no_grad():
+        for p in flow.parameters():
+            p.add_(0.1 * torch.randn(p.shape, generator=generator))
+    return flow
+
+
+@pytest.mark.parametrize(("channels", "grid"), [(6, (4, 5)), (7, (3, 3)), (2, (1, 6))])
+def test_a_fixed_flow_is_the_flow(channels: int, grid: tuple[int, int]) -> None:
+    flow = random_flow(channels)
+    position = position_encoding(*grid)
+    mean, std = torch.randn(channels), torch.rand(channels) + 0.5
+    maps = torch.randn(3, channels, *grid)
+    rows = maps.flatten(2).transpose(1, 2)
+    with torch.no_grad():
+        expected = flow.log_likelihood((rows - mean) / std, flow.position_part(position))
+        found = FixedFlow(flow, position, grid, mean, std)(maps)
+    torch.testing.assert_close(found.flatten(1), expected, rtol=1e-5, atol=1e-5)
+
+
+def test_training_writes_a_graph_that_agrees(model: Path, data_set: Path, detector: Detector) -> None:
+    card = model_folder.read(model, needs=(GRAPH,)).data
+    about = card["export"]["onnx"]
+    assert about["half"] is False
+    assert about["parity"]["pictures"] == 23  # 4 known, 14 tested and 5 held out
+    assert 0 < about["parity"]["score"] <= about["parity"]["tolerance"] == 1e-4
+    runtime = Runtime.load(model, "cpu")
+    files = sorted((data_set / "test").rglob("*.png"))
+    ours, theirs = runtime.score_many(files), detector.score_many(files)
+    spread = np.ptp([s.score for s in theirs])
+    for a, b in zip(ours, theirs, strict=True):
+        assert abs(a.score - b.score) <= 1e-4 * spread
+        np.testing.assert_allclose(a.map, b.map, atol=1e-4 * float(np.ptp(b.map)), rtol=0)
+        for x, y in zip(a.levels, b.levels, strict=True):
+            np.testing.assert_allclose(x, y, atol=1e-3, rtol=1e-4)
+        assert a.is_anomaly == b.is_anomaly
+        assert a.p_value == b.p_value
+
+
+@pytest.mark.parametrize(
+    "change",
+    [
+        {"score": {"fusion": "standard"}},
+        {"score": {"fusion": "probability", "top_share": 0.0}},
+        {"backbone": {"summary": []}},
+        {"backbone": {"strides": [8, 16]}, "train": {"positions": [8, 8]}},
+        {"backbone": {"size": 80}},  # not a multiple of 32: every "same" convolution pads differently
+        {"loss": {"method": "bgad-full-push"}},
+    ],
+    ids=str,
+)
+def test_every_kind_of_score_is_exported(change: dict[str, object], data_set: Path, tmp_path: Path) -> None:
+    short: Config = from_dict({"train": {"steps": 3, "push_steps": 2, "positions": [8, 8, 8]}}, tiny_config())
+    train(data_set, tmp_path / "a.bgad", config=from_dict(change, short), known=4, device="cpu")
+    parity = model_folder.read(tmp_path / "a.bgad", needs=(GRAPH,)).data["export"]["onnx"]["parity"]
+    assert parity["score"] <= 1e-4
+    assert parity["map"] <= 1e-4
+
+
+def test_a_difference_is_seen(detector: Detector, model: Path) -> None:
+    other = Detector.load(model, "cpu")
+    with torch.no_grad():
+        other.model.levels[0].flow.b_out.add_(1.0)  # type: ignore[operator, union-attr]
+    runtime = Runtime(detector.card, export.to_onnx(other.model))
+    parity = export.compare(detector, runtime)
+    assert parity.pictures == len(export.probes(SIZE)) == 12
+    assert parity.score > 1e-4
+    assert parity.map > 1e-4
+    assert not parity.holds
+
+
+def test_a_graph_that_gives_no_numbers_is_seen(detector: Detector) -> None:
+    class Broken:
+        def run(self, pixels: FloatArray) -> tuple[FloatArray, FloatArray, list[FloatArray]]:
+            score, anomaly, levels = detector.run(pixels)
+            return score * np.nan, anomaly, levels
+
+    parity = export.compare(detector, Broken())  # type: ignore[arg-type]
+    assert parity.score == float("inf")
+    assert not parity.holds
+
+
+def test_a_backbone_that_cannot_be_written_does_not_cost_the_model(
+    data_set: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    def broken(*_: object, **__: object) -> None:
+        raise RuntimeError("no such operator\nand a page of text")
+
+    monkeypatch.setattr(torch.onnx, "export", broken)
+    short = from_dict({"train": {"steps": 3, "push_steps": 2}}, tiny_config())
+    train(data_set, tmp_path / "a.bgad", config=short, known=4, device="cpu")
+    said = " ".join(capsys.readouterr().err.split())
+    assert "no graph is written: this model cannot be written as a graph (no such operator)" in said
+    assert GRAPH not in model_folder.read(tmp_path / "a.bgad").data["files"]
+
+
+def test_nothing_is_written_where_the_graph_differs(
+    model: Path, data_set: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    folder = tmp_path / "copy.bgad"
+    shutil.copytree(model, folder)
+    before = {path.name: path.read_bytes() for path in folder.iterdir()}
+    monkeypatch.setattr(export.Parity, "holds", property(lambda _: False))
+    with pytest.raises(ModelError, match=r"the exported graph differs from torch by .* of the range over 12 pictures"):
+        export.export(folder)
+    assert {path.name: path.read_bytes() for path in folder.iterdir()} == before
+    short = from_dict({"train": {"steps": 3, "push_steps": 2}}, tiny_config())
+    train(data_set, tmp_path / "b.bgad", config=short, known=4, device="cpu")  # the training is not lost
+    assert "warning: no graph is written: the exported graph differs" in " ".join(capsys.readouterr().err.split())
+    assert GRAPH not in model_folder.read(tmp_path / "b.bgad").data["files"]
+
+
+def test_export_command(plain_model: Path, data_set: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    old = as_format_1(plain_model, tmp_path / "old.bgad")
+    scored = Detector.load(old, "cpu").score_many([data_set / "test/blot/000.png"])
+    capsys.readouterr()
+    assert main(["export", str(old), "--check", str(data_set / "test")]) == 0
+    said = capsys.readouterr().err
+    assert "on 18 pictures the graph is within" in said
+    assert said.splitlines()[-1] == f"graph: {old / GRAPH}"
+    card = model_folder.read(old, needs=(GRAPH,))
+    assert card.split["images"]
+    assert "split" not in card.data
+    again, graph = Detector.load(old, "cpu"), Runtime.load(old, "cpu")
+    assert again.score_many([data_set / "test/blot/000.png"])[0].score == scored[0].score
+    assert graph.score(data_set / "test/blot/000.png").score == pytest.approx(scored[0].score, rel=1e-4)
+    assert main(["export", str(old)]) == 0  # over a graph that is there
+    assert main(["export", str(tmp_path / "gone.bgad")]) == 2
+    assert main(["export", str(old), "--check", str(tmp_path / "gone")]) == 2
+
+
+def test_half(model: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    folder = tmp_path / "copy.bgad"
+    shutil.copytree(model, folder)
+    size = (folder / GRAPH).stat().st_size
+    assert main(["export", str(folder), "--half"]) == 2
+    assert "leave out --half, or raise --tolerance" in " ".join(capsys.readouterr().err.split())
+    assert main(["export", str(folder), "--half", "--tolerance", "0.1"]) == 0
+    assert (folder / GRAPH).stat().st_size < 0.6 * size
+    parity = model_folder.read(folder).data["export"]["onnx"]["parity"]
+    assert 1e-4 < max(parity["score"], parity["map"]) <= parity["tolerance"] == 0.1
+
+
+def without_graph(model: Path, to: Path) -> Path:
+    """A copy that has no graph."""
+    card, files = model_folder.contents(model)
+    data = {key: value for key, value in card.data.items() if key != "export"}
+    del files[GRAPH]
+    model_folder.write(to, data, files)
+    return to
+
+
+def test_no_export(data_set: Path, tmp_path: Path) -> None:
+    short = from_dict({"train": {"steps": 3, "push_steps": 2}}, tiny_config())
+    train(data_set, tmp_path / "a.bgad", config=short, known=4, device="cpu", export=False)
+    card = model_folder.read(tmp_path / "a.bgad").data
+    assert GRAPH not in card["files"]
+    assert "export" not in card

@@ -1,0 +1,339 @@
+from __future__ import annotations
+
+import math
+from dataclasses import replace
+from itertools import count, islice
+from pathlib import Path
+
+import numpy as np
+import pytest
+import torch
+
+from bgad import load
+from bgad.artifact import folder as model_folder
+from bgad.config import Config, ScoreConfig
+from bgad.errors import BgadError, ConfigError, ImageError, ModelError
+from bgad.io import images
+from bgad.model.scoring import Detector, default_mix, enlarge, fuse, pool, weights
+from bgad.types import ImageLike, Scores
+from tests.conftest import SIZE, picture
+
+
+@pytest.fixture(scope="module")
+def detector(model: Path) -> Detector:
+    return Detector.load(model, device="cpu")
+
+
+@pytest.fixture(scope="module")
+def pictures(data_set: Path) -> list[ImageLike]:
+    """Seven images: good and bad, files and arrays, of several sizes."""
+    rng = np.random.default_rng(5)
+    wide = rng.integers(0, 256, (40, 90, 3), dtype=np.uint8)
+    tall = rng.random((130, 70)).astype(np.float32)
+    files: list[ImageLike] = [
+        data_set / f"test/{name}.png" for name in ("good/000", "good/001", "blot/000", "blot/001")
+    ]
+    return [*files, wide, tall, picture(rng, defect=True)[0]]
+
+
+def assert_same(found: Scores, expected: Scores) -> None:
+    """To the last digits of float32, which change with the number of cores that work on one image."""
+    assert found.score == pytest.approx(expected.score, rel=1e-5, abs=1e-4)
+    np.testing.assert_allclose(found.map, expected.map, rtol=1e-4, atol=1e-4)
+    for a, b in zip(
+        found.levels, expected.levels, strict=True
+    ):  # before the fusion, which flattens what is far outside
+        np.testing.assert_allclose(a, b, rtol=1e-4, atol=1e-4)
+    assert found.p_value == expected.p_value
+    assert found.is_anomaly == expected.is_anomaly
+
+
+def test_a_score_belongs_to_the_image_not_to_its_company(detector: Detector, pictures: list[ImageLike]) -> None:
+    alone = [detector.score(image) for image in pictures]
+    assert len({round(float(s.levels[0].mean()), 3) for s in alone}) == 7  # they do differ
+    assert len({s.score for s in alone}) == 7
+    assert detector.model.image is not None
+    together = detector.score_many(pictures)
+    order = np.random.default_rng(0).permutation(7)
+    shuffled = detector.score_many([pictures[i] for i in order])
+    crowd = detector.score_many(pictures * 3)
+    for i, expected in enumerate(alone):
+        assert_same(together[i], expected)
+        assert_same(shuffled[list(order).index(i)], expected)
+        assert_same(crowd[7 + i], expected)
+
+
+def test_loading_again_gives_the_same_numbers(detector: Detector, model: Path, pictures: list[ImageLike]) -> None:
+    again = load(str(model), device="cpu", engine="torch")
+    for a, b in zip(detector.score_many(pictures), again.score_many(pictures), strict=True):
+        assert a.score == b.score
+        assert np.array_equal(a.map, b.map)
+        assert a.p_value == b.p_value
+
+
+def test_the_files_hold_all_of_the_model(detector: Detector, model: Path) -> None:
+    for name, content in weights(detector.model).items():
+        assert (model / name).read_bytes() == content
+
+
+@pytest.mark.parametrize("shape", [(40, 90), (130, 70), (64, 64), (1, 300)])
+def test_the_map_is_in_the_grid_of_the_image(detector: Detector, shape: tuple[int, int]) -> None:
+    scores = detector.score(np.full((*shape, 3), 128, np.uint8))
+    assert scores.map.shape == shape
+    assert scores.map.dtype == np.float32
+    assert [level.shape for level in scores.levels] == [(8, 8), (8, 8), (4, 4)]  # stride 4 is averaged to stride 8
+
+
+def test_the_map_points_at_the_defect(detector: Detector, data_set: Path) -> None:
+    """Also after stretching the image: rows and columns are not mixed up."""
+    image = images.read(data_set / "test/good/003.png").copy()
+    image[44:56, 8:20] -= 90
+    tall = np.repeat(image, 3, axis=0)  # (192, 64, 3)
+    heat = detector.score(tall).map
+    row, column = np.unravel_index(heat.argmax(), heat.shape)
+    assert 3 * 40 <= row < 3 * 60
+    assert 4 <= column < 24
+
+
+def test_good_and_bad_are_told_apart(detector: Detector, data_set: Path) -> None:
+    good = detector.score_many(sorted((data_set / "test/good").iterdir()))
+    bad = detector.score_many(sorted((data_set / "test/blot").iterdir()))
+    assert min(s.score for s in bad) > max(s.score for s in good)
+    assert all(s.is_anomaly for s in bad)
+
+
+def test_scores_are_consistent(detector: Detector, pictures: list[ImageLike]) -> None:
+    held_out = detector.card.calibration["scores"]
+    for scores in detector.score_many(pictures):
+        assert scores.threshold == detector.threshold
+        assert scores.is_anomaly == (scores.score > scores.threshold)
+        assert scores.p_value == (1 + sum(s >= scores.score for s in held_out)) / (len(held_out) + 1)
+        assert scores.boundary == detector.card.map_boundary
+
+
+def test_the_boundary_is_the_edge_of_the_training_normals(detector: Detector, data_set: Path) -> None:
+    roles = {i["name"]: i["role"] for i in detector.card.split["images"]}
+    normals = [data_set / name for name, role in roles.items() if role == "train"]
+    maps = np.stack([s.map for s in detector.score_many(normals)])
+    assert len(maps) == 19
+    assert np.mean(maps > detector.card.map_boundary) == pytest.approx(0.01, abs=1e-3)  # beta
+    assert maps.mean() == pytest.approx(detector.card.map_centre, abs=1e-3)
+    held_out = detector.score_many([data_set / name for name, role in roles.items() if role == "calibration"])
+    assert sorted(s.score for s in held_out) == pytest.approx(detector.card.calibration["scores"], rel=1e-5, abs=1e-4)
+
+
+@pytest.mark.parametrize("method", ["bgad", "bgad-full-push"])
+@pytest.mark.parametrize("name", ["test/good/002.png", "test/blot/002.png"])
+def test_levels_fuse_to_map_and_score(
+    detector: Detector, data_set: Path, monkeypatch: pytest.MonkeyPatch, name: str, method: str
+) -> None:
+    """The parts that a report shows, and the image as a whole, are what the score is made of."""
+    loss = replace(detector.model.config.loss, method=method)
+    monkeypatch.setattr(detector.model, "config", replace(detector.model.config, loss=loss))
+    scores = detector.score(data_set / name)
+    constants = [torch.tensor([c["centre"], c["spread"], c["highest"], c["boundary"]]) for c in detector.card.levels]
+    config = detector.model.config.score
+    shares = torch.tensor([level["share"] for level in detector.card.levels])
+    assert shares.sum().item() == pytest.approx(1)
+    anomaly = fuse([torch.from_numpy(level)[None] for level in scores.levels], constants, shares, SIZE, config)
+    np.testing.assert_allclose(anomaly[0].numpy(), scores.map, rtol=1e-4, atol=1e-4)
+    centre, spread = detector.model.map_constants.tolist()
+    of_map = (float(pool(anomaly, config.top_share)[0]) - centre) / spread
+    assert scores.score == pytest.approx(of_map + whole_by_hand(detector, data_set / name), rel=1e-4)
+
+
+def whole_by_hand(detector: Detector, path: Path) -> float:
+    """What the image as a whole adds to the score, from the backbone's maps and the numbers of the image level."""
+    level, config = detector.model.image, detector.model.config
+    assert level is not None
+    pixels = images.fit(images.read(path), (SIZE, SIZE))
+    maps = detector.model.backbone(torch.from_numpy(pixels)[None])
+    rows = [maps[i][0].flatten(1).T.double().numpy() for i in (2, 3)]  # (positions, channels) of strides 16 and 32
+    assert [r.shape for r in rows] == [(16, 112), (4, 320)]
+    known = {key: value.double().numpy() for key, value in level.state_dict().items()}
+    summary = np.concatenate([part for r in rows for part in (r.mean(0), r.std(0), r.max(0))])
+    distance = np.linalg.norm(known["whiten"] @ (summary - known["mean"]))
+    total = float((distance - known["constants"][0]) / known["constants"][1])
+    # the highest twentieth of so few positions is one
+    places = [
+        summary @ known["towards0"][0],
+        *((r @ known[f"towards{i}"][0]).max() for i, r in enumerate(rows, start=1)),
+    ]
+    for i, place in enumerate(places):
+        start, spread = known[f"start{i}"][0]
+        beyond = float(place - start) / float(spread)
+        total += config.score.known_weight * (beyond if config.loss.method == "bgad-full-push" else max(beyond, 0.0))
+    weight = detector.card.data["image_weight"]
+    assert isinstance(weight, float)
+    return weight * total
+
+
+def test_the_image_level_knows_the_training_set(detector: Detector, data_set: Path) -> None:
+    """Its parts are set, and what resembles the known anomalies lies beyond the normals in each direction."""
+    level = detector.model.image
+    assert level is not None
+
+    def places(folder: str) -> tuple[torch.Tensor, torch.Tensor]:
+        files = sorted((data_set / folder).iterdir())
+        pixels = np.stack([images.fit(images.read(path), (SIZE, SIZE)) for path in files])
+        maps = detector.model.backbone(torch.from_numpy(pixels))
+        found: tuple[torch.Tensor, torch.Tensor] = level([maps[i].flatten(2).transpose(1, 2) for i in (2, 3)])
+        return found
+
+    (good, good_beyond), (bad, bad_beyond) = places("test/good"), places("test/blot")
+    assert bad_beyond.shape == (8, 3)
+    assert good.max() < bad.min()
+    assert (good_beyond.mean(0) < bad_beyond.mean(0)).all()
+    assert (bad_beyond > 0).all()
+
+
+def test_standard_fusion_by_hand() -> None:
+    fine = torch.tensor([[[0.0, -1.0], [-2.0, -3.0]]])  # (1, 2, 2)
+    coarse = torch.tensor([[[-5.0]]])  # (1, 1, 1)
+    constants = [torch.tensor([-1.0, 2.0, 0.0, 0.0]), torch.tensor([-1.0, 0.5, 0.0, 0.0])]
+    found = fuse([fine, coarse], constants, torch.tensor([0.5, 0.5]), 2, ScoreConfig(fusion="standard"))
+    # (centre - log p) / spread: fine -0.5, 0, 0.5, 1; coarse 8 everywhere
+    assert found[0].tolist() == [[3.75, 4.0], [4.25, 4.5]]
+
+
+def test_probability_fusion_by_hand() -> None:
+    fine = torch.tensor([[[0.0, -1.0], [-2.0, 3.0]]])
+    coarse = torch.tensor([[[-1.0 - math.log(2)]]])
+    constants = [torch.tensor([0.0, 1.0, 0.0, 0.0]), torch.tensor([0.0, 1.0, -1.0, 0.0])]
+    found = fuse([fine, coarse], constants, torch.tensor([0.5, 0.5]), 2, ScoreConfig(fusion="probability"))
+    # 1 - exp(log p - highest), not below 0; coarse is half as likely as the most likely normal
+    expected = [[(0 + 0.5) / 2, (1 - math.exp(-1) + 0.5) / 2], [(1 - math.exp(-2) + 0.5) / 2, 0.25]]
+    torch.testing.assert_close(found[0], torch.tensor(expected))
+
+
+def test_levels_count_by_their_shares() -> None:
+    fine, coarse = torch.full((1, 2, 2), -1.0), torch.full((1, 1, 1), -4.0)
+    constants = [torch.tensor([0.0, 1.0, 0.0, 0.0])] * 2
+    found = fuse([fine, coarse], constants, torch.tensor([0.25, 0.75]), 2, ScoreConfig(fusion="standard"))
+    assert found[0, 0, 0].item() == pytest.approx(0.25 * 1 + 0.75 * 4)
+
+
+def test_the_default_mix_is_a_power_of_the_strides() -> None:
+    for power, expected in ((0.0, [1 / 3] * 3), (1.0, [1 / 7, 2 / 7, 4 / 7]), (2.0, [1 / 21, 4 / 21, 16 / 21])):
+        config = Config(score=ScoreConfig(level_power=power, image_weight=0.7))
+        assert default_mix(config) == pytest.approx([*expected, 0.7])
+
+
+def test_levels_are_brought_to_one_grid_bilinearly() -> None:
+    row = torch.tensor([[[0.0, 4.0], [0.0, 4.0]]])
+    found = fuse([-row], [torch.tensor([0.0, 1.0, 0.0, 0.0])], torch.ones(1), 4, ScoreConfig(fusion="standard"))
+    assert found[0].tolist() == [[0.0, 1.0, 3.0, 4.0]] * 4  # cell centres, not corners, are aligned
+
+
+def test_the_score_is_the_mean_of_the_highest() -> None:
+    maps = torch.stack([torch.arange(100.0).view(10, 10), torch.zeros(10, 10)])
+    assert pool(maps, 0.0).tolist() == [99.0, 0.0]
+    assert pool(maps, 0.001).tolist() == [99.0, 0.0]  # never less than one pixel
+    assert pool(maps, 0.03).tolist() == [98.0, 0.0]
+    assert pool(maps, 1.0).tolist() == [49.5, 0.0]
+
+
+def test_errors_come_in_their_place(detector: Detector, data_set: Path, tmp_path: Path) -> None:
+    (tmp_path / "text.png").write_text("no picture")
+    good, bad = data_set / "test/good/000.png", data_set / "test/blot/000.png"
+    broken: list[object] = [tmp_path / "none.png", tmp_path / "text.png", np.zeros((4, 4, 3), np.int64), None]
+    mixed: list[object] = [good, broken[0], bad, broken[1], *[good] * 9, broken[2], broken[3], bad]
+    results = list(detector.score_stream(mixed))  # type: ignore[arg-type]
+    assert len(results) == len(mixed)
+    for item, result in zip(mixed, results, strict=True):
+        if any(item is b for b in broken):
+            assert isinstance(result, ImageError)
+        else:
+            assert isinstance(result, Scores)
+            assert_same(result, detector.score(item))  # type: ignore[arg-type]
+    assert "none.png" in str(results[1])
+    with pytest.raises(BgadError, match=r"text\.png"):
+        detector.score_many([good, tmp_path / "text.png"])
+    with pytest.raises(ImageError):
+        detector.score(tmp_path / "none.png")
+
+
+def test_a_stream_is_read_as_it_is_needed(detector: Detector) -> None:
+    image = np.full((SIZE, SIZE), 150, np.uint8)
+    given = count()
+    endless = (image for _ in given)
+    assert len(list(islice(detector.score_stream(endless), 5))) == 5
+    assert next(given) < 100
+
+
+def test_nothing_in_nothing_out(detector: Detector) -> None:
+    assert detector.score_many([]) == []
+    with pytest.raises(TypeError, match="several images"):
+        list(detector.score_stream("one.png"))
+
+
+def test_arrays_of_every_depth_score_alike(detector: Detector, data_set: Path) -> None:
+    path = data_set / "test/blot/003.png"
+    eight = images.read(path)
+    assert eight.shape[:2] == (SIZE, SIZE)  # no resizing, whose rounding depends on the type
+    expected = detector.score(path)
+    arrays = [eight, eight[..., 0], eight.astype(np.uint16) * 257, eight / 255, (eight / 255).astype(np.float32)]
+    for array in arrays:
+        assert detector.score(array).score == pytest.approx(expected.score, rel=1e-4)
+
+
+def test_another_rate_moves_the_threshold(model: Path) -> None:
+    detector = load(model, device="cpu")
+    held_out = sorted(detector.card.calibration["scores"])
+    assert detector.threshold == held_out[-1]
+    detector.set_rate(0.5)
+    assert detector.threshold == held_out[-3]
+    with pytest.raises(ConfigError, match="needs 99 held-out normals, there are 5"):
+        detector.set_rate(0.01)
+    assert detector.threshold == held_out[-3]
+    image = np.full((SIZE, SIZE), 150, np.uint8)
+    assert detector.score(image).threshold == held_out[-3]
+
+
+def test_a_device_that_is_not_there(model: Path) -> None:
+    with pytest.raises(ConfigError, match="device 'abacus' is not usable here"):
+        load(model, device="abacus", engine="torch")
+
+
+def test_weights_that_the_card_does_not_vouch_for_are_not_loaded(model: Path, tmp_path: Path) -> None:
+    folder = tmp_path / "copy.bgad"
+    content = {path.name: path.read_bytes() for path in model.iterdir()}
+    card = model_folder.read(model).data
+    model_folder.write(folder, card, {"flow.safetensors": content["flow.safetensors"]})
+    (folder / "backbone.safetensors").write_bytes(content["backbone.safetensors"])
+    with pytest.raises(ModelError, match=r"does not list backbone\.safetensors"):
+        load(folder)
+
+
+def test_boundary_fusion_by_hand() -> None:
+    fine = torch.tensor([[[-1.0, -1.5], [1.0, -40.0]]])
+    coarse = torch.tensor([[[-2.0]]])
+    constants = [torch.tensor([0.0, 1.0, 0.0, -1.0]), torch.tensor([0.0, 1.0, 0.0, -2.0])]
+    found = (
+        fuse([fine, coarse], constants, torch.tensor([0.5, 0.5]), 2, ScoreConfig(fusion="boundary"))[0] * 2 - 0.5
+    )  # coarse is on its b_n
+    beyond = 1 / (1 + math.exp(-1.5)) + 0.02 * math.log(1.5)
+    expected = [[0.5, beyond], [1 / (1 + math.exp(6.0)), 1 + 0.02 * math.log(40)]]
+    torch.testing.assert_close(found, torch.tensor(expected))
+
+
+def test_boundary_fusion_keeps_the_order_far_outside() -> None:
+    log_p = torch.tensor([[[-10.0, -20.0, -400.0]]])
+    far = fuse([log_p], [torch.tensor([0.0, 1.0, 0.0, -1.0])], torch.ones(1), 3, ScoreConfig(fusion="boundary"))
+    assert far[0, 0, 0] < far[0, 0, 1] < far[0, 0, 2] < 1.2
+
+
+@pytest.mark.parametrize(("grid", "size"), [((4, 4), (16, 16)), ((5, 7), (16, 24)), ((4, 4), (4, 4)), ((8, 8), (5, 3))])
+def test_enlarging_is_bilinear(grid: tuple[int, int], size: tuple[int, int]) -> None:
+    maps = torch.rand(3, *grid, generator=torch.Generator().manual_seed(0))
+    expected = torch.nn.functional.interpolate(maps[:, None], size=size, mode="bilinear")[:, 0]
+    torch.testing.assert_close(enlarge(maps, size), expected)
+
+
+def test_levels_on_one_grid_count_as_if_enlarged_alone() -> None:
+    parts = [torch.rand(2, *grid, generator=torch.Generator().manual_seed(1)) for grid in ((4, 4), (4, 4), (2, 2))]
+    constants = [torch.tensor([0.1 * i, 1.0 + i, 0.0, 0.0]) for i in range(3)]
+    shares = torch.tensor([0.2, 0.3, 0.5])
+    config = ScoreConfig(fusion="standard")
+    alone = [fuse([parts[i]], [constants[i]], shares[i : i + 1], 8, config) for i in range(3)]
+    torch.testing.assert_close(fuse(parts, constants, shares, 8, config), alone[0] + alone[1] + alone[2])

@@ -1,0 +1,554 @@
+"""The API: models, scoring, health."""
+
+from __future__ import annotations
+
+import hashlib
+import io
+import json
+import shutil
+import threading
+import time
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+import sqlalchemy as sa
+from PIL import ExifTags, Image
+from starlette.datastructures import UploadFile
+
+from bgad.calibration import rate_bound
+from bgad.inference.onnx_engine import Runtime
+from bgad.service.scoring.batcher import BATCH, WAITING
+from bgad.service.store import tables
+from bgad.service.store.image_list import Wanted
+from bgad.service.workbench import FOLDER, Workbench
+from tests.conftest import SIZE
+from tests.service.conftest import SCORE, Maker, Service, as_file, bomb, new_database, png, problem, token, wait_for
+
+# --- models
+
+
+def test_the_models_and_who_asks(service: Service) -> None:
+    assert service.client.get("/v1/me").json() == {"name": "local", "role": "admin"}
+    (model,) = service.client.get("/v1/models").json()
+    assert model == service.client.get("/v1/models/plate").json()
+    assert (model["name"], model["size"], model["scored"]) == ("plate", SIZE, 0)
+    assert (model["calibration"], model["again"]) == (5, {"done": 0, "total": 0})
+    assert model["version"]["state"] == "released"
+    assert model["versions"] == [model["version"]]
+    assert model["guarantee"].startswith("A good part is rejected with probability at most")
+    assert "no released model 'wheel'" in problem(service.client.get("/v1/models/wheel"), 404)
+
+
+def test_a_damaged_model_does_not_hide_the_others(models: Path, make: Maker) -> None:
+    shutil.copytree(models / "plate.bgad", models / "wheel.bgad")
+    make()
+    shutil.rmtree(models / "wheel.bgad")
+    service = make()
+    assert [model["name"] for model in service.client.get("/v1/models").json()] == ["plate"]
+    assert "wheel.bgad does not exist" in problem(service.client.get("/v1/models/wheel"), 500)
+    service.score(png())
+
+
+def test_a_model_that_was_trained_anew_takes_the_place_of_the_old_one(models: Path, make: Maker) -> None:
+    first = make()
+    image = first.score(png())
+    old = first.client.get("/v1/models/plate").json()["version"]
+    card = models / "plate.bgad" / "card.json"
+    data = json.loads(card.read_text())
+    data["created"] = "another time"
+    from bgad.artifact.folder import checksum
+
+    data["checksum"] = checksum(data)
+    card.unlink()  # a link
+    card.write_text(json.dumps(data))
+    again = make()
+    model = again.client.get("/v1/models/plate").json()
+    assert model["version"]["checksum"] == data["checksum"]
+    assert [v["state"] for v in model["versions"]] == ["discarded", "released"]
+    assert again.client.post(SCORE, content=png()).json()["version"] != old["id"]
+    assert len(again.client.get(f"/v1/images/{image}").json()["scores"]) == 2
+
+
+def test_the_threshold_with_what_was_reviewed(service: Service) -> None:
+    good, bad = service.score(png(1)), service.score(png(2, defect=True))
+    for image, verdict in ((good, "good"), (bad, "bad")):
+        assert service.client.post(f"/v1/images/{image}/reviews", json={"verdict": verdict}).status_code == 201
+    said = {image: service.store.image(image)["scores"][0]["score"] for image in (good, bad)}
+    found = service.client.get("/v1/models/plate/threshold").json()
+    assert (found["good"], found["bad"]) == ([said[good]], [said[bad]])
+    assert len(found["calibration"]) == 5
+    assert found["smallest_rate"] == pytest.approx(1 / 6)
+    assert found["bounds"] == [pytest.approx(rate_bound(5, k)) for k in (1, 2, 3)]  # of every rate up to a half
+    assert f"below {found['bounds'][0]:.3g} with {found['confidence']:.0%} confidence" in found["guarantee"]
+    assert found["taught"] == {"good": 0, "bad": 0}
+    changed = service.client.put("/v1/models/plate/threshold", json={"rate": 0.5}).json()
+    assert changed["rate"] == 0.5
+    assert changed["threshold"] == found["calibration"][2]
+    assert service.client.post(SCORE, content=png(1)).json()["threshold"] == changed["threshold"]
+    assert "rate" in problem(service.client.put("/v1/models/plate/threshold", json={"rate": 0.001}), 422)
+    assert "rate" in problem(service.client.put("/v1/models/plate/threshold", json={"rate": 1.5}), 422)
+    assert service.client.get("/v1/models/plate/threshold").json()["rate"] == 0.5
+    assert service.client.get("/v1/history", params={"model": "plate"}).json()[0]["what"] == "threshold"
+
+
+def test_a_threshold_that_could_not_be_kept_is_not_in_force(service: Service, monkeypatch: pytest.MonkeyPatch) -> None:
+    service.score(png(1))
+    address, shown = "/v1/models/plate/threshold", ("rate", "threshold", "guarantee")
+    before = service.client.get(address).json()
+
+    def gone(*_: Any) -> None:
+        raise sa.exc.OperationalError("update", {}, Exception("gone"))
+
+    with monkeypatch.context() as patched:
+        patched.setattr(service.store, "set_rate", gone)
+        problem(service.client.put(address, json={"rate": 0.5}), 503)
+    assert service.client.get(address).json() == before
+    model = service.client.get("/v1/models/plate").json()
+    assert [model[key] for key in shown] == [before[key] for key in shown]
+    assert service.client.post(SCORE, content=png(2)).json()["threshold"] == before["threshold"]
+
+
+def test_a_picture_that_is_kept_while_a_threshold_is_set_is_judged_by_it(
+    service: Service, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Its score comes after those that are judged anew, and before the threshold is in force."""
+    store, there, on = service.store, threading.Event(), threading.Event()
+    set_rate, add_scored = store.set_rate, store.add_scored
+    told: list[dict[str, Any]] = []
+
+    def held(*given: Any) -> int:
+        there.set()
+        assert on.wait(60)
+        return add_scored(*given)
+
+    def slow(*given: Any) -> None:
+        set_rate(*given)
+        on.set()
+        wait_for(lambda: store.listed(Wanted("plate"))[1] == 1)
+
+    monkeypatch.setattr(store, "add_scored", held)
+    monkeypatch.setattr(store, "set_rate", slow)
+    sender = threading.Thread(target=lambda: told.append(service.client.post(SCORE, content=png(3)).json()))
+    sender.start()
+    assert there.wait(60)
+    changed = service.client.put("/v1/models/plate/threshold", json={"rate": 0.5}).json()
+    sender.join()
+    ((row,), _) = store.listed(Wanted("plate"))
+    assert row["threshold"] == told[0]["threshold"] == changed["threshold"]
+
+
+def test_another_rate_is_there_after_a_restart(make: Maker) -> None:
+    first = make().client.put("/v1/models/plate/threshold", json={"rate": 0.5}).json()
+    assert make().client.get("/v1/models/plate").json()["threshold"] == first["threshold"]
+
+
+def test_drift_shows_the_series_without_what_was_called_bad(service: Service) -> None:
+    numbers = [service.score(png(i)) for i in range(4)]
+    service.client.post(f"/v1/images/{numbers[1]}/reviews", json={"verdict": "bad"})
+    found = service.client.get("/v1/models/plate/drift").json()
+    assert [point["image"] for point in found["series"]] == numbers
+    assert [level["number"] for level in found["levels"]] == [1, 2, 3]
+    assert (found["alarms"], found["since_alarm"], found["fresh"]) == ([], None, False)
+    assert "10,000 images" in found["promise"]
+    later = found["series"][2]["created"]
+    assert len(service.client.get("/v1/models/plate/drift", params={"since": later}).json()["series"]) == 2
+    for wrong in ("-1", "nan", "inf", "1e999", "soon"):
+        problem(service.client.get("/v1/models/plate/drift", params={"since": wrong}), 422)
+
+
+def test_drift_of_many_is_summed_up(service: Service) -> None:
+    version, count = service.store.released("plate"), 50_000
+    rng = np.random.default_rng(0)
+    found = rng.normal(size=count)
+    times = 1.7e9 + np.sort(rng.uniform(0, 200 * 86400, count))
+    pictures = [
+        {"id": i + 1, "sha256": f"{i:064x}", "name": "p", "width": 1, "height": 1, "received": 0} for i in range(count)
+    ]
+    said = [
+        {"image": i + 1, "version": version["id"], "score": score, "p_value": 0.5, "threshold": 1.0}
+        | {"is_anomaly": score > 1, "distance": 0, "created": created}
+        for i, (score, created) in enumerate(zip(found.tolist(), times.tolist(), strict=True))
+    ]
+    with service.store.engine.begin() as connection:
+        connection.execute(tables.images.insert(), pictures)
+        connection.execute(tables.scores.insert(), said)
+
+    def asked(**params: Any) -> dict[str, Any]:
+        answer = service.client.get("/v1/models/plate/drift", params=params)
+        assert answer.status_code == 200, answer.text
+        assert len(answer.content) < 1_000_000
+        return dict(answer.json())
+
+    days, hours = asked(), asked(every="hour", last=0)
+    assert (days["total"], days["tested"], days["every"], hours["every"]) == (count, count, "day", "hour")
+    assert sum(one["count"] for one in days["bins"]) == count
+    assert len(days["levels"]) <= 2000
+    assert len(hours["bins"]) == 2000  # the newest
+    assert (len(days["series"]), len(hours["series"])) == (2000, 0)
+    assert days["series"][-1]["image"] == count
+    second = days["bins"][1]
+    inside = found[(times >= second["start"]) & (times < second["end"])]
+    assert second["count"] == len(inside)
+    assert second["flagged"] == pytest.approx((inside > 1).mean())
+    quantiles = [second[key] for key in ("low", "middle", "high")]
+    assert quantiles == pytest.approx(np.quantile(inside, (0.05, 0.5, 0.95)).tolist())
+    assert second["start"] % 86400 == 0
+    assert (asked(ahead=7200, last=0)["bins"][1]["start"] + 7200) % 86400 == 0
+    assert asked(since=times[-1] - 86400)["every"] == "hour"
+    for wrong in ({"every": "week"}, {"ahead": 10**6}, {"last": -1}, {"last": 2001}):
+        problem(service.client.get("/v1/models/plate/drift", params=wrong), 422)
+
+
+def test_a_list_of_models_opens_none(models: Path, make: Maker, monkeypatch: pytest.MonkeyPatch) -> None:
+    for i in range(5):
+        shutil.copytree(models / "plate.bgad", models / f"wheel-{i}.bgad")
+    service = make()
+    real = service.client.put("/v1/models/wheel-1/threshold", json={"rate": 0.5}).json()
+    service = make()
+    monkeypatch.setattr(service.bench._loaded, "_load", lambda _: pytest.fail("a model was opened"))
+    found = {model["name"]: model for model in service.client.get("/v1/models").json()}
+    assert len(found) == 6
+    assert (found["wheel-1"]["rate"], found["wheel-1"]["threshold"]) == (0.5, real["threshold"])
+    assert found["wheel-1"]["guarantee"] == real["guarantee"]
+    assert found["wheel-2"]["rate"] != 0.5
+    monkeypatch.undo()
+    scorer = service.bench.batcher(service.store.released("wheel-2")).scorer
+    assert (found["wheel-2"]["rate"], found["wheel-2"]["threshold"]) == (scorer.calibration.rate, scorer.threshold)
+
+
+def test_versions_that_are_not_there(service: Service) -> None:
+    for number in (0, -1, 99, 2**31, 2**63, 10**30):
+        for act in ("release", "discard"):
+            problem(service.client.post(f"/v1/models/plate/versions/{number}/{act}"), 404)
+    assert "no way back" in problem(service.client.post("/v1/models/plate/rollback"), 404)
+    only = service.client.get("/v1/models/plate").json()["version"]["id"]
+    assert "is released" in problem(service.client.post(f"/v1/models/plate/versions/{only}/discard"), 422)
+    assert service.client.post(f"/v1/models/plate/versions/{only}/release").status_code == 200
+
+
+# --- scoring
+
+
+def test_the_score_is_that_of_the_model(service: Service, model: Path, tmp_path: Path) -> None:
+    (tmp_path / "part.png").write_bytes(png(5, defect=True))
+    expected = Runtime.load(model).score(tmp_path / "part.png")
+    found = service.client.post(SCORE, params={"filename": "part.png"}, content=png(5, defect=True)).json()
+    assert found["score"] == pytest.approx(expected.score, rel=1e-5)
+    assert (found["p_value"], found["is_anomaly"]) == (expected.p_value, expected.is_anomaly)
+    assert found["decision"] == ("anomalous" if expected.is_anomaly else "normal")
+    assert (found["name"], found["model"]) == ("part.png", "plate")
+    for key, kind in (("map", "image/png"), ("overlay", "image/png")):
+        answer = service.client.get(found[key])
+        assert answer.headers["content-type"] == kind
+        assert Image.open(io.BytesIO(answer.content)).size == (SIZE, SIZE)
+    headers = service.client.get(found["map"]).headers
+    assert float(headers["x-low"]) < float(headers["x-high"])
+    again = service.client.post(SCORE, content=png(5, defect=True)).json()
+    assert (again["image"], again["score"]) == (found["image"], pytest.approx(found["score"], rel=1e-5))
+
+
+def test_a_picture_in_a_form(service: Service) -> None:
+    body = service.client.post(SCORE, content=png(1)).json()
+    form = service.client.post(SCORE, files={"file": ("a/b/part.png", png(1), "text/html")}).json()
+    assert (form["image"], form["name"]) == (body["image"], "part.png")
+    assert body["name"] == "picture"
+
+
+@pytest.mark.parametrize(
+    ("array", "kind", "mode"),
+    [
+        (np.full((40, 30), 30000, np.uint16), "PNG", None),
+        (np.full((40, 30, 3), 90, np.uint8), "JPEG", "CMYK"),
+        (np.full((40, 30, 4), 90, np.uint8), "PNG", None),
+        (np.full((40, 30), 90, np.uint8), "TIFF", None),
+        (np.full((40, 30, 3), 90, np.uint8), "WEBP", None),
+        (np.full((1, 1), 90, np.uint8), "BMP", None),
+    ],
+)
+def test_pictures_of_all_kinds_are_scored_and_shown(
+    service: Service, array: np.ndarray, kind: str, mode: str | None
+) -> None:
+    number = service.score(as_file(array, kind, mode))
+    shown = service.client.get(f"/v1/images/{number}").json()
+    assert (shown["height"], shown["width"]) == array.shape[:2]
+    view = service.client.get(f"/v1/images/{number}/view.png")
+    assert Image.open(io.BytesIO(view.content)).size == array.shape[1::-1]
+    thumbnail = service.client.get(f"/v1/images/{number}/thumbnail.jpg", params={"model": "plate"})
+    assert thumbnail.headers["content-type"] == "image/jpeg"
+
+
+def turned(kind: str) -> bytes:
+    """A picture that is to be turned by a quarter before it is shown."""
+    buffer, exif = io.BytesIO(), Image.Exif()
+    exif[ExifTags.Base.Orientation] = 6
+    Image.fromarray(np.full((40, 30, 3), 90, np.uint8)).save(buffer, kind, exif=exif)
+    return buffer.getvalue()
+
+
+@pytest.mark.parametrize("kind", ["PNG", "JPEG"])
+@pytest.mark.parametrize("shape", [(40, 30), (40, 30, 3)])
+def test_a_picture_that_browsers_show_is_sent_as_it_is(service: Service, kind: str, shape: tuple[int, ...]) -> None:
+    content = as_file(np.random.default_rng(0).integers(0, 255, shape, np.uint8), kind)
+    view = service.client.get(f"/v1/images/{service.score(content)}/view.png")
+    assert view.content == content
+    assert view.headers["content-type"] == f"image/{kind.lower()}"
+
+
+@pytest.mark.parametrize(
+    ("content", "size"),
+    [
+        (turned("JPEG"), (40, 30)),
+        (turned("PNG"), (40, 30)),
+        (as_file(np.full((40, 30, 4), 90, np.uint8)), (30, 40)),
+        (as_file(np.full((40, 30), 1000, np.uint16)), (30, 40)),
+        (as_file(np.full((40, 30, 3), 90, np.uint8), "JPEG", "CMYK"), (30, 40)),
+        (as_file(np.full((40, 30, 3), 90, np.uint8), "BMP"), (30, 40)),
+    ],
+    ids=["turned JPEG", "turned PNG", "transparent", "16 bits", "CMYK", "BMP"],
+)
+def test_a_picture_that_browsers_show_otherwise_is_sent_as_png(
+    service: Service, content: bytes, size: tuple[int, int]
+) -> None:
+    view = service.client.get(f"/v1/images/{service.score(content)}/view.png")
+    shown = Image.open(io.BytesIO(view.content))
+    assert view.headers["content-type"] == "image/png"
+    assert (shown.format, shown.mode, shown.size) == ("PNG", "RGB", size)
+
+
+def animated() -> bytes:
+    frames = [Image.new("RGB", (20, 20), (i, 0, 0)) for i in (0, 90, 200)]
+    buffer = io.BytesIO()
+    frames[0].save(buffer, "WEBP", save_all=True, append_images=frames[1:])
+    return buffer.getvalue()
+
+
+NOT_TAKEN = {
+    "empty": (b"", "is empty"),
+    "no picture": (b"<svg onload=alert(1)>", "not an image"),
+    "half of one": (png()[: len(png()) // 2], "cannot be read"),
+    "damaged": (png()[:60] + b"\0" * 40 + png()[100:], "picture"),
+    "animated": (animated(), "has 3 frames"),
+    "too many pixels": (as_file(np.zeros((1001, 1000), np.uint8)), "exceed the limit of 1000000"),
+    "a bomb": (bomb(), "60000 x 60000 pixels exceed"),
+    "a GIF": (as_file(np.zeros((5, 5), np.uint8), "GIF"), "not an image"),
+}
+
+
+@pytest.mark.parametrize("case", NOT_TAKEN)
+def test_what_is_no_picture_that_we_take_is_refused_quickly_and_not_kept(service: Service, case: str) -> None:
+    content, message = NOT_TAKEN[case]
+    began = time.monotonic()
+    for answer in (
+        service.client.post(SCORE, content=content, headers={"Content-Type": "image/png"}),
+        service.client.post(SCORE, files={"file": ("part.png", content)}),
+    ):
+        said = problem(answer, 422)
+        assert message in said
+        assert str(service.bench.models) not in said  # where our files are is nobody's business
+    assert time.monotonic() - began < 5
+    assert not [path for path in (service.bench.models / FOLDER / "pictures").rglob("*") if path.is_file()]
+    assert service.client.get("/v1/images", params={"model": "plate"}).json()["total"] == 0
+
+
+def test_what_is_too_large_is_refused(make: Maker) -> None:
+    service = make(max_bytes=10_000)
+    large = b"\x89PNG" + bytes(10_001)
+    assert "10000 bytes" in problem(service.client.post(SCORE, content=large), 413)
+    assert "10000 bytes" in problem(service.client.post(SCORE, content=iter([large[:6000], large[6000:]])), 413)
+    assert "10000 bytes" in problem(service.client.post(SCORE, files={"file": large}), 413)
+    assert "too large" in problem(service.client.post(SCORE, files={"file": large * 2}), 413)
+    assert "too large" in problem(service.client.post("/v1/models/plate/batches", files={"files": bytes(700_000)}), 413)
+
+
+def test_a_body_of_any_length_is_cut_off(make: Maker) -> None:
+    service = make(max_bytes=10_000)
+    sent = 0
+
+    def endless() -> Any:
+        nonlocal sent
+        for _ in range(100):
+            sent += 2**16
+            yield b" " * 2**16
+
+    image = service.score(png())
+    assert "send less" in problem(service.client.post(f"/v1/images/{image}/reviews", content=endless()), 413)
+    length = {"Content-Type": "multipart/form-data; boundary=x"}
+    said = problem(service.client.post("/v1/models/plate/batches", content=endless(), headers=length), 411)
+    assert said == "a form must say how long it is: send it with Content-Length"
+
+
+def test_forms_that_do_not_fit(service: Service) -> None:
+    batches = "/v1/models/plate/batches"
+    assert "one field `file`" in problem(service.client.post(SCORE, files=[("file", png(1)), ("file", png(2))]), 422)
+    assert "no file in the field `file`" in problem(service.client.post(SCORE, files={"other": png()}), 422)
+    assert "no file in the field `files`" in problem(service.client.post(batches, files={"file": png()}), 422)
+    assert "no file" in problem(service.client.post(batches, data={"files": "text"}), 422)
+    problem(service.client.post(batches, files=[("files", b"x")] * 65), 400)
+    broken = {"Content-Type": "multipart/form-data; boundary=x"}
+    problem(service.client.post(batches, content=b"no form", headers=broken), 400)
+    problem(service.client.post(SCORE, content=b"", headers={"Content-Type": "multipart/form-data"}), 400)
+    problem(service.client.post("/v1/models/wheel/batches", files={"files": png()}), 404)
+    problem(service.client.post("/v1/models/wheel/score", content=png()), 404)
+
+
+def test_a_batch_is_scored_in_its_order_and_one_that_is_broken_does_not_stop_it(service: Service) -> None:
+    files = [("files", (f"{i}.png", png(i))) for i in range(20)]
+    files[7] = ("files", ("broken.png", b"no picture"))
+    results = service.client.post("/v1/models/plate/batches", files=files).json()["results"]
+    assert [r["name"] for r in results] == [name for _, (name, _) in files]
+    assert "not an image" in results[7]["error"]
+    assert sum("score" in r for r in results) == 19
+    assert results[3]["image"] == service.score(png(3))
+    assert service.client.get("/v1/images", params={"model": "plate", "limit": 5}).json()["total"] == 19
+
+
+def test_a_picture_of_a_batch_that_is_too_large_does_not_stop_the_others(make: Maker) -> None:
+    service = make(max_bytes=10_000)
+    files = [("files", ("a.png", png(1))), ("files", ("large.png", bytes(10_001))), ("files", ("b.png", png(2)))]
+    first, failed, last = service.client.post("/v1/models/plate/batches", files=files).json()["results"]
+    assert failed == {"name": "large.png", "error": "a picture may have 10000 bytes: send a smaller one"}
+    assert (first["name"], last["name"]) == ("a.png", "b.png")
+    assert service.client.get("/v1/images", params={"model": "plate"}).json()["total"] == 2
+
+
+def test_the_files_of_a_batch_are_read_one_after_the_other(service: Service, monkeypatch: pytest.MonkeyPatch) -> None:
+    held, most, lock = 0, 0, threading.Lock()
+    real = Workbench.score
+
+    def counted(self: Workbench, *given: Any, **options: Any) -> Any:
+        nonlocal held, most
+        with lock:
+            held += 1
+            most = max(most, held)
+        try:
+            return real(self, *given, **options)
+        finally:
+            with lock:
+                held -= 1
+
+    monkeypatch.setattr(Workbench, "score", counted)
+    monkeypatch.setattr(UploadFile, "read", lambda *_: pytest.fail("all of them were read before"))
+    files = [("files", (f"{i}.png", png(i))) for i in range(16)]
+    results = service.client.post("/v1/models/plate/batches", files=files).json()["results"]
+    assert [r["name"] for r in results] == [f"{i}.png" for i in range(16)]
+    assert most <= 2 * BATCH
+
+
+@pytest.mark.parametrize(
+    ("given", "shown"),
+    [
+        ("../../../etc/passwd", "passwd"),
+        ("C:\\parts\\7.png", "7.png"),
+        ("a\x1b[31m\r\nb\x7f.png", "a[31mb.png"),
+        ("<script>alert(1)<\\script>.png", "script>.png"),
+        ("<img src=x onerror=alert(1)>", "<img src=x onerror=alert(1)>"),
+        ("' OR 1=1; DROP TABLE images; --", "' OR 1=1; DROP TABLE images; --"),
+        ("\u202egnp.exe", "gnp.exe"),
+        ("..", ".."),
+        ("/", "picture"),
+        ("x" * 900, "x" * 200),
+        ("Zahnrad-ü-齿轮.png", "Zahnrad-ü-齿轮.png"),
+    ],
+)
+def test_names_stay_text_and_lead_nowhere(service: Service, given: str, shown: str) -> None:
+    before = {path for path in service.bench.models.rglob("*") if FOLDER not in path.parts}
+    answer = service.client.post(SCORE, params={"filename": given}, content=png()).json()
+    assert answer["name"] == shown
+    listed = service.client.get("/v1/images", params={"model": "plate"})
+    assert listed.json()["images"][0]["name"] == shown
+    assert listed.headers["content-type"] == "application/json"
+    form = service.client.post(SCORE, files={"file": (given.replace("\r\n", ""), png(1))}).json()
+    assert "/" not in form["name"]
+    assert {path for path in service.bench.models.rglob("*") if FOLDER not in path.parts} == before
+
+
+def test_when_too_many_wait_the_answer_is_503_and_says_when_to_come_again(
+    service: Service, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    gate = threading.Event()
+    real = Runtime.run
+
+    def held(self: Runtime, pixels: np.ndarray) -> Any:
+        assert gate.wait(60)
+        return real(self, pixels)
+
+    monkeypatch.setattr(Runtime, "run", held)
+    answers: list[Any] = []
+
+    def send(seed: int) -> None:
+        answers.append(service.client.post(SCORE, content=png(seed)))
+
+    threads = [threading.Thread(target=send, args=(i,)) for i in range(WAITING)]
+    for thread in threads:
+        thread.start()
+    wait_for(lambda: service.bench.waiting() == WAITING)
+    assert f"bgad_waiting {WAITING}.0" in service.client.get("/metrics").text
+    refused = service.client.post(SCORE, content=png(999))
+    assert "too many pictures wait" in problem(refused, 503)
+    assert refused.headers["retry-after"] == "1"
+    problem(service.client.post(SCORE, content=png(0)), 503)
+    known = {hashlib.sha256(png(seed)).hexdigest(): seed for seed in (*range(WAITING), 999)}
+    files = (service.bench.models / FOLDER / "pictures").rglob("*")
+    left = {known[path.name] for path in files if path.is_file()}
+    assert left == set(range(WAITING))  # what was turned away is gone, unless the same picture is being scored
+    assert service.client.get("/healthz").status_code == 200  # all else goes on
+    assert service.client.get("/v1/models").status_code == 200
+    gate.set()
+    for thread in threads:
+        thread.join()
+    assert [answer.status_code for answer in answers] == [200] * WAITING
+
+
+# --- health
+
+
+def test_metrics_count_by_route_and_not_by_what_clients_make_up(service: Service) -> None:
+    service.score(png())
+    service.client.get("/v1/images/99")
+    for i in range(3):
+        service.client.get(f"/made-up-{i}")
+        service.client.request(f"MADE{i}", "/v1/models")
+    text = service.client.get("/metrics").text
+    assert 'bgad_requests_total{method="POST",route="/v1/models/{name}/score",status="200"} 1.0' in text
+    assert 'bgad_requests_total{method="GET",route="/v1/images/{number}",status="404"} 1.0' in text
+    assert "bgad_request_seconds_bucket" in text
+    assert "bgad_waiting 0.0" in text
+    assert "made-up" not in text
+    assert "MADE" not in text
+
+
+def test_a_service_whose_store_is_gone_is_alive_but_not_ready(make: Maker, postgres: Path) -> None:
+    service = make(new_database(postgres))
+    headers = token(service, "admin")
+    assert service.client.get("/readyz").json() == {"status": "ready"}
+    url = service.store.engine.url
+    other = sa.create_engine(url.set(database="postgres"), isolation_level="AUTOCOMMIT")
+    with other.connect() as connection:
+        connection.execute(sa.text(f"DROP DATABASE {url.database} WITH (FORCE)"))
+    other.dispose()
+    answer = service.client.get("/readyz")
+    assert (answer.status_code, answer.json()) == (503, {"status": "the store does not answer"})
+    assert service.client.get("/healthz").status_code == 200
+    for more in ({}, headers):
+        gone = service.client.get("/v1/models", headers=more)
+        assert "the store does not answer" in problem(gone, 503)
+        assert gone.headers["retry-after"]
+    assert service.client.get("/readyz", headers=headers).status_code == 503
+
+
+@pytest.mark.parametrize("kind", ["sqlite", "postgresql"])
+def test_the_whole_way_on_both_stores(make: Maker, request: pytest.FixtureRequest, kind: str) -> None:
+    service = make(new_database(request.getfixturevalue("postgres")) if kind == "postgresql" else None)
+    results = service.client.post(
+        "/v1/models/plate/batches", files=[("files", (f"{i}.png", png(i))) for i in range(8)]
+    ).json()["results"]
+    for result in results:
+        path = f"/v1/images/{result['image']}/reviews"
+        assert service.client.post(path, json={"verdict": "good", "note": "ü 齿轮 😀"}).status_code == 201
+    listed = service.client.get("/v1/images", params={"model": "plate", "review": "good"}).json()
+    assert listed["total"] == 8
+    assert listed["images"][0]["note"] == "ü 齿轮 😀"
+    assert len(service.client.get("/v1/models/plate/threshold").json()["good"]) == 8
+    assert len(service.client.get("/v1/models/plate/drift").json()["series"]) == 8

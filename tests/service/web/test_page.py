@@ -1,0 +1,275 @@
+"""The page in a real browser: the whole loop, and that nobody's words run as script."""
+
+from __future__ import annotations
+
+import json
+import shutil
+import urllib.request
+from collections.abc import Callable, Iterator
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from bgad.service.http.tokens import new_token
+from bgad.service.store.store import Store
+from tests.service.conftest import Live, png, sqlite_address
+
+sync_api = pytest.importorskip("playwright.sync_api", reason="playwright is not installed: pip install playwright")
+
+CHROMIUM = next(filter(None, map(shutil.which, ("chromium", "chromium-browser", "google-chrome"))), None)
+pytestmark = pytest.mark.skipif(CHROMIUM is None, reason="no Chromium here: install chromium to test the page")
+
+SCRIPT = "<img src=x onerror=window.ran=1><script>window.ran=1<"
+SECONDS = 1000  # of a timeout, in milliseconds
+PATIENCE = 60 * SECONDS  # with a machine that does other things, too
+TEACHING = 100 * SECONDS
+
+sync_api.expect.set_options(timeout=PATIENCE)
+
+Start = Callable[..., Live]
+
+
+@pytest.fixture
+def page() -> Iterator[Any]:
+    """A page that fails the test when a script of ours fails or is refused."""
+    problems: list[str] = []
+    with sync_api.sync_playwright() as playwright:
+        browser = playwright.chromium.launch(executable_path=CHROMIUM, args=["--no-sandbox"])
+        opened = browser.new_page(viewport={"width": 1280, "height": 800})
+        opened.set_default_timeout(PATIENCE)
+        opened.on("pageerror", lambda error: problems.append(str(error)))
+        opened.on("console", lambda said: problems.append(said.text) if "Content Security" in said.text else None)
+        yield opened
+        browser.close()
+    assert problems == []
+
+
+def ask(service: Live, route: str) -> Any:
+    with urllib.request.urlopen(f"{service.address}/v1/{route}", timeout=20) as answer:
+        return json.load(answer)
+
+
+def add_pictures(page: Any, pictures: dict[str, bytes]) -> None:
+    """By the button, as people do; until they are scored."""
+    sync_api.expect(page.locator("#add")).to_be_enabled()
+    page.set_input_files(
+        "#files", [{"name": name, "mimeType": "image/png", "buffer": content} for name, content in pictures.items()]
+    )
+    said(page, f"{len(pictures)} pictures scored." if len(pictures) > 1 else "1 picture scored.")
+
+
+def said(page: Any, text: str, timeout: float = PATIENCE) -> None:
+    sync_api.expect(page.locator("#message-text")).to_contain_text(text, timeout=timeout)
+
+
+def cell(page: Any, name: str) -> Any:
+    return page.locator(".cell", has_text=name)
+
+
+def middle(page: Any) -> tuple[float, float]:
+    box = page.locator(".canvas").bounding_box()
+    return box["x"] + box["width"] / 2, box["y"] + box["height"] / 2
+
+
+def paint_ring(page: Any) -> None:
+    """A closed outline by the brush, then its inside by the fill."""
+    x, y = middle(page)
+    page.get_by_role("button", name="Paint").click()
+    page.mouse.move(x - 60, y - 60)
+    page.mouse.down()
+    for dx, dy in ((60, -60), (60, 60), (-60, 60), (-60, -60)):
+        page.mouse.move(x + dx, y + dy, steps=4)
+    page.mouse.up()
+    page.get_by_role("button", name="Fill").click()
+    page.mouse.click(x, y)
+
+
+def open_first(page: Any) -> None:
+    """The first picture of the queue, with its map."""
+    page.locator("#cell-0 .name").click()
+    sync_api.expect(page.locator(".side")).to_contain_text("boundary")
+
+
+def marked(page: Any) -> int:
+    """Pixels of the picture's own that are painted as the defect in what was sent last."""
+    count: int = page.evaluate(
+        """async () => {
+            const id = location.hash.split("/")[2];
+            const detail = await (await fetch(`/v1/images/${id}`)).json();
+            const blob = await (await fetch(detail.reviews.at(-1).mask)).blob();
+            const picture = await createImageBitmap(blob);
+            const context = new OffscreenCanvas(picture.width, picture.height).getContext("2d");
+            context.drawImage(picture, 0, 0);
+            const { data } = context.getImageData(0, 0, picture.width, picture.height);
+            return data.filter((value, i) => i % 4 === 0 && value > 0).length;
+        }"""
+    )
+    return count
+
+
+def test_the_whole_loop(page: Any, live: Start) -> None:
+    """Upload, look, paint, confirm, teach, compare, release, roll back."""
+    service = live()
+    page.goto(service.address)
+    sync_api.expect(page.locator(".empty")).to_contain_text("No pictures yet")
+    add_pictures(page, {f"bad-{i}.png": png(i, defect=True) for i in range(3)})
+    add_pictures(page, {f"good-{i}.png": png(i) for i in range(6)})
+    sync_api.expect(page.locator(".cell img")).to_have_count(9)
+    sync_api.expect(page.locator("#count")).to_have_text("9 pictures")
+
+    # look
+    page.get_by_label("Sort").select_option("anomalous")
+    sync_api.expect(page.locator("#cell-0")).to_contain_text("bad-")
+    page.keyboard.press("Tab")
+    page.locator(".grid").focus()
+    page.keyboard.press("ArrowRight")
+    sync_api.expect(page.locator("#cell-1")).to_have_attribute("aria-selected", "true")
+    page.keyboard.press("Enter")
+    sync_api.expect(page.locator(".words")).to_contain_text("good parts")
+    sync_api.expect(page.locator(".side")).to_contain_text("boundary")  # the map has come
+    first = page.url
+
+    # paint and confirm
+    paint_ring(page)
+    page.keyboard.press("Control+z")
+    sync_api.expect(page.get_by_role("button", name="Redo")).to_be_enabled()
+    page.keyboard.press("Control+y")
+    sync_api.expect(page.get_by_role("button", name="Redo")).to_be_disabled()
+    page.get_by_label("Note").fill("a blot")
+    page.keyboard.press("Escape")
+    page.keyboard.press("b")
+    page.wait_for_url(lambda address: address != first)  # on to the next one
+    page.goto(first)
+    sync_api.expect(page.get_by_label("Note")).to_have_value("a blot")
+    assert 50 < marked(page) < 64 * 64 / 2, "the ring is filled, and nothing outside of it"
+    page.keyboard.press("Escape")
+    cell(page, "bad-0").wait_for()
+    sync_api.expect(page.locator(".cell .painted")).to_have_count(1)
+    judge_all(page)
+    assert len(ask(service, "images?model=plate&review=good")["images"]) == 6
+    assert len(ask(service, "images?model=plate&review=bad")["images"]) == 3
+
+    # teach
+    page.get_by_role("link", name="Teach").click()
+    page.get_by_role("button", name="Teach 9 pictures").click()
+    page.locator("[data-job] progress").wait_for()
+    said(page, "Job 1: done.", TEACHING)
+
+    # compare, release, roll back
+    compared = page.get_by_label("Comparison")
+    sync_api.expect(compared).to_contain_text("AUROC")
+    sync_api.expect(compared).to_contain_text("What got worse")
+    page.reload()
+    sync_api.expect(compared).to_contain_text("What got worse")
+    versions = page.locator("[data-version]")
+    sync_api.expect(versions.first).to_contain_text("candidate")
+    compared.get_by_role("button", name="Release").click()
+    sync_api.expect(versions.first).to_contain_text("scores now")
+    assert ask(service, "models/plate")["version"]["id"] == 2
+    sync_api.expect(page.get_by_role("button", name="Teach 9 pictures")).to_be_enabled()  # all, scored again or not
+    page.get_by_role("button", name="Roll back").click()
+    sync_api.expect(versions.last).to_contain_text("scores now")
+    assert ask(service, "models/plate")["version"]["id"] == 1
+    page.get_by_role("link", name="Drift").click()
+    sync_api.expect(page.locator(".words")).to_contain_text("No sign of a change in")
+    sync_api.expect(page.locator("figure")).to_have_count(3)
+    page.get_by_label("Scores by").select_option("day")
+    sync_api.expect(page.locator("rect.range")).to_have_count(1)
+    page.get_by_role("link", name="History").click()
+    page.get_by_label("About").select_option("plate")
+    sync_api.expect(page.get_by_role("cell", name="review", exact=True)).to_have_count(10)
+    sync_api.expect(page.get_by_role("cell", name="release", exact=True)).to_have_count(2)
+
+
+def judge_all(page: Any) -> None:
+    """By the keys of the queue: what is called bad, and the others good."""
+    for i in range(9):
+        name = page.locator(f"#cell-{i} .name").text_content()
+        page.locator(".grid").focus()
+        page.keyboard.press("Home")
+        for _ in range(i):
+            page.keyboard.press("ArrowRight")
+        verdict = "bad" if name.startswith("bad") else "good"
+        page.keyboard.press(verdict[0])
+        sync_api.expect(page.locator(f"#cell-{i} .badge.{verdict}")).to_be_visible()
+
+
+def test_script_in_a_name_or_a_note_is_text(page: Any, live: Start) -> None:
+    service = live()
+    page.goto(service.address)
+    add_pictures(page, {f"{SCRIPT}.png": png(1, defect=True)})
+    sync_api.expect(cell(page, "onerror")).to_be_visible()
+    page.keyboard.press("Enter")
+    sync_api.expect(page.locator("h1")).to_contain_text("onerror")
+    page.get_by_label("Note").fill(SCRIPT)
+    page.keyboard.press("Escape")
+    page.keyboard.press("b")
+    sync_api.expect(page.locator(".note")).to_have_text(SCRIPT)
+    for view in ("threshold", "teach", "drift", "history", "queue"):
+        page.goto(f"{service.address}/#/{view}")
+        page.locator("main > *").first.wait_for()
+        assert page.evaluate("window.ran") is None
+    assert page.locator("main script, img[src='x']").count() == 0
+
+
+def test_what_was_painted_on_a_good_part_is_not_sent(page: Any, live: Start) -> None:
+    service = live()
+    page.goto(service.address)
+    add_pictures(page, {"one.png": png(1)})
+    open_first(page)
+    paint_ring(page)
+    page.keyboard.press("u")
+    sync_api.expect(page.locator(".side")).to_contain_text("painted")
+    page.keyboard.press("g")
+    said(page, "A good part has no defect: that layer was not kept.")
+    page.goto(f"{service.address}/#/queue")
+    page.locator(".cell .badge.good").wait_for()
+    assert page.locator(".cell .painted").count() == 0
+    assert [bool(review["mask"]) for review in ask(service, "images/1")["reviews"]] == [True, False]
+
+
+def test_the_api_has_a_page(page: Any, live: Start, models: Path) -> None:
+    store = Store(sqlite_address(models))
+    token = new_token(store, "ann", "score")
+    store.close()
+    service = live()
+    page.goto(f"{service.address}/v1/docs")
+    page.get_by_role("textbox", name="Token").fill(token)
+    page.get_by_role("button", name="Go on").click()
+    schema = page.evaluate(
+        "async (token) => (await fetch('/v1/openapi.json', { headers: { Authorization: `Bearer ${token}` } })).json()",
+        token,
+    )
+    operations = page.locator(".operation:has(> summary .badge)")
+    sync_api.expect(operations).to_have_count(sum(len(item) for item in schema["paths"].values()))
+    sync_api.expect(page.locator("pre")).to_contain_text(f"{service.address}/v1/models/NAME/score")
+    score = operations.filter(has_text="/v1/models/{name}/score")
+    score.locator("> summary").click()
+    for text in ("POST", "Score one picture", "filename", "application/octet-stream", "multipart/form-data"):
+        sync_api.expect(score).to_contain_text(text)
+    score.get_by_role("link", name="Score", exact=True).click()
+    sync_api.expect(page.locator("#schema-Score")).to_contain_text("share of good parts that look at least as strange")
+    page.get_by_role("link", name="Workbench").click()
+    sync_api.expect(page.locator("#who")).to_contain_text("ann (score)")  # the same token
+    page.get_by_role("link", name="API").click()
+    sync_api.expect(operations.first).to_be_visible()
+
+
+def test_who_has_no_token_is_asked_for_one(page: Any, live: Start, models: Path) -> None:
+    store = Store(sqlite_address(models))
+    token = new_token(store, "ann", "review")
+    store.close()
+    service = live()
+    page.goto(service.address)
+    page.get_by_role("textbox", name="Token").fill("bgad_wrong")
+    page.get_by_role("button", name="Go on").click()
+    sync_api.expect(page.locator("#token-reason")).to_contain_text("does not know")
+    page.get_by_role("textbox", name="Token").fill(token)
+    page.get_by_role("button", name="Go on").click()
+    sync_api.expect(page.locator("#who")).to_contain_text("ann (review)")
+    add_pictures(page, {"one.png": png(1), "two.png": png(2)})
+    picture = cell(page, "one.png").locator("img")
+    sync_api.expect(picture).to_have_js_property("naturalWidth", 64)  # it came with the token
+    page.get_by_role("link", name="Threshold").click()
+    sync_api.expect(page.get_by_role("button", name="Use this")).to_be_disabled()

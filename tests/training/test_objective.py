@@ -1,0 +1,144 @@
+"""Every equation with numbers worked by hand, and gradients where the paper wants them and nowhere else."""
+
+from __future__ import annotations
+
+import math
+
+import pytest
+import torch
+from torch import Tensor
+
+from bgad.config import METHODS, LossConfig
+from bgad.training import objective as loss
+
+B_N, TAU = -0.30, 0.10
+
+
+def leaf(*values: float) -> Tensor:
+    return torch.tensor(values, dtype=torch.float64, requires_grad=True)
+
+
+def gradient(value: Tensor, at: Tensor) -> list[float]:
+    value.backward()  # type: ignore[no-untyped-call]
+    assert at.grad is not None
+    return [float(g) for g in at.grad]
+
+
+def test_likelihood_loss_both_kinds() -> None:
+    log_p = torch.tensor([-1.0, -3.0], dtype=torch.float64)
+    assert loss.likelihood_loss(log_p, "nll").item() == pytest.approx(2.0)
+    expected = (math.log(1 + math.e) + math.log(1 + math.e**3)) / 2
+    assert loss.likelihood_loss(log_p, "logsigmoid").item() == pytest.approx(expected)
+    weighted = loss.likelihood_loss(log_p, "nll", torch.tensor([1.0, 2.0], dtype=torch.float64))
+    assert weighted.item() == pytest.approx(3.5)
+
+
+def test_semi_pull_by_hand() -> None:
+    """Inside b_n nothing happens; outside, |log p - b_n|, as a mean over those that violate."""
+    log_p = leaf(-0.10, -0.30, -0.40, -0.70)
+    value = loss.semi_pull(log_p, B_N)
+    assert value.item() == pytest.approx((0.10 + 0.40) / 2)
+    assert gradient(value, log_p) == pytest.approx([0.0, 0.0, -0.5, -0.5])  # descent raises the likelihood
+
+
+def test_semi_push_by_hand() -> None:
+    """Beyond b_a = b_n - tau nothing happens; inside it or in the margin, |log p - b_n + tau|."""
+    log_p = leaf(-0.10, -0.35, -0.40, -0.80)
+    value = loss.semi_push(log_p, B_N - TAU)
+    assert value.item() == pytest.approx((0.30 + 0.05) / 2)
+    assert gradient(value, log_p) == pytest.approx([0.5, 0.5, 0.0, 0.0])  # descent lowers the likelihood
+
+
+def test_left_alone_means_exactly_zero() -> None:
+    for value, log_p in (
+        (loss.semi_pull(a := leaf(-0.1, -0.29), B_N), a),
+        (loss.semi_push(b := leaf(-0.41, -0.9), B_N - TAU), b),
+        (loss.semi_pull(c := leaf(-1.5, -3.0), B_N), c),  # far below -1: left out
+    ):
+        assert value.item() == 0.0
+        assert gradient(value, log_p) == [0.0, 0.0]
+
+
+def test_far_features_come_back_when_not_excluded() -> None:
+    log_p = leaf(-1.5, -0.4)
+    value = loss.semi_pull(log_p, B_N, exclude_far=False)
+    assert value.item() == pytest.approx((1.2 + 0.1) / 2)
+    assert gradient(value, log_p) == pytest.approx([-0.5, -0.5])
+
+
+def test_weights_multiply_but_have_no_gradient_of_their_own() -> None:
+    log_p = leaf(-0.5)
+    value = loss.semi_pull(log_p, B_N, weight=loss.normal_weight(log_p))
+    weight = 11.7 * math.sqrt(1 - math.exp(-0.5)) * 0.5
+    assert value.item() == pytest.approx(0.2 * weight)
+    assert gradient(value, log_p) == pytest.approx([-weight])
+
+
+def test_normal_weight_by_hand_and_continuous() -> None:
+    found = loss.normal_weight(torch.tensor([0.3, -0.1, -0.2, -1.0], dtype=torch.float64)).tolist()
+    assert found[:2] == [1.0, 1.0]
+    assert found[2] == pytest.approx(11.7 * math.sqrt(1 - math.exp(-0.2)) * 0.2)
+    assert found[2] == pytest.approx(1.0, abs=0.01)  # meets 1 at the threshold
+    assert found[3] == pytest.approx(11.7 * math.sqrt(1 - math.exp(-1.0)))
+
+
+def test_abnormal_weight_by_hand_continuous_and_capped() -> None:
+    values = torch.tensor([-2.0, -1.0, -0.9999999, -0.5, -0.01, 0.0, 0.4], dtype=torch.float64)
+    found = loss.abnormal_weight(values, cap=20.0).tolist()
+    assert found[:2] == [1.0, 1.0]
+    assert found[2] == pytest.approx(1.0, abs=0.01)
+    assert found[3] == pytest.approx(0.53 * (1 + math.exp(-0.5)) ** 2 / 0.5)
+    assert found[4:] == [20.0, 20.0, 20.0]  # the pole at 0 and what lies beyond
+    assert loss.abnormal_weight(values, cap=5.0).max().item() == 5.0
+
+
+def test_full_push_pull_touches_every_feature() -> None:
+    normal, abnormal = leaf(-0.1, -0.5), leaf(-0.2, -0.9)
+    pull, push = loss.full_push_pull(normal, abnormal)
+    assert pull.item() == pytest.approx(0.3)
+    assert push.item() == pytest.approx((0.8 + 0.1) / 2)
+    assert gradient(pull, normal) == pytest.approx([-0.5, -0.5])
+    assert gradient(push, abnormal) == pytest.approx([0.5, 0.5])
+
+
+def test_objective_two_phases_and_lambda_by_hand() -> None:
+    """log p / d in, normaliser 10: normals at -1 and -5, anomalies at -2 and -9, b_n = -0.3."""
+    config = LossConfig(method="bgad", likelihood="nll", asymmetric=False, weight=2.0, tau=0.1)
+    normal = torch.tensor([-1.0, -5.0], dtype=torch.float64)
+    abnormal = torch.tensor([-2.0, -9.0], dtype=torch.float64)
+    first = loss.objective(config, normal, None, None)
+    assert first.total.item() == pytest.approx(3.0)
+    assert (first.pull.item(), first.push.item()) == (0.0, 0.0)
+    second = loss.objective(config, normal, abnormal, B_N)
+    assert second.pull.item() == pytest.approx(0.2)
+    assert second.push.item() == pytest.approx(0.2)
+    assert second.total.item() == pytest.approx(3.0 + 2.0 * (0.2 + 0.2))
+
+
+def test_asymmetric_weights_enter_every_term() -> None:
+    config = LossConfig(method="bgad", likelihood="nll", tau=0.1, asymmetric=True)
+    normal = torch.tensor([-1.0, -5.0], dtype=torch.float64)
+    abnormal = torch.tensor([-2.0], dtype=torch.float64)
+    parts = loss.objective(config, normal, abnormal, B_N)
+    hard = 11.7 * math.sqrt(1 - math.exp(-0.5)) * 0.5
+    reversed_ = 0.53 * (1 + math.exp(-0.2)) ** 2 / 0.2
+    assert parts.likelihood.item() == pytest.approx((1.0 + 5.0 * hard) / 2)
+    assert parts.pull.item() == pytest.approx(0.2 * hard)
+    assert parts.push.item() == pytest.approx(0.2 * reversed_)
+
+
+@pytest.mark.parametrize("method", METHODS)
+def test_methods_are_one_switch(method: str) -> None:
+    config = LossConfig(method=method, asymmetric=False)
+    normal, abnormal = leaf(-1.0, -5.0), leaf(-2.0, -9.5)
+    parts = loss.objective(config, normal, abnormal, B_N)
+    parts.total.backward()  # type: ignore[no-untyped-call]
+    pushed = [] if abnormal.grad is None else [float(g) > 0 for g in abnormal.grad]
+    assert pushed == {"nfad": [], "bgad-wo": [], "bgad-full-push": [True, True], "bgad": [True, False]}[method]
+    assert (parts.pull.item() > 0) == (method != "nfad")
+    assert (parts.push.item() > 0) == (method in ("bgad", "bgad-full-push"))
+
+
+def test_no_anomalies_no_push() -> None:
+    normal = leaf(-1.0, -5.0)
+    assert loss.objective(LossConfig(), normal, None, B_N).push.item() == 0.0

@@ -1,0 +1,781 @@
+from __future__ import annotations
+
+import csv
+import errno
+import json
+import os
+import shutil
+import signal
+import sys
+import time
+import weakref
+from collections.abc import Callable
+from dataclasses import replace
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+import torch
+from PIL import Image
+from tensorboard.backend.event_processing.event_accumulator import EventAccumulator
+
+from bgad import load, train
+from bgad.artifact import folder as model_folder
+from bgad.cli.main import main
+from bgad.config import Config, from_dict, to_toml
+from bgad.data import layouts
+from bgad.data.split import make_split
+from bgad.data.validation import scan_images
+from bgad.errors import BgadError, ConfigError, DataError, ModelError, OutputError
+from bgad.evaluation.evaluate import evaluate, unseen
+from bgad.export import onnx as export
+from bgad.io import files as output_files
+from bgad.io import images
+from bgad.model import backbone, image_head
+from bgad.model.scoring import Detector, pool
+from bgad.training import fit_image_head as weighing
+from bgad.training import pipeline as learn
+from bgad.training import training_set as material
+from bgad.training.fingerprint import flow_key
+from bgad.training.loop import CHECKPOINT, Trainer
+from tests.conftest import SIZE, picture, tiny_config, write_set
+
+FLOW = "flow.safetensors"
+SHORT: dict[str, Any] = {"train": {"steps": 3, "push_steps": 3}, "pseudo": {"count": 3}}
+
+
+def short(**values: Any) -> Config:
+    return from_dict(values, tiny_config(**SHORT))
+
+
+def quick(data: Path, out: Path, **options: Any) -> Detector:
+    """A training of a few steps."""
+    return train(data, out, **{"config": short(), "device": "cpu", "export": False, **options})
+
+
+@pytest.fixture
+def copy(data_set: Path, tmp_path: Path) -> Path:
+    return Path(shutil.copytree(data_set, tmp_path / "plate"))
+
+
+@pytest.fixture
+def no_training(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Whatever is refused must be refused before the backbone is even built."""
+    monkeypatch.setattr(backbone, "build", lambda *_: pytest.fail("the work has begun"))
+
+
+def save(path: Path, pixels: Any) -> Path:
+    path.parent.mkdir(parents=True, exist_ok=True)
+    Image.fromarray(pixels).save(path)
+    return path
+
+
+# --- the card and what comes back
+
+
+def test_the_returned_model_is_the_written_one(data_set: Path, tmp_path: Path) -> None:
+    trained = quick(data_set, tmp_path / "plate.bgad", known=4)
+    loaded = load(tmp_path / "plate.bgad", device="cpu")
+    files: list[Any] = sorted((data_set / "test/blot").iterdir())
+    for a, b in zip(trained.score_many(files), loaded.score_many(files), strict=True):
+        assert a.score == b.score
+        assert np.array_equal(a.map, b.map)
+    assert trained.card == loaded.card
+    assert trained.threshold == loaded.threshold
+    assert [path.name for path in tmp_path.iterdir()] == ["plate.bgad"]  # no work folder stays
+
+
+def test_every_image_has_one_role_and_calibration_is_not_trained_on(model: Path) -> None:
+    card = model_folder.read(model).data
+    roles: dict[str, list[str]] = {}
+    for image in json.loads((model / "split.json").read_text())["images"]:
+        roles.setdefault(image["role"], []).append(image["name"])
+    assert {role: len(names) for role, names in roles.items()} == {
+        "train": 19,
+        "calibration": 5,
+        "known": 4,
+        "test": 14,
+    }
+    names = [name for group in roles.values() for name in group]
+    assert len(names) == len(set(names)) == 42
+    assert card["calibration"]["rate"] == pytest.approx(1 / 6)  # the smallest that 5 held-out normals support
+    assert card["training"]["steps"] == 50
+    assert card["data"] == {
+        "name": "plate",
+        "layout": "mvtec",
+        "protocol": "multi-class",
+        "known_class": "",
+        "subset": 0,
+        "known": 4,
+        "notes": [],
+    }
+    assert "split" not in card
+
+
+def test_features_on_disk_make_the_same_model(data_set: Path, model: Path, tmp_path: Path) -> None:
+    """And so does the same seed a second time."""
+    kept: list[bool] = []
+    with pytest.MonkeyPatch.context() as patch:
+        run = Trainer.run
+
+        def watched(self: Trainer) -> None:
+            kept.extend(isinstance(level, np.memmap) for level in self.normals.levels)
+            assert (tmp_path / "plate.bgad.work/normals/level0.npy").stat().st_size > 19 * 64 * 24 * 2
+            run(self)
+
+        patch.setattr(Trainer, "run", watched)
+        train(
+            data_set, tmp_path / "plate.bgad", config=tiny_config(), known=4, device="cpu", export=False, memory_gb=1e-6
+        )
+    assert kept == [True] * 4  # three levels, and the stride of the image level
+    for name in (FLOW, "backbone.safetensors", "train.csv"):
+        assert (tmp_path / "plate.bgad" / name).read_bytes() == (model / name).read_bytes()
+
+
+def test_the_log_and_tensorboard_hold_every_step(data_set: Path, tmp_path: Path) -> None:
+    quick(data_set, tmp_path / "plate.bgad", known=4, tensorboard=tmp_path / "board")
+    with (tmp_path / "plate.bgad/train.csv").open(newline="") as file:
+        rows = list(csv.DictReader(file))
+    assert [int(row["step"]) for row in rows] == list(range(6))
+    events = EventAccumulator(str(tmp_path / "board"))
+    events.Reload()
+    assert "boundary2" in events.Tags()["scalars"]
+    found = events.Scalars("loss")
+    assert [event.step for event in found] == list(range(1, 7))
+    assert [event.value for event in found] == pytest.approx([float(row["loss"]) for row in rows], rel=1e-5)
+
+
+def test_tensorboard_that_is_not_installed(data_set: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setitem(sys.modules, "torch.utils.tensorboard", None)
+    with pytest.raises(OutputError, match=r"pip install 'bgad\[tensorboard\]'"):
+        quick(data_set, tmp_path / "plate.bgad", tensorboard=tmp_path / "board")
+
+
+# --- known anomalies in any form
+
+
+def test_likelihood_alone_ignores_the_anomalies(data_set: Path, tmp_path: Path) -> None:
+    config = short(loss={"method": "nfad"})
+    quick(data_set, tmp_path / "none.bgad", config=config, known=0)
+    quick(data_set, tmp_path / "some.bgad", config=config, known=4)
+    assert (tmp_path / "none.bgad" / FLOW).read_bytes() == (tmp_path / "some.bgad" / FLOW).read_bytes()
+    card = model_folder.read(tmp_path / "some.bgad").data
+    assert card["data"]["known"] == 4  # set aside, though not used
+
+
+def test_without_known_anomalies_it_warns_and_trains(
+    data_set: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    trained = quick(data_set, tmp_path / "plate.bgad", known=0)
+    assert "has no known anomalies: bgad learns from normals alone" in " ".join(capsys.readouterr().err.split())
+    assert trained.card.data["data"]["protocol"] == "unsupervised"
+    assert np.isfinite(trained.score(data_set / "test/blot/000.png").score)
+
+
+def trainers(monkeypatch: pytest.MonkeyPatch) -> list[Trainer]:
+    """Those that run from now on."""
+    seen: list[Trainer] = []
+    run = Trainer.run
+
+    def watched(self: Trainer) -> None:
+        seen.append(self)
+        run(self)
+
+    monkeypatch.setattr(Trainer, "run", watched)
+    return seen
+
+
+@pytest.mark.parametrize(("way", "known"), [("draem", 0), ("nsa", 0), ("nsa", 2)])
+def test_pseudo_anomalies_of_normals_need_no_known_ones(
+    data_set: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str],
+    way: str, known: int,
+) -> None:  # fmt: skip
+    seen = trainers(monkeypatch)
+    out = tmp_path / "plate.bgad"
+    quick(data_set, out, config=short(pseudo={"method": way}), known=known)
+    groups = seen[0].anomalies
+    assert [(group.pseudo, group.store.count) for group in groups] == [(False, 2)] * (known > 0) + [(True, 3)]
+    assert all(len(cells) > 0 for level in groups[-1].cells for cells in level)
+    said = " ".join(capsys.readouterr().err.split())
+    assert (f"bgad learns from normals and {way} pseudo anomalies" in said) == (known == 0)
+    with (out / "train.csv").open(newline="") as file:
+        assert any(float(row["push"]) > 0 for row in csv.DictReader(file))
+    quick(data_set, out, config=short(pseudo={"method": way}, loss={"method": "nfad"}), overwrite=True)
+    assert seen[1].anomalies == []
+
+
+def test_anomalies_without_masks_are_pushed_where_they_are_least_likely(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """With a share: the plain layout without masks, no pseudo anomalies can be made, the bad images still teach."""
+    rng = np.random.default_rng(3)
+    for kind, count in (("good", 20), ("bad", 5)):
+        for i in range(count):
+            save(tmp_path / f"plain/{kind}/{i}.png", picture(rng, defect=kind == "bad")[0])
+    seen = trainers(monkeypatch)
+    trained = quick(tmp_path / "plain", tmp_path / "plain.bgad", config=short(loss={"instance_share": 0.05}))
+    assert trained.card.data["data"]["known"] == 5
+    (group,) = seen[0].anomalies
+    assert group.marked == [False] * 5
+    # 5 % of 64, 64 and 16; the image level, which the last stride is for, chooses its own
+    assert [{len(cells) for cells in level} for level in group.cells] == [{3}, {3}, {1}, {4}]
+
+
+def test_masks_decide_what_is_pushed_and_where_the_image_level_looks(
+    copy: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Of known anomalies with and without masks, the flows see the marked ones, the image level all of them."""
+    for i in (1, 4, 6):
+        (copy / f"ground_truth/blot/{i:03d}_mask.png").unlink()
+    seen = trainers(monkeypatch)
+    fits: list[list[Any]] = []
+    direction = image_head.Places.direction
+
+    def watched(self: image_head.Places, known: Any, cells: Any) -> image_head.Direction:
+        assert len(known) == len(cells)
+        fits.append(list(cells))
+        return direction(self, known, cells)
+
+    monkeypatch.setattr(image_head.Places, "direction", watched)
+    trained = quick(copy, copy.parent / "plate.bgad", known=7)
+    known = [image["name"] for image in trained.card.split["images"] if image["role"] == "known"]
+    masks = [copy / f"ground_truth/blot/{Path(name).stem}_mask.png" for name in known]
+    marked = [path for path in masks if path.exists()]
+    assert 4 <= len(marked) < 7
+    real, made = seen[0].anomalies
+    assert (real.pseudo, real.marked, made.pseudo) == (False, [True] * len(marked), True)
+    for cells, grid in zip(real.cells, [(8, 8), (8, 8), (4, 4), (2, 2)], strict=True):
+        for found, path in zip(cells, marked, strict=True):
+            assert found.tolist() == material.cells([images.read_mask(path)], grid)[0].tolist()
+    assert len(fits) == 2 + 2 * 5  # strides 16 and 32: of all, then without each fold
+    for cells, grid in zip(fits[::6], [(4, 4), (2, 2)], strict=True):
+        assert [found is not None for found in cells] == [path.exists() for path in masks]
+        for found, path in zip(cells, masks, strict=True):
+            if found is not None:
+                assert found.tolist() == material.cells([images.read_mask(path)], grid)[0].tolist()
+
+
+def faint(rng: np.random.Generator, *, bad: bool) -> Any:
+    """Waves of any direction; a bad one hides a faint grating over the whole picture."""
+    y, x = np.mgrid[:SIZE, :SIZE] / SIZE
+    image = 128 + rng.normal(0, 20) + rng.normal(0, 3, (SIZE, SIZE))
+    for a, b, at in rng.uniform((2, 2, 0), (14, 14, 6), (4, 3)):
+        image += 15 * np.sin(2 * np.pi * (a * x + b * y) + at)
+    if bad:
+        image += 12 * np.sign(np.sin(16 * np.pi * x + rng.uniform(0, 6)))
+    return np.clip(image, 0, 255).astype(np.uint8)
+
+
+def test_known_anomalies_without_masks_teach_the_image_level(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """By default they are not pushed, yet the unseen ones of their kind stand out more than likelihood alone shows."""
+    rng = np.random.default_rng(1)
+    for kind, count in (("good", 60), ("bad", 28)):
+        for i in range(count):
+            save(tmp_path / f"plain/{kind}/{i}.png", faint(rng, bad=kind == "bad"))
+    seen = trainers(monkeypatch)
+    dataset = layouts.load(tmp_path / "plain")
+    auroc = {}
+    for method in ("nfad", "bgad"):
+        config = short(loss={"method": method})
+        trained = quick(tmp_path / "plain", tmp_path / f"{method}.bgad", config=config, known=8, test_share=0.5)
+        cell = evaluate(trained, dataset)[0]
+        assert cell["images"] == {"normal": 30, "anomalous": 20}
+        auroc[method] = cell["metrics"]["image_auroc"]
+        level = trained.model.image
+        assert level is not None
+        directions = [bool(level.get_buffer(f"towards{i}").any()) for i in range(3)]
+        assert directions == [method == "bgad"] * 3
+    assert [trainer.anomalies for trainer in seen] == [[], []]
+    assert auroc["bgad"] > auroc["nfad"] + 0.1
+    assert auroc["nfad"] > 0.5
+    assert level is not None
+    for i in range(3):  # without the directions the lead is gone
+        level.get_buffer(f"towards{i}").zero_()
+        level.get_buffer(f"start{i}").copy_(torch.tensor([[0.0, 1.0]]))
+    assert evaluate(trained, dataset)[0]["metrics"]["image_auroc"] < auroc["bgad"] - 0.1
+
+
+def test_few_normals_leave_the_image_level_out(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    """The score is then that of the map, in its spreads over the training normals."""
+    trained = quick(write_set(tmp_path / "few", train=8), tmp_path / "few.bgad", known=4)
+    said = " ".join(capsys.readouterr().err.split())
+    assert "6 normals are too few to judge an image as a whole: only its map counts" in said
+    path = tmp_path / "few/test/blot/000.png"
+    centre, spread = trained.model.map_constants.tolist()
+    scores = trained.score(path)
+    of_map = float(pool(torch.from_numpy(scores.map)[None], trained.model.config.score.top_share)[0])
+    assert scores.score == pytest.approx((of_map - centre) / spread, rel=1e-4)
+    normals = [tmp_path / "few" / i["name"] for i in trained.card.split["images"] if i["role"] == "train"]
+    own = [s.score for s in trained.score_many(normals)]
+    assert np.mean(own) == pytest.approx(0, abs=1e-3)
+    assert np.std(own) == pytest.approx(1, abs=1e-3)
+
+
+def test_which_trainings_share_their_flows(data_set: Path, tmp_path: Path) -> None:
+    """Those that no anomaly pushes, of the same normals."""
+    bare = write_set(tmp_path / "plate", masks=False)
+
+    def key(root: Path = bare, known: int = 4, seed: int = 0, **values: Any) -> str | None:
+        split = make_split(layouts.load(root), seed=seed, known=known, holdout=5)
+        return flow_key(short(**values), split, torch.device("cpu"))
+
+    def method(name: str, **values: Any) -> dict[str, Any]:
+        return {"loss": {"method": name, **values}}
+
+    keys = [key(**method(name)) for name in ("nfad", "bgad-wo", "bgad")]
+    assert None not in keys
+    assert keys[0] != keys[1] == keys[2]
+    assert [key(known=0, **method(name)) for name in ("nfad", "bgad-wo", "bgad")] == keys
+    assert key(score={"image_weight": 0.7, "trust": 1.0}, **method("bgad")) == keys[2]
+    assert key(score={"trust": 0.0}, **method("bgad")) != keys[2]  # no normals may have to be set aside
+    assert key(data_set, **method("nfad")) == keys[0]  # the same pictures, and masks that it does not look at
+    assert key(data_set, **method("bgad-wo")) == keys[1]
+    assert key(known=0, **method("bgad-full-push")) not in [None, *keys]  # pulls every normal
+    for pushed in (
+        key(data_set, **method("bgad")),
+        key(**method("bgad-full-push")),
+        key(**method("bgad", instance_share=0.1)),
+        key(pseudo={"method": "nsa"}, **method("bgad")),
+    ):
+        assert pushed is None
+    for other in (
+        key(seed=1, **method("bgad")),
+        key(**method("bgad", beta=0.05)),
+        key(train={"push_steps": 4}, **method("bgad")),
+    ):
+        assert other not in [None, *keys]
+
+
+# --- a split file
+
+
+def test_a_split_file_is_followed_to_the_letter(data_set: Path, model: Path, tmp_path: Path) -> None:
+    """The split of another model makes that model again; one edited by hand makes another one."""
+    same = train(
+        data_set, tmp_path / "same.bgad", config=tiny_config(), split=model / "split.json", device="cpu", export=False
+    )
+    assert (tmp_path / "same.bgad" / FLOW).read_bytes() == (model / FLOW).read_bytes()
+    assert (tmp_path / "same.bgad/split.json").read_bytes() == (model / "split.json").read_bytes()
+    assert same.card.data["data"]["protocol"] == "multi-class"
+
+    edited = json.loads((model / "split.json").read_text())
+    moved = {"known": "unused", "calibration": "test"}
+    for role, other in moved.items():
+        image = next(image for image in edited["images"] if image["role"] == role)
+        image["role"] = other
+    edited["protocol"] = "given"
+    (tmp_path / "mine.json").write_text(json.dumps(edited))
+    mine = quick(data_set, tmp_path / "mine.bgad", split=tmp_path / "mine.json")
+    assert (mine.card.data["data"]["known"], mine.card.data["data"]["protocol"]) == (3, "given")
+    assert len(mine.card.calibration["scores"]) == 4
+    samples, left_out = unseen(mine.card, layouts.load(data_set))
+    roles = {image["name"]: image["role"] for image in edited["images"]}
+    assert {s.name for s in samples} == {name for name, role in roles.items() if role == "test"}
+    assert len(samples) == 15  # with a normal of the training folder that was neither trained nor calibrated on
+    assert left_out == [
+        "3 images left out: the model was trained or calibrated on them",
+        "1 images left out: the model's split gives them no role",
+    ]
+
+
+@pytest.mark.usefixtures("no_training")
+def test_a_split_file_does_not_go_with_options_that_it_decides(
+    data_set: Path, model: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    for options in ({"known": 3}, {"known": 0}, {"test_share": 0.2}):
+        with pytest.raises(ConfigError, match="leave out --known and --test"):
+            quick(data_set, tmp_path / "x.bgad", split=model / "split.json", **options)
+    with pytest.raises(ConfigError, match=r"a false-reject rate of 0\.05 needs 19 held-out normals, there are 5"):
+        quick(data_set, tmp_path / "x.bgad", split=model / "split.json", rate=0.05)
+    with pytest.raises(DataError, match=r"none\.json: cannot be read: No such file"):
+        quick(data_set, tmp_path / "x.bgad", split=tmp_path / "none.json")
+    command = ["train", str(data_set), "--out", str(tmp_path / "x.bgad"), "--split"]
+    for more, message in (([], "none.json: cannot be read"), (["--test", "0.2"], "leave out --known and --test")):
+        assert main([*command, str(tmp_path / "none.json"), *more]) == 2
+        assert message in capsys.readouterr().err
+    assert list(tmp_path.iterdir()) == []
+
+
+# --- bad input
+
+
+def test_what_cannot_work_is_told_before_anything_is_read(
+    data_set: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(learn, "scan_images", lambda *_: pytest.fail("the pictures are read"))
+    tiny = tiny_config().backbone
+    for reason, options in {
+        r"none\.png": {"roi": tmp_path / "none.png"},
+        r"none\.json: cannot be read": {"split": tmp_path / "none.json"},
+        "device 'warp' is not usable": {"device": "warp"},
+        "unknown backbone 'nosuch'": {"config": replace(tiny_config(), backbone=replace(tiny, name="nosuch"))},
+        "cannot read the weights none.pt": {
+            "config": replace(tiny_config(), backbone=replace(tiny, weights="none.pt"))
+        },
+    }.items():
+        with pytest.raises(BgadError, match=reason):
+            train(data_set, tmp_path / "x.bgad", **options)  # type: ignore[arg-type]
+
+
+def test_a_broken_image_is_named_skipped_and_counted(copy: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    (copy / "train/good/900.png").write_text("no picture")
+    whole = (copy / "train/good/000.png").read_bytes()
+    (copy / "train/good/901.png").write_bytes(whole[: len(whole) // 2])
+    trained = quick(copy, copy.parent / "plate.bgad", known=2)
+    said = " ".join(capsys.readouterr().err.split())
+    assert "2 broken images skipped: train/good/900.png, train/good/901.png" in said
+    assert {image["name"] for image in trained.card.split["images"]}.isdisjoint(
+        {"train/good/900.png", "train/good/901.png"}
+    )
+    assert any("900.png" in note for note in trained.card.data["data"]["notes"])
+
+
+@pytest.mark.usefixtures("no_training")
+def test_too_many_broken_images_are_an_error(copy: Path) -> None:
+    for i in range(3):
+        (copy / f"train/good/90{i}.png").write_text("no picture")
+    with pytest.raises(DataError, match=r"3 images of .* cannot be read \(more than --max-bad 2\), the first: .*900"):
+        quick(copy, copy.parent / "plate.bgad", max_bad=2)
+    assert [path.name for path in copy.parent.iterdir()] == ["plate"]
+
+
+def test_masks_that_do_not_fit_are_mended_and_told(copy: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    truth = copy / "ground_truth/blot"
+    with Image.open(truth / "000_mask.png") as mask:
+        larger = mask.resize((2 * SIZE, 3 * SIZE), Image.Resampling.NEAREST)
+    larger.save(truth / "000_mask.png")
+    save(truth / "001_mask.png", np.zeros((SIZE, SIZE), np.uint8))
+    (truth / "002_mask.png").write_text("no picture")
+    (truth / "003_mask.png").unlink()
+    save(truth / "999_mask.png", np.full((SIZE, SIZE), 255, np.uint8))
+
+    dataset, scan = scan_images(layouts.load(copy), max_bad=0)
+    assert scan.skipped == []
+    masks = {sample.name: sample.mask for sample in dataset.samples if sample.label}
+    assert [name[-7:-4] for name, mask in masks.items() if mask is None] == ["001", "002", "003"]
+    notes = "\n".join(dataset.notes)
+    assert "000_mask.png is 128x192 instead of 64x64: it is resized to its image" in notes
+    assert "001_mask.png marks no pixel: test/blot/001.png is used as an anomaly without a mask" in notes
+    assert "mask not used: " in notes
+    assert "mask without an image: ground_truth/blot/999_mask.png" in notes
+    assert "anomaly without a mask: test/blot/003.png" in notes
+
+    trained = quick(copy, copy.parent / "plate.bgad", known=7)
+    known = [image["name"] for image in trained.card.split["images"] if image["role"] == "known"]
+    marked = sum(masks[name] is not None for name in known)
+    assert f"7 known anomalies ({marked} with masks)" in capsys.readouterr().err
+
+
+def test_a_mask_of_another_size_marks_the_same_cells(copy: Path) -> None:
+    path = copy / "ground_truth/blot/000_mask.png"
+    grids = [(16, 16), (8, 8), (4, 4)]
+
+    def cells() -> list[list[int]]:
+        mask = images.read_mask(path)
+        return [material.cells([mask], grid)[0].tolist() for grid in grids]
+
+    before = cells()
+    with Image.open(path) as mask:
+        larger = mask.resize((3 * SIZE, 2 * SIZE), Image.Resampling.NEAREST)
+    larger.save(path)
+    assert cells() == before
+    assert all(before)
+
+
+@pytest.mark.usefixtures("no_training")
+def test_leakage_is_refused(copy: Path) -> None:
+    shutil.copy(copy / "test/blot/004.png", copy / "train/good/999.png")
+    with pytest.raises(DataError, match=r"leakage: train/good/999\.png is the same picture as test/blot/004\.png"):
+        quick(copy, copy.parent / "plate.bgad")
+
+
+@pytest.mark.usefixtures("no_training")
+@pytest.mark.parametrize(
+    ("rate", "error", "message"),
+    [
+        (0.001, DataError, "a false-reject rate of 0.001 needs 999 held-out normals; this set has 24"),
+        (0.05, DataError, "needs 19 held-out normals"),
+        (0.0, ConfigError, "lies between 0 and 1"),
+        (1.5, ConfigError, "lies between 0 and 1"),
+    ],
+)
+def test_a_rate_that_cannot_be_promised_is_refused_at_once(
+    data_set: Path, tmp_path: Path, rate: float, error: type[Exception], message: str
+) -> None:
+    began = time.monotonic()
+    with pytest.raises(error, match=message):
+        quick(data_set, tmp_path / "plate.bgad", rate=rate)
+    assert time.monotonic() - began < 10
+    assert list(tmp_path.iterdir()) == []
+
+
+def test_a_rate_holds_out_as_many_normals_as_it_needs(data_set: Path, tmp_path: Path) -> None:
+    trained = quick(data_set, tmp_path / "plate.bgad", rate=0.1, known=2)
+    assert len(trained.card.calibration["scores"]) == 9
+    assert trained.calibration.rate == 0.1
+    assert trained.threshold == max(trained.card.calibration["scores"])
+    assert "asked for: 0.1" in trained.card.calibration["guarantee"]
+
+
+@pytest.mark.usefixtures("no_training")
+def test_too_few_normals(tmp_path: Path) -> None:
+    with pytest.raises(DataError, match="2 normal images are too few"):
+        quick(write_set(tmp_path / "few", train=2), tmp_path / "few.bgad")
+    with pytest.raises(DataError, match="no such folder or manifest"):
+        quick(tmp_path / "none", tmp_path / "none.bgad")
+
+
+def test_deep_images_set_the_bit_depth(tmp_path: Path) -> None:
+    """A 12-bit camera: every image is scaled by 4095, also a dark one that would need fewer bits."""
+    rng = np.random.default_rng(4)
+    for i in range(12):
+        grey = picture(rng, defect=False)[0][..., 0].astype(np.uint16)
+        save(tmp_path / f"deep/good/{i}.png", grey * 16)
+    trained = quick(tmp_path / "deep", tmp_path / "deep.bgad", config=short(loss={"method": "nfad"}))
+    assert trained.card.bits == 12
+    bright = np.asarray(Image.open(tmp_path / "deep/good/0.png")).astype(np.uint16)
+    dark = bright // 8  # needs 9 bits
+    alone = trained.score(dark)
+    eighth = trained.score((bright // 8 / 4095).astype(np.float32))
+    assert alone.score == pytest.approx(eighth.score, rel=1e-4)
+    for a, b in zip(alone.levels, eighth.levels, strict=True):
+        np.testing.assert_allclose(a, b, rtol=1e-3, atol=1e-3)
+
+
+# --- where it is written
+
+
+@pytest.mark.usefixtures("no_training")
+def test_an_existing_model_is_kept(data_set: Path, model: Path, tmp_path: Path) -> None:
+    before = (model / "card.json").read_bytes()
+    with pytest.raises(OutputError, match=r"exists already: choose another --out, or add --overwrite"):
+        quick(data_set, model)
+    assert (model / "card.json").read_bytes() == before
+    (tmp_path / "photos").mkdir()
+    with pytest.raises(OutputError, match="is not a model folder"):
+        quick(data_set, tmp_path / "photos", overwrite=True)
+    (tmp_path / "file").touch()
+    with pytest.raises(OutputError, match="cannot write to"):
+        quick(data_set, tmp_path / "file/plate.bgad")
+
+
+def test_overwriting_on_request(data_set: Path, model: Path, tmp_path: Path) -> None:
+    out = Path(shutil.copytree(model, tmp_path / "plate.bgad"))
+    quick(data_set, out, known=2, overwrite=True)
+    assert model_folder.read(out).data["training"]["steps"] == 6
+
+
+def stop_at(step: int) -> Callable[[Trainer, int], dict[str, float]]:
+    """Ctrl-C in a step."""
+    one_step = Trainer._one_step
+
+    def stopping(self: Trainer, number: int) -> dict[str, float]:
+        if number == step:
+            signal.raise_signal(signal.SIGINT)
+        return one_step(self, number)
+
+    return stopping
+
+
+def test_an_unfinished_run_is_neither_lost_nor_mixed_up(
+    data_set: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    out, work = tmp_path / "plate.bgad", tmp_path / "plate.bgad.work"
+    options: dict[str, Any] = {"known": 4, "memory_gb": 1e-6}
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr(Trainer, "_one_step", stop_at(4))
+        with pytest.raises(KeyboardInterrupt):
+            quick(data_set, out, **options)
+    assert f"what was learnt is in {work}: go on with the same command and --resume" in capsys.readouterr().err
+    assert not out.exists()
+    saved = {path: path.read_bytes() for path in work.rglob("*") if path.is_file()}
+    assert work / CHECKPOINT in saved
+
+    with pytest.raises(OutputError, match="holds an unfinished run: go on with --resume, or delete the folder"):
+        quick(data_set, out, **options)
+    for other in ({"config": short(seed=1)}, {"config": short(loss={"tau": 0.3})}, {"known": 3}, {"rate": 0.1}):
+        with pytest.raises(ModelError, match="belongs to a run with other data or settings"):
+            quick(data_set, out, **options | other, resume=True)
+    assert {path: path.read_bytes() for path in work.rglob("*") if path.is_file()} == saved  # nothing was touched
+
+    quick(data_set, out, **options, resume=True)
+    assert "going on from step 5 of 6" in capsys.readouterr().err
+    whole = tmp_path / "whole.bgad"
+    quick(data_set, whole, **options)
+    assert (out / FLOW).read_bytes() == (whole / FLOW).read_bytes()
+
+
+def test_other_masks_are_other_data(copy: Path) -> None:
+    out = copy.parent / "plate.bgad"
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr(Trainer, "_one_step", stop_at(4))
+        with pytest.raises(KeyboardInterrupt):
+            quick(copy, out, known=7)
+    for mask in (copy / "ground_truth/blot").iterdir():
+        save(mask, np.full((SIZE, SIZE), 255, np.uint8))
+    with pytest.raises(ModelError, match="other data or settings"):
+        quick(copy, out, known=7, resume=True)
+
+
+def test_resuming_what_was_never_begun_is_beginning(data_set: Path, tmp_path: Path) -> None:
+    quick(data_set, tmp_path / "plate.bgad", known=4, resume=True)
+    assert model_folder.read(tmp_path / "plate.bgad").data["training"]["steps"] == 6
+
+
+def _full(*_: object) -> None:
+    raise OSError(errno.ENOSPC, os.strerror(errno.ENOSPC))
+
+
+@pytest.mark.parametrize("where", ["fsync", "posix_fallocate"])
+def test_a_full_disk_is_one_line_and_exit_code_2(
+    data_set: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str], where: str
+) -> None:
+    (tmp_path / "recipe.toml").write_text(to_toml(short()))
+    monkeypatch.setattr(os, where, _full, raising=False)
+    out = tmp_path / "plate.bgad"
+    arguments = ["train", str(data_set), "--out", str(out), "--config", str(tmp_path / "recipe.toml")]
+    assert main([*arguments, "--known", "4", "--device", "cpu", "--memory", "0.000001"]) == 2
+    said = capsys.readouterr().err
+    errors = [line for line in said.splitlines() if "error:" in line]
+    assert len(errors) == 1
+    assert "No space left on device" in errors[0]
+    assert "Traceback" not in said
+    assert not out.exists()
+
+
+def test_a_folder_in_the_way_is_not_deleted(data_set: Path, tmp_path: Path) -> None:
+    other = tmp_path / "x.bgad.work"
+    other.mkdir()
+    (other / "precious.txt").write_text("mine")
+    with pytest.raises(OutputError, match="is in the way and is not ours"):
+        train(data_set, tmp_path / "x.bgad", config=tiny_config(), known=4, device="cpu", export=False)
+    assert (other / "precious.txt").read_text() == "mine"
+
+
+def test_the_map_is_measured_on_normals_that_the_flows_have_not_learnt(
+    data_set: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """19 normals are few: with a lower limit, a third of them is set aside."""
+    monkeypatch.setattr(weighing, "MIN_ASIDE", 16)
+    learnt: list[list[int]] = []
+    run = Trainer.run
+
+    def watched(self: Trainer) -> None:
+        learnt.append(self.normals.index.tolist())
+        run(self)
+
+    monkeypatch.setattr(Trainer, "run", watched)
+    detector = train(data_set, tmp_path / "plate.bgad", config=tiny_config(), known=4, device="cpu", export=False)
+    aside = (0, 4, 7, 11, 14, 18)
+    assert learnt == [[i for i in range(19) if i not in aside]]
+    names = [i["name"] for i in detector.card.split["images"] if i["role"] == "train"]
+    maps = np.stack([detector.score(data_set / names[i]).map for i in aside])
+    scores = pool(torch.from_numpy(maps), detector.model.config.score.top_share).numpy()
+    assert detector.model.map_constants.tolist() == pytest.approx([scores.mean(), scores.std()], rel=1e-3)
+
+
+def test_a_second_training_to_one_place_is_refused(
+    data_set: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    out, work = tmp_path / "plate.bgad", tmp_path / "plate.bgad.work"
+    with output_files.locked(work, "training"):
+        (work / "run.json").write_text("{}")
+        (work / CHECKPOINT).touch()
+        for resume in (False, True):
+            with pytest.raises(OutputError, match=r"plate\.bgad\.work is in use by another training: wait for it, or "):
+                quick(data_set, out, known=4, resume=resume)
+        assert (work / "run.json").read_text() == "{}"
+        (work / CHECKPOINT).unlink()
+    quick(data_set, out, known=4)
+    assert not work.exists()
+
+
+def test_only_scores_are_kept_of_normals_that_calibrate(
+    data_set: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    alive: list[weakref.ref[Any]] = []
+    most: list[int] = []
+    gather = material.gather
+
+    def watched(*given: Any) -> Any:
+        stuff = gather(*given)
+
+        def run(model: Any, samples: list[Any]) -> Any:
+            alive.clear()
+            for _ in samples:
+                anomaly = np.zeros((SIZE, SIZE), np.float32)
+                alive.append(weakref.ref(anomaly))
+                yield float(len(alive)), anomaly
+                del anomaly
+                most.append(sum(ref() is not None for ref in alive))
+
+        return replace(stuff, run=run)
+
+    monkeypatch.setattr(learn, "gather", watched)
+    trained = quick(data_set, tmp_path / "plate.bgad", known=4)
+    assert trained.card.calibration["scores"] == [1, 2, 3, 4, 5]
+    assert max(most[-5:]) <= 1
+
+
+def test_the_graph_is_compared_on_pictures_that_are_read_one_at_a_time(
+    data_set: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    given: list[Any] = []
+    checked = export.checked_graph
+
+    def watched(detector: Detector, pictures: Any) -> Any:
+        given.extend(pictures)
+        return checked(detector, pictures)
+
+    monkeypatch.setattr(export, "checked_graph", watched)
+    quick(data_set, tmp_path / "plate.bgad", known=4, export=True)
+    assert given
+    assert all(isinstance(picture, Path) for picture in given)
+    assert (tmp_path / "plate.bgad/model.onnx").exists()
+
+
+def test_what_lies_far_from_the_region_is_not_learnt(
+    data_set: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """On a grid of 8 x 8, the left half and the column beside it."""
+    near: list[Any] = []
+    run = Trainer.run
+
+    def watched(self: Trainer) -> None:
+        near.extend(self.near)
+        run(self)
+
+    monkeypatch.setattr(Trainer, "run", watched)
+    left = np.zeros((SIZE, SIZE), np.uint8)
+    left[:, : SIZE // 2] = 255
+    quick(data_set, tmp_path / "plate.bgad", known=4, roi=save(tmp_path / "left.png", left))
+    assert [sorted({int(i) % 8 for i in near[0]}), len(near[0])] == [[0, 1, 2, 3, 4], 40]
+    assert len(near[2]) == 4 * 3
+
+
+# --- real pictures
+
+
+def test_real_screws(real_data: Path, tmp_path: Path) -> None:
+    """A handful of MVTec's screws, far too few to be good: the way through must work and the figures make sense."""
+    source, root = real_data / "mvtec/screw", tmp_path / "screw"
+    kinds = sorted(path.name for path in (source / "test").iterdir() if path.name != "good")
+    wanted = [f"train/good/{path.name}" for path in sorted((source / "train/good").iterdir())[:26]]
+    wanted += [f"test/good/{path.name}" for path in sorted((source / "test/good").iterdir())[:8]]
+    for kind in kinds:
+        names = [path.name for path in sorted((source / "test" / kind).iterdir())[:3]]
+        wanted += [f"test/{kind}/{name}" for name in names]
+        wanted += [f"ground_truth/{kind}/{Path(name).stem}_mask.png" for name in names]
+    for name in wanted:
+        (root / name).parent.mkdir(parents=True, exist_ok=True)
+        shutil.copy(source / name, root / name)
+
+    config = tiny_config(backbone={"size": 128}, train={"steps": 40, "push_steps": 20})
+    trained = train(root, tmp_path / "screw.bgad", config=config, known=5, device="cpu", export=False)
+    cell, _, _ = evaluate(trained, layouts.load(root))
+    assert 0 <= cell["metrics"]["image_auroc"] <= 1
+    assert cell["metrics"]["pixel_auroc"] > 0.75
+    good: list[Any] = sorted((root / "test/good").iterdir())
+    p_values = [scores.p_value for scores in trained.score_many(good)]
+    assert 0.25 < np.mean(p_values) < 0.95  # 1/6 each if unseen screws looked strange, 7/12 on average as promised
