@@ -16,6 +16,9 @@ FloatArray = npt.NDArray[np.float32]
 BoolArray = npt.NDArray[np.bool_]
 ImageLike = str | Path | npt.NDArray[Any]
 
+Box = tuple[int, int, int, int]  # left, top, right, bottom, in pixels
+Shape = tuple[int, int]  # height, width
+
 GOOD = "good"
 TAUGHT = "taught"  # the kind of a defect, and the folder in the names, of what `bgad update` was given
 
@@ -30,7 +33,7 @@ class Sample:
     defect: str = GOOD  # defect class; GOOD for a normal image
     mask: Path | None = None  # where the defect is; None when nobody marked it
     split: str = ""  # "train", "test", or "" where the layout does not say
-    box: tuple[int, int, int, int] | None = None  # left, top, right, bottom: the tile of the picture that this is
+    box: Box | None = None  # left, top, right, bottom: the tile of the picture that this is
     more_masks: tuple[Path, ...] = ()  # files that mark the rest of the defect, where one is not all
     roi: Path | None = None  # a picture of where to look; what is black there is not looked at
     ignore: Path | None = None  # a picture of what is not learnt from; what is black there is
@@ -47,6 +50,26 @@ class Scores:
     map: FloatArray  # (H, W) in the pixel grid of the image that came in; higher is stranger
     boundary: float  # map values above it lie outside the normal boundary
     levels: tuple[FloatArray, ...] = ()  # log p / d of each level, (h, w), before fusion
+
+
+class Progress(Protocol):
+    """Callback that long work reports to: the task, the units done, all units, and a note on the present state."""
+
+    def __call__(self, task: str, done: int, total: int, note: str = "") -> None: ...
+
+
+class ProgressTask:
+    """Counts the units of one task and reports every change to a callback, if there is one."""
+
+    def __init__(self, report: Progress | None, task: str, total: int, done: int = 0) -> None:
+        self._report, self._task, self._total, self._done = report, task, total, done
+        self.advance(0)
+
+    def advance(self, units: int = 1, note: str = "") -> None:
+        """Add finished units."""
+        self._done += units
+        if self._report is not None:
+            self._report(self._task, self._done, self._total, note)
 
 
 class Scorer(Protocol):

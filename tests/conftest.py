@@ -12,7 +12,10 @@ import numpy as np
 import pytest
 from PIL import Image
 
+from bgad.cli import console
 from bgad.config import Config, from_dict
+
+console.show_log()  # as every command does: tests read the log from standard error
 
 SIZE = 64
 SLOW = ("test_update.py", "test_runner.py", "test_pipeline.py", "test_loop.py", "test_page.py", "test_page_held.py")

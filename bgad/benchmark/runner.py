@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import hashlib
 import json
+import logging
 import platform
 import shutil
 from collections.abc import Callable, Iterator, Sequence
@@ -23,7 +24,6 @@ from bgad.benchmark import page as benchmark_page
 from bgad.benchmark import tables as benchmark_table
 from bgad.benchmark.plan import Group, Outcome, Request, plan, unfinished
 from bgad.benchmark.published import PaperTable
-from bgad.cli import console
 from bgad.config import Config, override, to_dict
 from bgad.data.layouts import Dataset, hash_file
 from bgad.data.protocols import Case, protocol_split
@@ -40,6 +40,9 @@ from bgad.training.fingerprint import flow_key, phase_key, run_key
 from bgad.training.loop import LOG, PhaseOne, Trainer
 from bgad.training.pipeline import Job, fit
 from bgad.training.training_set import RECIPE, Pool
+from bgad.types import Progress, ProgressTask
+
+logger = logging.getLogger(__name__)
 
 CURVE_POINTS = 24
 SHORT = 12  # letters of a key in a file name
@@ -54,6 +57,7 @@ class Setup:
     device: torch.device
     memory_gb: float
     keep_models: bool
+    progress: Progress | None = None
 
 
 def run(
@@ -65,31 +69,32 @@ def run(
     device: str = "auto",
     memory_gb: float = 4.0,
     keep_models: bool = False,
+    progress: Progress | None = None,
 ) -> list[Outcome]:
     """Run what is not there yet, and write results.json, table.md, table.csv and benchmark.html."""
     output_files.check_folder(out)
     if config is not None and config.tile.size:
         raise ConfigError("a benchmark looks at whole pictures: leave out tile.size, or use train and evaluate")
     with output_files.locked(out, "benchmark"):
-        setup = Setup(out, config or Config(), devices.pick(device), memory_gb, keep_models)
+        setup = Setup(out, config or Config(), devices.pick(device), memory_gb, keep_models, progress)
         devices.keep_memory()
         groups = plan(table.matrices, root)
         outcomes: list[Outcome] = []
         total = sum(len(group.requests) for group in groups)
         try:
-            with console.bar("cells", total) as bar:
-                for group in groups:
-                    outcomes += group.impossible
-                    for outcome in _run_group(group, setup):
-                        outcomes.append(outcome)
-                        if outcome.reason:
-                            console.warn(f"{outcome.request.name()}: {outcome.reason}")
-                        bar.update(1, f"{outcome.request.category} {outcome.request.column.title}")
-                    write(out, table, outcomes + unfinished(groups, outcomes))
+            task = ProgressTask(progress, "cells", total)
+            for group in groups:
+                outcomes += group.impossible
+                for outcome in _run_group(group, setup):
+                    outcomes.append(outcome)
+                    if outcome.reason:
+                        logger.warning(f"{outcome.request.name()}: {outcome.reason}")
+                    task.advance(1, f"{outcome.request.category} {outcome.request.column.title}")
+                write(out, table, outcomes + unfinished(groups, outcomes))
         except KeyboardInterrupt:
             write(out, table, outcomes + unfinished(groups, outcomes))
             done = sum(outcome.cell is not None for outcome in outcomes)
-            console.say(f"\nstopped; {done} of {total} cells are in {out}: go on with the same command")
+            logger.info(f"stopped; {done} of {total} cells are in {out}: go on with the same command")
             raise
     return outcomes
 
@@ -113,13 +118,13 @@ def _run_group(group: Group, setup: Setup) -> Iterator[Outcome]:
     if group.dataset is None or not group.requests:
         return
     try:
-        dataset, scan = scan_images(group.dataset, MAX_BAD)
+        dataset, scan = scan_images(group.dataset, MAX_BAD, setup.progress)
         truth = [[s.name, *map(hash_file, (s.mask, *s.more_masks))] for s in dataset.samples if s.mask]
     except BgadError as error:
         yield from (Outcome(request, reason=str(error), failed=True) for request in group.requests)
         return
     for note in dataset.notes:
-        console.warn(f"{group.category}: {note}")
+        logger.warning(f"{group.category}: {note}")
     splits: dict[tuple[str, Case, int, int], Split] = {}
     hashes: dict[str, str] | None = None
     pool: Pool | None = None
@@ -145,6 +150,7 @@ def _run_group(group: Group, setup: Setup) -> Iterator[Outcome]:
                         device=setup.device,
                         folder=folder,
                         memory_gb=setup.memory_gb,
+                        progress=setup.progress,
                     )
                 stored = _cell(request, dataset, split, config, pool, scan, setup, key)
                 path = setup.out / "cells" / f"{request.name()}-{key[:SHORT]}.json"
@@ -216,14 +222,24 @@ def _cell(
         _copy(shared, work)
     work.mkdir(parents=True, exist_ok=True)
     model = pool.model(config)
-    job = Job(request.name(), dataset, split, split, scan.bits, setup.device, work, flows or key)
+    job = Job(
+        request.name(), dataset, split, split, scan.bits, setup.device, work, flows or key, progress=setup.progress
+    )
     detector = fit(job, model, pool.material(split, config), resume=True, phase_one=phase_one, watch=watch)
     if flows and not shared.exists():
         _copy(work, shared)
     shapes = [scan.shapes[s.name] for s in split.test]
     scored = zip(split.test, detector.score_features(pool.features(split.test), shapes), strict=True)
     notes = [*dataset.notes, *split.notes]
-    found = measure(detector.card, scored, len(split.test), notes, data=request.data, category=request.category)
+    found = measure(
+        detector.card,
+        scored,
+        len(split.test),
+        notes,
+        data=request.data,
+        category=request.category,
+        progress=setup.progress,
+    )
     cell = found.cell | request.facts() | {"drawn": len(split.known)}
     cell["seconds"]["features"] = round(pool.seconds, 3)
     if curve:

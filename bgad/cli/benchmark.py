@@ -72,15 +72,17 @@ def _benchmark(arguments: argparse.Namespace) -> int:
         return _list(table, arguments.root)
     from bgad.benchmark.runner import run
 
-    outcomes = run(
-        table,
-        arguments.out,
-        config=config,
-        root=arguments.root,
-        device=arguments.device,
-        memory_gb=arguments.memory,
-        keep_models=arguments.keep_models,
-    )
+    with console.progress() as progress:
+        outcomes = run(
+            table,
+            arguments.out,
+            config=config,
+            root=arguments.root,
+            device=arguments.device,
+            memory_gb=arguments.memory,
+            keep_models=arguments.keep_models,
+            progress=progress,
+        )
     if arguments.paper is None and all(outcome.cell is None for outcome in outcomes):
         raise DataError(f"no cell could be run: {outcomes[0].reason}")
     _print(table, outcomes)
@@ -98,7 +100,7 @@ def _benchmark(arguments: argparse.Namespace) -> int:
 
 
 def _print(table: PaperTable, outcomes: list[benchmark_plan.Outcome]) -> None:
-    page = console.page()
+    page = console.stdout_console()
     for grid in benchmark_table.grids(table, outcomes):
         page.print(benchmark_table.terminal(grid))
         for i, note in enumerate(grid.notes, start=1):

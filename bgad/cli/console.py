@@ -1,10 +1,14 @@
-"""The terminal: progress bars with the time left and messages, all on stderr so that stdout stays data."""
+"""Terminal output: log lines, progress bars with the time left, and tables.
+
+Messages and bars go to standard error, so that standard output stays data.
+"""
 
 from __future__ import annotations
 
+import logging
 import re
 import sys
-from collections.abc import Callable, Iterator
+from collections.abc import Iterator
 from contextlib import contextmanager
 
 from rich.console import Console
@@ -20,75 +24,106 @@ from rich.progress import (
 
 console = Console(stderr=True, highlight=False, markup=False, emoji=False, soft_wrap=True)
 
+SPEED_WINDOW = 3600.0  # seconds over which the time left is estimated; a training cell may take minutes per unit
+
 
 def printable(text: str) -> str:
-    """Control characters and broken ones, which a file name may hold, as escapes: the line stays one line.
+    """Escape control characters and lone surrogates, which file names may hold, so that a message stays one line.
 
     >>> print(printable("a\\nb\\x1b[31m"))
     a\\nb\\x1b[31m
     """
-    return re.sub(r"[\x00-\x1f\x7f-\x9f\ud800-\udfff]", lambda found: repr(found[0])[1:-1], text)
+    return re.sub(r"[\x00-\x1f\x7f-\x9f\ud800-\udfff]", lambda match: repr(match[0])[1:-1], text)
 
 
-def page() -> Console:
-    """Stdout for tables; a pipe has no width, so it gets one that folds none of them."""
+def stdout_console() -> Console:
+    """Return a console for tables on standard output; a pipe gets a fixed width that folds none of them."""
     width = None if sys.stdout and sys.stdout.isatty() else 200
     return Console(width=width, highlight=False, markup=False, emoji=False)
 
 
 def say(message: str) -> None:
-    """Print one plain line for the person at the terminal."""
+    """Print one plain line to standard error."""
     console.print(message)
 
 
 def warn(message: str) -> None:
-    """Print one line that asks for attention."""
+    """Print a warning line to standard error."""
     console.print(f"warning: {printable(message)}", style="yellow")
 
 
 def fail(message: str) -> None:
-    """Print the one line that ends a command that could not do its work."""
+    """Print the error line that ends a command."""
     console.print(f"bgad: error: {printable(message)}", style="red")
 
 
-class Bar:
-    """One line of progress; `update` moves it and may change the text at its end."""
+class LogHandler(logging.Handler):
+    """Prints the package's log records: warnings marked as such, everything else as a plain line."""
 
-    def __init__(self, progress: Progress, task: TaskID, title: str, total: int, done: int) -> None:
-        self._progress, self._task = progress, task
-        self._title, self._total, self._done = title, total, done
-
-    def update(self, advance: int = 1, note: str | None = None) -> None:
-        """Move on by `advance` and, if given, replace the note."""
-        fields = {} if note is None else {"note": note}
-        self._progress.update(self._task, advance=advance, **fields)  # type: ignore[arg-type]
-        self._done += advance
-        if _listener is not None:
-            _listener(self._title, self._done, self._total)
+    def emit(self, record: logging.LogRecord) -> None:
+        """Print one record."""
+        (warn if record.levelno >= logging.WARNING else say)(record.getMessage())
 
 
-def listen(listener: Callable[[str, int, int], None] | None) -> None:
-    """Let a program follow the bars of this process: title, done, total; None ends it."""
-    global _listener
-    _listener = listener
+def show_log() -> None:
+    """Print the log of the package to standard error from now on; calling it again changes nothing."""
+    logger = logging.getLogger("bgad")
+    if not any(isinstance(handler, LogHandler) for handler in logger.handlers):
+        logger.addHandler(LogHandler())
+        logger.setLevel(logging.INFO)
 
 
-SLOWEST = 3600.0  # seconds that one piece of work may take without losing the time left
-_listener: Callable[[str, int, int], None] | None = None
-_active: Progress | None = None  # bars inside of a bar are further lines of it
+class ProgressDisplay:
+    """Progress callback that draws a bar for each task.
+
+    The first task is the outermost: tasks that begin before it ends are further lines below its bar, and disappear
+    when they end.
+    """
+
+    def __init__(self, *, show: bool = True) -> None:
+        self._show = show
+        self._live: Progress | None = None
+        self._tasks: dict[str, TaskID] = {}
+
+    def __call__(self, task: str, done: int, total: int, note: str = "") -> None:
+        """Draw the state of a task; see `bgad.types.Progress`."""
+        if not self._show or total <= 0:
+            return
+        if self._live is None:
+            self._live = _new_live()
+            self._live.start()
+        if task not in self._tasks:
+            self._tasks[task] = self._live.add_task(task, total=total, completed=done, note=note)
+        else:
+            fields = {"note": note} if note else {}
+            self._live.update(self._tasks[task], completed=done, total=total, **fields)  # type: ignore[arg-type]
+        if done >= total:
+            self._finish(task)
+
+    def close(self) -> None:
+        """Stop drawing; unfinished bars stay as they are."""
+        if self._live is not None:
+            self._live.stop()
+        self._live, self._tasks = None, {}
+
+    def _finish(self, task: str) -> None:
+        if task == next(iter(self._tasks)):
+            self.close()
+        elif self._live is not None:
+            self._live.remove_task(self._tasks.pop(task))
 
 
 @contextmanager
-def bar(title: str, total: int, done: int = 0, *, show: bool = True) -> Iterator[Bar]:
-    """A progress bar with count, elapsed time, time left and a free note."""
-    global _active
-    if _active is not None and show:
-        task = _active.add_task(title, total=total, completed=done, note="")
-        try:
-            yield Bar(_active, task, title, total, done)
-        finally:
-            _active.remove_task(task)
-        return
+def progress(*, show: bool = True) -> Iterator[ProgressDisplay]:
+    """Give a progress callback that draws bars on standard error until the block ends."""
+    display = ProgressDisplay(show=show)
+    try:
+        yield display
+    finally:
+        display.close()
+
+
+def _new_live() -> Progress:
     columns = (
         TextColumn("{task.description}"),
         BarColumn(bar_width=28),
@@ -98,15 +133,5 @@ def bar(title: str, total: int, done: int = 0, *, show: bool = True) -> Iterator
         TimeRemainingColumn(),
         TextColumn("{task.fields[note]}"),
     )
-    # rich would take stdout over and print what is meant for a pipe on the terminal
-    with Progress(
-        *columns, console=console, redirect_stdout=False, disable=not show, speed_estimate_period=SLOWEST
-    ) as progress:
-        task = progress.add_task(title, total=total, completed=done, note="")
-        if show:
-            _active = progress
-        try:
-            yield Bar(progress, task, title, total, done)
-        finally:
-            if show:
-                _active = None
+    # redirect_stdout would print on the terminal what is meant for a pipe.
+    return Progress(*columns, console=console, redirect_stdout=False, speed_estimate_period=SPEED_WINDOW)

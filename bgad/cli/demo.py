@@ -14,9 +14,12 @@ from bgad.evaluation.evaluate import evaluate, write_results
 from bgad.evaluation.report import page as report
 from bgad.io.files import check_folder
 from bgad.training.pipeline import train, unfinished
+from bgad.types import Progress
 
 
-def run_demo(out: Path, methods: list[str], seeds: int, known: int, device: str) -> list[dict[str, Any]]:
+def run_demo(
+    out: Path, methods: list[str], seeds: int, known: int, device: str, progress: Progress
+) -> list[dict[str, Any]]:
     """Train every method and seed on both categories; the result cells, also in results.json and report.html."""
     check_folder(out)
     console.say(f"making pictures in {out / 'data'}")
@@ -33,9 +36,16 @@ def run_demo(out: Path, methods: list[str], seeds: int, known: int, device: str)
                 model = out / (f"{category.name}.bgad" if first else f"{category.name}-{method}-{seed}.bgad")
                 again = unfinished(model)
                 detector = train(
-                    category, model, resume=again, config=config, known=known, device=device, overwrite=True
+                    category,
+                    model,
+                    resume=again,
+                    config=config,
+                    known=known,
+                    device=device,
+                    overwrite=True,
+                    progress=progress,
                 )
-                cell, section, images = evaluate(detector, layouts.load(category), data="demo")
+                cell, section, images = evaluate(detector, layouts.load(category), data="demo", progress=progress)
                 cells.append(cell)
                 rows += [{"category": category.name, "method": method, "seed": seed, **row} for row in images]
                 if seed == 0:

@@ -37,6 +37,7 @@ from bgad.cli.service import add_serve, add_token, add_update
 from bgad.config import METHODS, PRESETS, PSEUDO_METHODS, to_toml
 from bgad.errors import BgadError, ConfigError, DataError
 from bgad.io import files as output_files
+from bgad.types import ProgressTask
 
 EXIT_ERROR, EXIT_INTERRUPTED = 2, 130
 LESS = {  # of memory, by command
@@ -49,6 +50,7 @@ def main(argv: Sequence[str] | None = None) -> int:
     """Run one command; the exit code is 0, 1 (some images could not be scored), 2 (error) or 130 (Ctrl-C)."""
     if isinstance(sys.stdout, io.TextIOWrapper):
         sys.stdout.reconfigure(errors="backslashreplace")  # a file name need not fit the terminal's encoding
+    console.show_log()
     command = ""
     try:
         arguments, unknown = _parser().parse_known_args(argv)
@@ -195,24 +197,26 @@ def _train(arguments: argparse.Namespace) -> int:
     from bgad.data.locate import model_folder
     from bgad.training.pipeline import train
 
-    train(
-        arguments.data,
-        arguments.out,
-        root=arguments.root,
-        config=config,
-        known=arguments.known,
-        test_share=arguments.test,
-        split=arguments.split,
-        rate=arguments.false_reject_rate,
-        device=arguments.device,
-        memory_gb=arguments.memory,
-        max_bad=arguments.max_bad,
-        resume=arguments.resume,
-        overwrite=arguments.overwrite,
-        tensorboard=arguments.tensorboard,
-        export=not arguments.no_export,
-        roi=arguments.roi,
-    )
+    with console.progress() as progress:
+        train(
+            arguments.data,
+            arguments.out,
+            root=arguments.root,
+            config=config,
+            known=arguments.known,
+            test_share=arguments.test,
+            split=arguments.split,
+            rate=arguments.false_reject_rate,
+            device=arguments.device,
+            memory_gb=arguments.memory,
+            max_bad=arguments.max_bad,
+            resume=arguments.resume,
+            overwrite=arguments.overwrite,
+            tensorboard=arguments.tensorboard,
+            export=not arguments.no_export,
+            roi=arguments.roi,
+            progress=progress,
+        )
     model, data = quote(str(arguments.out or model_folder(arguments.data))), quote(str(arguments.data))
     where = f" --root {quote(str(arguments.root))}" if arguments.root else ""
     console.say(f"next: bgad predict {model} PICTURE...   or   bgad evaluate {model} {data}{where}")
@@ -246,10 +250,11 @@ def _evaluate(arguments: argparse.Namespace) -> int:
     output_files.check_folder(out)
     dataset = locate.load(arguments.data, arguments.root, need_normals=False)
     scorer = load_scorer(arguments)
-    cell, section, rows = evaluate(scorer, dataset, data=locate.set_name(arguments.data))
+    with console.progress() as progress:
+        cell, section, rows = evaluate(scorer, dataset, data=locate.set_name(arguments.data), progress=progress)
     report.write(out / "report.html", f"bgad: {section.title}", [section], [cell])
     results = write_results(out, [cell], rows)
-    console.page().print(report.terminal_table([cell]))
+    console.stdout_console().print(report.terminal_table([cell]))
     console.say(f"figures: {results}\nreport:  {out / 'report.html'}")
     return EXIT_BAD_IMAGES if any(note.startswith("left out:") for note in section.notes) else 0
 
@@ -279,8 +284,9 @@ def _demo(arguments: argparse.Namespace) -> int:
     for method in methods:
         if method not in METHODS:
             raise ConfigError(f"unknown method {method!r}: choose from {', '.join(METHODS)}")
-    cells = run_demo(arguments.out, methods, arguments.seeds, arguments.known, arguments.device)
-    console.page().print(report.terminal_table(cells))
+    with console.progress() as progress:
+        cells = run_demo(arguments.out, methods, arguments.seeds, arguments.known, arguments.device, progress)
+    console.stdout_console().print(report.terminal_table(cells))
     out = quote(str(arguments.out))
     console.say(f"figures: {out}/results.json\nreport:  {out}/report.html   (open it in a browser)")
     console.say(f"next: bgad predict {out}/washer.bgad {out}/data/washer/test/scratch --out {out}/looked-at")
@@ -317,7 +323,8 @@ def _pseudo(arguments: argparse.Namespace) -> int:
     dataset = locate.load(arguments.data, arguments.root)
     from bgad.pseudo import rpag as pseudo
 
-    dataset, scan = scan_images(dataset, arguments.max_bad)
+    with console.progress() as progress:
+        dataset, scan = scan_images(dataset, arguments.max_bad, progress)
     for note in dataset.notes:
         console.warn(note)
     split = make_split(dataset, seed=config.seed, known=arguments.known)
@@ -329,7 +336,8 @@ def _pseudo(arguments: argparse.Namespace) -> int:
             "mark some, or --set pseudo.method=nsa"
         )
     size = (config.backbone.size, config.backbone.size)
-    with console.bar("pseudo anomalies", arguments.count) as bar:
+    with console.progress() as progress:
+        task = ProgressTask(progress, "pseudo anomalies", arguments.count)
         tiles = []
         for tile in pseudo.generate(
             split.train,
@@ -342,7 +350,7 @@ def _pseudo(arguments: argparse.Namespace) -> int:
             bits=scan.bits,
         ):
             tiles.append(tile)
-            bar.update()
+            task.advance()
     images.save_png(pseudo.contact_sheet(tiles), arguments.out)
     console.say(f"contact sheet: {arguments.out}")
     return 0
@@ -406,6 +414,6 @@ def _datasets(arguments: argparse.Namespace) -> int:
     if arguments.json:
         print(json.dumps([row.to_json() for row in rows], indent=1))  # noqa: T201
     else:
-        console.page().print(registry.table(rows))
+        console.stdout_console().print(registry.table(rows))
         console.say(f"looked in {root}")
     return 0

@@ -12,6 +12,7 @@ from typing import Any
 from bgad.cli import console
 from bgad.cli.options import add_command, add_engine, add_model, load_scorer, number
 from bgad.errors import ConfigError, OutputError
+from bgad.types import ProgressTask
 
 EXIT_BAD_IMAGES = 1
 TABLE_ROWS = 1000  # that a terminal gets to see
@@ -87,9 +88,8 @@ def _predict(arguments: argparse.Namespace) -> int:
         left = paths if kept is None else [path for path in paths if not score_log.is_done(path, kept.done)]
         if len(left) < len(paths):
             console.say(f"{len(paths) - len(left)} of {len(paths)} images have their rows in {out} already")
-        bar = stack.enter_context(
-            console.bar("scoring", len(paths), len(paths) - len(left), show=as_table or not terminal)
-        )
+        display = stack.enter_context(console.progress(show=as_table or not terminal))
+        task = ProgressTask(display, "scoring", len(paths), len(paths) - len(left))
         for row in kept.rows() if kept else ():
             show(row)
         try:
@@ -99,16 +99,16 @@ def _predict(arguments: argparse.Namespace) -> int:
                     kept.append(row)
                 failed += row["error"] is not None
                 show(row)
-                bar.update()
+                task.advance()
         except KeyboardInterrupt:
             if out:
-                console.say(f"\nstopped; what was scored is in {out}: go on with the same command")
+                console.say(f"stopped; what was scored is in {out}: go on with the same command")
             raise
         except OutputError as error:
             raise error if score_log.KEPT in str(error) else OutputError(f"{error}; {score_log.KEPT}") from error
     scored = len(left)
     if as_table:
-        console.page().print(table(strangest(rows, TABLE_ROWS), len(scorer.calibration.scores)))
+        console.stdout_console().print(table(strangest(rows, TABLE_ROWS), len(scorer.calibration.scores)))
         if len(paths) > TABLE_ROWS:
             console.say(f"{len(paths) - TABLE_ROWS} less strange ones are not shown")
     what = "rows are in" if arguments.no_pictures else "rows, overlays and maps are in"
@@ -153,7 +153,15 @@ def _export(arguments: argparse.Namespace) -> int:
     paths = images.expand(arguments.check) if arguments.check else None
     from bgad.export.onnx import export
 
-    parity = export(arguments.model, paths, to=arguments.to, half=arguments.half, tolerance=arguments.tolerance)
+    with console.progress() as progress:
+        parity = export(
+            arguments.model,
+            paths,
+            to=arguments.to,
+            half=arguments.half,
+            tolerance=arguments.tolerance,
+            progress=progress,
+        )
     console.say(
         f"on {parity.pictures} pictures the graph is within {parity.score:.1e} of torch's range of scores and "
         f"{parity.map:.1e} of its range of map values (allowed: {parity.tolerance:g})"

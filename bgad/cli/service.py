@@ -291,14 +291,16 @@ def _update(arguments: argparse.Namespace) -> int:
     from bgad.training.update import lessons, update
 
     new = lessons(arguments.good, arguments.bad, arguments.masks, arguments.ignore)
-    update(
-        arguments.model,
-        new,
-        arguments.out,
-        data=arguments.data,
-        rate=arguments.false_reject_rate,
-        device=arguments.device,
-        resume=arguments.resume,
-        overwrite=arguments.overwrite,
-    )
+    with console.progress() as progress:
+        update(
+            arguments.model,
+            new,
+            arguments.out,
+            data=arguments.data,
+            rate=arguments.false_reject_rate,
+            device=arguments.device,
+            resume=arguments.resume,
+            overwrite=arguments.overwrite,
+            progress=progress,
+        )
     return 0

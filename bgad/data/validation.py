@@ -7,12 +7,11 @@ from dataclasses import dataclass, replace
 
 import numpy as np
 
-from bgad.cli import console
 from bgad.data.layouts import Dataset
 from bgad.data.sample_io import ignored, read, read_mask
 from bgad.errors import BgadError, DataError
 from bgad.io import images
-from bgad.types import Sample
+from bgad.types import Progress, ProgressTask, Sample
 
 MAX_BAD = 10  # broken images that are skipped before training gives up
 
@@ -26,7 +25,7 @@ class Scan:
     shapes: dict[str, tuple[int, int]]  # name -> height, width
 
 
-def scan_images(dataset: Dataset, max_bad: int) -> tuple[Dataset, Scan]:
+def scan_images(dataset: Dataset, max_bad: int, progress: Progress | None = None) -> tuple[Dataset, Scan]:
     """Decode every image and mask once: broken ones are named, skipped and counted."""
 
     shapes: dict[str, tuple[int, int]] = {}
@@ -60,7 +59,8 @@ def scan_images(dataset: Dataset, max_bad: int) -> tuple[Dataset, Scan]:
         return sample, bits, notes
 
     kept, notes, skipped, depth = [], list(dataset.notes), [], 8
-    with console.bar("reading", len(dataset.samples)) as bar, ThreadPoolExecutor(2) as pool:
+    task = ProgressTask(progress, "reading", len(dataset.samples))
+    with ThreadPoolExecutor(2) as pool:
         for sample, (seen, bits, said) in zip(dataset.samples, pool.map(look, dataset.samples), strict=True):
             if sample.split != "test":
                 depth = max(depth, bits)
@@ -69,7 +69,7 @@ def scan_images(dataset: Dataset, max_bad: int) -> tuple[Dataset, Scan]:
                 skipped.append(sample.name)
             else:
                 kept.append(seen)
-            bar.update()
+            task.advance()
     broken = {s.path for s in dataset.samples} - {s.path for s in kept}  # one file may hold many tiles
     if len(broken) > max_bad:
         raise DataError(

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import io
 import json
+import logging
 import math
 import time
 from collections import deque
@@ -19,7 +20,6 @@ from PIL import Image
 from bgad import __version__, metrics
 from bgad.artifact.folder import Card
 from bgad.calibration import rate_table
-from bgad.cli import console
 from bgad.data.layouts import Dataset
 from bgad.data.sample_io import digest, read, read_mask
 from bgad.data.split import UNUSED, Split
@@ -30,7 +30,9 @@ from bgad.geometry.roi import Roi
 from bgad.inference.base import BaseScorer, Shape
 from bgad.io import images
 from bgad.io.files import write_whole
-from bgad.types import BoolArray, FloatArray, ImageLike, Sample, Scores
+from bgad.types import BoolArray, FloatArray, ImageLike, Progress, ProgressTask, Sample, Scores
+
+logger = logging.getLogger(__name__)
 
 RATES = (0.001, 0.005, 0.01, 0.02, 0.05, 0.1, 0.2)
 MAX_MAP_PIXELS = 200_000_000  # of all maps together; beyond, every k-th pixel of rows and columns is measured
@@ -89,7 +91,7 @@ class Measured:
 
 
 def evaluate(
-    scorer: BaseScorer, dataset: Dataset, *, data: str | None = None
+    scorer: BaseScorer, dataset: Dataset, *, data: str | None = None, progress: Progress | None = None
 ) -> tuple[dict[str, Any], report.Section, list[dict[str, Any]]]:
     """Score the unseen images of a data set: the result cell, the report's section, and one row per image."""
     samples, left_out = unseen(scorer.card, dataset)
@@ -97,11 +99,19 @@ def evaluate(
     if all(s.label for s in samples):
         notes.append("no normal images to compare with: train with --test 0.25 to keep some aside, or give others")
     name = data or (dataset.root.resolve().parent.name if dataset.layout == "mvtec" else dataset.name)
-    found = measure(scorer.card, _stream(scorer, samples), len(samples), notes, data=name, category=dataset.name)
+    found = measure(
+        scorer.card,
+        _stream(scorer, samples),
+        len(samples),
+        notes,
+        data=name,
+        category=dataset.name,
+        progress=progress,
+    )
     for note in left_out:
-        console.say(note)
+        logger.info(note)
     for note in found.notes:
-        console.warn(note)
+        logger.warning(note)
     cell, seen, results, masks = found.cell, found.samples, found.results, found.masks
     scores, labels = [r.score for r in results], [s.label for s in seen]
     has_masks = any(m is not None for m in masks)
@@ -134,10 +144,11 @@ def measure(
     *,
     data: str,
     category: str,
+    progress: Progress | None = None,
 ) -> Measured:
     """The figures of a model with this card on `count` images, from what it says of each."""
     began = time.monotonic()
-    seen, results, shapes, step = _collect(scored, count, notes)
+    seen, results, shapes, step = _collect(scored, count, notes, progress)
     seconds = time.monotonic() - began
     region = None if card.roi is None else Roi.from_png(card.roi).mask
     marked = [_mask(sample, shape, step, notes, region) for sample, shape in zip(seen, shapes, strict=True)]
@@ -204,28 +215,26 @@ def _stream(scorer: BaseScorer, samples: list[Sample]) -> Iterator[tuple[Sample,
 
 
 def _collect(
-    scored: Iterable[tuple[Sample, Scores | BgadError]], count: int, notes: list[str]
+    scored: Iterable[tuple[Sample, Scores | BgadError]], count: int, notes: list[str], progress: Progress | None
 ) -> tuple[list[Sample], list[Scores], list[Shape], int]:
     """The images that could be read, what the model says of them, their sizes, and which part of the maps is kept."""
     seen: list[Sample] = []
     results: list[Scores] = []
     shapes: list[Shape] = []
     step = 1
-    with console.bar("scoring", count) as bar:
-        for sample, result in scored:
-            if isinstance(result, BgadError):
-                notes.append(f"left out: {result}")
-            else:
-                if not results:
-                    step = max(1, math.ceil(math.sqrt(result.map.size * count / MAX_MAP_PIXELS)))
-                    if step > 1:
-                        notes.append(
-                            f"pixel figures are measured on one in {step} rows and columns, to bound the memory"
-                        )
-                seen.append(sample)
-                shapes.append((result.map.shape[0], result.map.shape[1]))
-                results.append(replace(result, map=result.map[::step, ::step].copy()) if step > 1 else result)
-            bar.update()
+    task = ProgressTask(progress, "scoring", count)
+    for sample, result in scored:
+        if isinstance(result, BgadError):
+            notes.append(f"left out: {result}")
+        else:
+            if not results:
+                step = max(1, math.ceil(math.sqrt(result.map.size * count / MAX_MAP_PIXELS)))
+                if step > 1:
+                    notes.append(f"pixel figures are measured on one in {step} rows and columns, to bound the memory")
+            seen.append(sample)
+            shapes.append((result.map.shape[0], result.map.shape[1]))
+            results.append(replace(result, map=result.map[::step, ::step].copy()) if step > 1 else result)
+        task.advance()
     if not results:
         raise DataError(f"none of the {count} images could be read; the last: {notes[-1]}")
     return seen, results, shapes, step

@@ -5,6 +5,7 @@ from __future__ import annotations
 import copy
 import io
 import json
+import logging
 import math
 import tempfile
 import warnings
@@ -21,14 +22,15 @@ import torch.nn.functional as F
 from torch import Tensor, nn
 
 from bgad.artifact import folder as model_folder
-from bgad.cli import console
 from bgad.errors import BgadError, ConfigError, ModelError
 from bgad.inference import openvino_engine
 from bgad.inference.base import BaseScorer
 from bgad.inference.onnx_engine import GRAPH, PIXELS, Runtime, engine_version
 from bgad.model.flow import FixedFlow
 from bgad.model.scoring import Detector, Level, ScoringModel, weights
-from bgad.types import FloatArray, ImageLike
+from bgad.types import FloatArray, ImageLike, Progress, ProgressTask
+
+logger = logging.getLogger(__name__)
 
 TOLERANCE = 1e-4  # of the range of the scores, or of the map's values
 OPSET = 17
@@ -117,6 +119,7 @@ def export(
     to: str = "onnx",
     half: bool = False,
     tolerance: float = TOLERANCE,
+    progress: Progress | None = None,
 ) -> Parity:
     """Write the graph into a model folder and its parity into the card; ModelError where it differs from torch.
 
@@ -125,7 +128,7 @@ def export(
     """
     detector = Detector.load(folder, "cpu")
     card, files = model_folder.contents(folder)
-    made, parity = checked_graph(detector, pictures, to=to, half=half, tolerance=tolerance)
+    made, parity = checked_graph(detector, pictures, to=to, half=half, tolerance=tolerance, progress=progress)
     data = {key: value for key, value in card.data.items() if key != "split"}  # format 1 had it there
     split = json.dumps(card.split, indent=1).encode()
     files = {model_folder.SPLIT: split, **files, **weights(detector.model), **made}
@@ -141,6 +144,7 @@ def checked_graph(
     to: str = "onnx",
     half: bool = False,
     tolerance: float = TOLERANCE,
+    progress: Progress | None = None,
 ) -> tuple[dict[str, bytes], Parity]:
     """The files of a detector's graph, and how it compares; ModelError where they differ."""
     if to not in FORMATS:
@@ -156,7 +160,7 @@ def checked_graph(
     else:
         files = {GRAPH: halved(graph) if half else graph}
         scorer = Runtime(detector.card, files[GRAPH], device="cpu")
-    parity = replace(compare(detector, scorer, pictures), tolerance=tolerance)
+    parity = replace(compare(detector, scorer, pictures, progress), tolerance=tolerance)
     if not parity.holds:
         raise ModelError(
             f"the exported graph differs from torch by {max(parity.score, parity.map):.1e} of the range over "
@@ -192,7 +196,12 @@ def about(parity: Parity, to: str = "onnx", half: bool = False) -> dict[str, Any
     return {"half": half, "parity": asdict(parity), "torch": torch.__version__, "engine": engine}
 
 
-def compare(detector: Detector, runtime: BaseScorer, pictures: Sequence[ImageLike] | None = None) -> Parity:
+def compare(
+    detector: Detector,
+    runtime: BaseScorer,
+    pictures: Sequence[ImageLike] | None = None,
+    progress: Progress | None = None,
+) -> Parity:
     """Run both on the same pixels: of pictures, prepared as for scoring, or made ones.
 
     The range of the scores is that of the held-out normals, or how far a picture's score lies from their mean where
@@ -202,35 +211,35 @@ def compare(detector: Detector, runtime: BaseScorer, pictures: Sequence[ImageLik
     centre, spread, apart = held_out.mean(), max(float(np.ptp(held_out)), 1e-12), 0.0
     map_low, map_high, map_apart, count = np.inf, -np.inf, 0.0, 0
     made = probes(detector.card.size) if pictures is None else []
-    with console.bar("comparing the graph with torch", len(pictures or made)) as bar:
-        for pixels in _batches(_told(made, bar) if pictures is None else _inputs(detector, pictures, bar)):
-            ours, our_maps, _ = detector.run(pixels)
-            theirs, their_maps, _ = runtime.run(pixels)
-            if not (np.isfinite(theirs).all() and np.isfinite(their_maps).all()):
-                apart = map_apart = math.inf
-            map_low, map_high = min(map_low, float(our_maps.min())), max(map_high, float(our_maps.max()))
-            apart = max(apart, float((np.abs(ours - theirs) / np.maximum(np.abs(ours - centre), spread)).max()))
-            map_apart = max(map_apart, float(np.abs(our_maps - their_maps).max()))
-            count += len(pixels)
+    task = ProgressTask(progress, "comparing the graph with torch", len(pictures or made))
+    for pixels in _batches(_told(made, task) if pictures is None else _inputs(detector, pictures, task)):
+        ours, our_maps, _ = detector.run(pixels)
+        theirs, their_maps, _ = runtime.run(pixels)
+        if not (np.isfinite(theirs).all() and np.isfinite(their_maps).all()):
+            apart = map_apart = math.inf
+        map_low, map_high = min(map_low, float(our_maps.min())), max(map_high, float(our_maps.max()))
+        apart = max(apart, float((np.abs(ours - theirs) / np.maximum(np.abs(ours - centre), spread)).max()))
+        map_apart = max(map_apart, float(np.abs(our_maps - their_maps).max()))
+        count += len(pixels)
     if not count:
         raise ModelError("there is no picture to compare the exported graph with torch on")
     return Parity(count, apart, map_apart / max(map_high - map_low, 1e-12))
 
 
-def _inputs(detector: Detector, pictures: Sequence[ImageLike], bar: console.Bar) -> Iterator[FloatArray]:
+def _inputs(detector: Detector, pictures: Sequence[ImageLike], task: ProgressTask) -> Iterator[FloatArray]:
     """What the model sees of those that can be read."""
     for picture in pictures:
         try:
             yield from (pixels for _, pixels in detector.inputs(picture)[1])
         except BgadError as error:
-            console.warn(str(error))
-        bar.update()
+            logger.warning(str(error))
+        task.advance()
 
 
-def _told(made: Sequence[FloatArray], bar: console.Bar) -> Iterator[FloatArray]:
+def _told(made: Sequence[FloatArray], task: ProgressTask) -> Iterator[FloatArray]:
     for pixels in made:
         yield pixels
-        bar.update()
+        task.advance()
 
 
 def _batches(source: Iterator[FloatArray]) -> Iterator[FloatArray]:

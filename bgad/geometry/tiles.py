@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import hashlib
+import logging
 import math
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import replace
@@ -11,13 +12,14 @@ from typing import Any
 import numpy as np
 import numpy.typing as npt
 
-from bgad.cli import console
 from bgad.config import TileConfig
 from bgad.data.sample_io import Box, read_mask, region
 from bgad.data.split import Split
 from bgad.errors import DataError, ImageError
 from bgad.io import images
 from bgad.types import BoolArray, FloatArray, Sample
+
+logger = logging.getLogger(__name__)
 
 MARK = "#"  # between the name of a picture and the place of a tile
 MAX_TILES = 2000  # normals to learn from; more of them teach nothing new and fill the disk
@@ -97,11 +99,11 @@ def cut(split: Split, config: TileConfig, shapes: Mapping[str, Shape]) -> Split:
     for sample in split.calibration:
         _tiles(sample, config, shapes)  # they are cut later; now is the time to say that one is too small
     if len(train) > MAX_TILES:
-        console.warn(f"{MAX_TILES} of {len(train)} tiles of normals are learnt from, evenly spread over the pictures")
+        logger.warning(f"{MAX_TILES} of {len(train)} tiles of normals are learnt from, evenly spread over the pictures")
         train = [train[i * len(train) // MAX_TILES] for i in range(MAX_TILES)]
     marked = [sample for sample in split.known if sample.mask is not None]
     if len(marked) < len(split.known):
-        console.warn(
+        logger.warning(
             f"{len(split.known) - len(marked)} known anomalies have no mask and are not learnt from: which of their "
             "tiles are bad? Mark the defects, or train without --tile"
         )

@@ -2,14 +2,16 @@
 
 from __future__ import annotations
 
+import logging
 from importlib.util import find_spec
 from pathlib import Path
 
 from bgad.artifact import folder as model_folder
-from bgad.cli import console
 from bgad.errors import ConfigError
 from bgad.inference.base import BaseScorer
 from bgad.inference.onnx_engine import GRAPH, Runtime, has_provider, no_graph
+
+logger = logging.getLogger(__name__)
 
 ENGINES = ("auto", "onnx", "openvino", "torch")
 
@@ -41,7 +43,7 @@ def load(
             missing = f"neither torch nor this build of ONNX Runtime can use {device} here"
             if strict:
                 raise ConfigError(f"{missing}: choose another --device")
-            console.warn(f"{missing}: scoring on the CPU")
+            logger.warning(f"{missing}: scoring on the CPU")
             device = "cpu"
         if engine == "torch" and find_spec("torch") is None:
             raise no_graph(folder)

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import logging
 import threading
 from pathlib import Path
 from typing import Any
@@ -11,10 +12,11 @@ import onnxruntime
 
 from bgad.artifact import folder as model_folder
 from bgad.artifact.folder import Card
-from bgad.cli import console
 from bgad.errors import ConfigError, ModelError
 from bgad.inference.base import BaseScorer
 from bgad.types import FloatArray
+
+logger = logging.getLogger(__name__)
 
 GRAPH, PIXELS = "model.onnx", "pixels"
 CPU = "CPUExecutionProvider"
@@ -59,7 +61,7 @@ def provider(device: str, *, strict: bool = False) -> str:
     missing = f"{device} is not in this build of ONNX Runtime, which has {offered}"
     if strict:
         raise ConfigError(f"{missing}: install the build that has it, or choose another --device")
-    console.warn(f"{missing}: scoring on the CPU")
+    logger.warning(f"{missing}: scoring on the CPU")
     return "cpu"
 
 
@@ -88,7 +90,7 @@ class Runtime(BaseScorer):
         if running != PROVIDERS[self.device]:
             if strict:
                 raise ConfigError(f"{self.device} cannot be used here: ONNX Runtime took {running} instead")
-            console.warn(f"{self.device} cannot be used here: scoring on the CPU")
+            logger.warning(f"{self.device} cannot be used here: scoring on the CPU")
             self.device = "cpu"
 
     def _session(self, threads: int) -> Any:

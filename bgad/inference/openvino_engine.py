@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import logging
 import threading
 from pathlib import Path
 from typing import Any
@@ -10,10 +11,11 @@ import numpy as np
 
 from bgad.artifact import folder as model_folder
 from bgad.artifact.folder import Card
-from bgad.cli import console
 from bgad.errors import ConfigError, ModelError
 from bgad.inference.base import BaseScorer
 from bgad.types import FloatArray
+
+logger = logging.getLogger(__name__)
 
 XML, BIN = "model.xml", "model.bin"
 DEVICES = {"auto": "CPU", "cpu": "CPU", "gpu": "GPU", "npu": "NPU"}
@@ -43,7 +45,7 @@ class OpenVino(BaseScorer):
             missing = f"OpenVINO finds no {self.device} here, only {', '.join(there)}"
             if strict:
                 raise ConfigError(f"{missing}: choose another --device")
-            console.warn(f"{missing}: scoring on the CPU")
+            logger.warning(f"{missing}: scoring on the CPU")
             self.device = "CPU"
         try:
             self._weights = weights  # the model refers to these bytes and does not keep them alive

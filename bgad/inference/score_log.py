@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import logging
 import os
 import time
 from collections.abc import Container, Iterator, Sequence
@@ -10,9 +11,10 @@ from contextlib import contextmanager
 from pathlib import Path
 from typing import Any
 
-from bgad.cli import console
 from bgad.errors import OutputError
 from bgad.io.files import check_folder, locked, write_whole
+
+logger = logging.getLogger(__name__)
 
 FILE, ABOUT = "scores.jsonl", "scores.about.json"
 SAFE_EVERY = 1.0  # seconds between two moments at which all lines are safe from a power cut
@@ -80,7 +82,7 @@ def opened(folder: Path, about: Row, paths: Sequence[Path], *, overwrite: bool =
                     "or --overwrite"
                 )
             count = file.read_bytes().count(b"\n")
-            console.say(f"rows that go from {folder}: all {count}, of another model or with other options")
+            logger.info(f"rows that go from {folder}: all {count}, of another model or with other options")
             file.unlink()
         if not file.exists():
             write_whole(note, json.dumps(about, indent=1).encode())
@@ -145,7 +147,7 @@ def _restore(file: Path, paths: dict[str, Any], *, overwrite: bool) -> tuple[set
         new.flush()
         os.fsync(new.fileno())
     if overwrite and gone:
-        console.say(f"rows that go from {file.parent}: {gone} of {kept + gone}")
+        logger.info(f"rows that go from {file.parent}: {gone} of {kept + gone}")
     draft.replace(file)
     return done, stems
 

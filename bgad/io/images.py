@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import glob
 import io
+import logging
 import os
 import re
 import stat
@@ -20,10 +21,11 @@ import numpy as np
 import numpy.typing as npt
 from PIL import Image, ImageFile, ImageOps, TiffImagePlugin, UnidentifiedImageError
 
-from bgad.cli import console
 from bgad.errors import BgadError, DataError, ImageError
 from bgad.io.files import write_whole
 from bgad.types import BoolArray, FloatArray, ImageLike
+
+logger = logging.getLogger(__name__)
 
 MAX_PIXELS = 200_000_000
 FORMATS = ("PNG", "JPEG", "BMP", "TIFF", "WEBP")
@@ -255,7 +257,7 @@ def expand(paths: Sequence[str | Path], *, missing_ok: bool = False) -> list[Pat
         for one in found:
             images.setdefault(Path(os.path.realpath(one)), one)  # unlike resolve, takes a circle of links
     if unused:
-        console.warn(f"{tally(unused)} not used")
+        logger.warning(f"{tally(unused)} not used")
     return list(images.values())
 
 

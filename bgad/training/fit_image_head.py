@@ -2,12 +2,12 @@
 
 from __future__ import annotations
 
+import logging
 from collections.abc import Callable, Sequence
 
 import numpy as np
 import torch
 
-from bgad.cli import console
 from bgad.features.cache import Features, Index, chunks, even_pick
 from bgad.model import image_head
 from bgad.model.image_head import Direction
@@ -16,6 +16,8 @@ from bgad.training import score_weights
 from bgad.training.loop import Anomalies, Trainer
 from bgad.training.training_set import Material
 from bgad.types import FloatArray
+
+logger = logging.getLogger(__name__)
 
 ASIDE, FEW_ASIDE = 64, 16  # normals that the flows do not learn: at most; at least, where a third is that many
 MIN_ASIDE = 32  # training normals; of fewer, none are set aside
@@ -156,7 +158,7 @@ def fit_image_level(
     """
     x = _summaries(model, level, normals)
     if len(x) < image_head.MIN_NORMALS:
-        console.warn(f"{len(x)} normals are too few to judge an image as a whole: only its map counts")
+        logger.warning(f"{len(x)} normals are too few to judge an image as a whole: only its map counts")
         return None
     fitted = image_head.Summaries(x)
     level.set_whole(fitted.whole)

@@ -26,7 +26,6 @@ import safetensors.torch
 import torch
 from torch import Tensor
 
-from bgad.cli import console
 from bgad.config import Config
 from bgad.errors import ModelError
 from bgad.features.cache import Features, Index, chunks, even_pick
@@ -35,7 +34,7 @@ from bgad.model.device import Workers
 from bgad.model.scoring import Level, LevelConstants, ScoringModel
 from bgad.training.objective import objective
 from bgad.training.schedule import Schedule
-from bgad.types import FloatArray
+from bgad.types import FloatArray, Progress, ProgressTask
 
 CHECKPOINT = "checkpoint.safetensors"
 CHECKPOINT_SECONDS = 20.0
@@ -145,7 +144,7 @@ class Trainer:
         self._started = False
         self._standardise = self.config.flow.standardise and not warm
 
-    def run(self) -> None:
+    def run(self, progress: Progress | None = None) -> None:
         """Train from where we are to the end; Ctrl-C ends the step, saves a checkpoint and then interrupts."""
         self.model.levels.train()
         if self.step == 0 and self.phase_one is not None and self.phase_one.fits():
@@ -160,7 +159,8 @@ class Trainer:
         begun, saved = time.monotonic(), time.monotonic()
         before = self.seconds
         rows: list[dict[str, float]] = []
-        with console.bar("training", total, done=self.step) as bar, _asked_to_stop() as asked:
+        task = ProgressTask(progress, "training", total, done=self.step)
+        with _asked_to_stop() as asked:
             while self.step < total and not asked.is_set():
                 row = self._one_step(self.step)
                 rows.append(row)
@@ -172,7 +172,7 @@ class Trainer:
                     self.watch(self, row)
                 edge = row["boundary0"]
                 phase = "normals" if math.isnan(edge) else f"boundary {edge:+.3f}"
-                bar.update(1 + skipped, f"loss {row['loss']:.3f}  {phase}")
+                task.advance(1 + skipped, f"loss {row['loss']:.3f}  {phase}")
                 if time.monotonic() - saved > CHECKPOINT_SECONDS:
                     self.save(rows)
                     rows, saved = [], time.monotonic()

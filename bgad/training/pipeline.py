@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import copy
 import json
+import logging
 import platform
 import shutil
 import time
@@ -22,7 +23,6 @@ from bgad import __version__
 from bgad.artifact import folder as model_folder
 from bgad.artifact.folder import Card
 from bgad.calibration import Calibration, check_rate, effective_rate, require_supported
-from bgad.cli import console
 from bgad.config import Config, to_dict
 from bgad.data import layouts, locate
 from bgad.data.sample_io import read, read_mask
@@ -46,7 +46,9 @@ from bgad.training.fit_image_head import ASIDE, Weighing
 from bgad.training.loop import CHECKPOINT, LOG, PhaseOne, Trainer
 from bgad.training.provenance import Origin
 from bgad.training.training_set import PUSHING, Material, gather
-from bgad.types import TAUGHT, FloatArray, ImageLike, Sample
+from bgad.types import TAUGHT, FloatArray, ImageLike, Progress, ProgressTask, Sample
+
+logger = logging.getLogger(__name__)
 
 MIDWAY = 0.5  # flows that go on from another model's end so far on the way that they have learnt, and forget less
 EXPORT_PICTURES = 32  # that the graph is compared with torch on; tiles, where pictures are cut
@@ -70,6 +72,7 @@ class Options:
     tensorboard: Path | None
     export: bool
     roi: Path | None
+    progress: Progress | None = None
 
 
 def train(
@@ -90,6 +93,7 @@ def train(
     tensorboard: Path | None = None,
     export: bool = True,
     roi: str | Path | None = None,
+    progress: Progress | None = None,
 ) -> Detector:
     """Train on a folder, a manifest or a public data set and write the model folder; returns the model, ready to score.
 
@@ -118,6 +122,7 @@ def train(
         tensorboard,
         export,
         None if roi is None else Path(roi),
+        progress,
     )
     return _train(Path(data), root, (config or Config()).check(), options)
 
@@ -129,15 +134,15 @@ def _train(data: Path, root: str | Path | None, config: Config, options: Options
     model_folder.check_destination(options.out, overwrite=options.overwrite)
     work = _work_folder(options)
     if options.resume and not unfinished(options.out):
-        console.warn(f"there is nothing to resume in {work}: training begins anew")
+        logger.warning(f"there is nothing to resume in {work}: training begins anew")
     devices.pick(options.device)  # what cannot work is told before every picture has been read
     backbones.check(config.backbone)
     if options.split is not None and not options.split.is_file():
         raise DataError(f"{options.split}: cannot be read: No such file or directory")
     roi = None if options.roi is None else Roi.load(options.roi)
-    dataset, scan = scan_images(locate.load(data, root), options.max_bad)
+    dataset, scan = scan_images(locate.load(data, root), options.max_bad, options.progress)
     for note in dataset.notes:
-        console.warn(note)
+        logger.warning(note)
     if roi is not None:
         _check_size(roi, f"{options.roi}", dataset, scan)
     origin = provenance.given(data, root)
@@ -158,7 +163,7 @@ def learn(
 ) -> Detector:
     """Train on a split and write the model folder. With `start`, the flows go on from those of that model; `origin`
     says where the pictures are."""
-    console.say(
+    logger.info(
         f"{dataset.name}: {len(split.train)} normals to train on, {len(split.calibration)} held out to calibrate, "
         f"{len(split.known)} known anomalies ({sum(s.mask is not None for s in split.known)} with masks), "
         f"{len(split.test)} images left for test"
@@ -178,9 +183,11 @@ def learn(
         learnt = tiles.cut(split, config.tile, scan.shapes) if config.tile.size else _learnable(split)
         before = None if start is None else Before.of(start, learnt, config)
         name, bits, rate = options.out.stem, scan.bits, options.rate
-        job = Job(name, dataset, split, learnt, bits, torch_device, work, key, rate, roi, before, began)
+        job = Job(
+            name, dataset, split, learnt, bits, torch_device, work, key, rate, roi, before, began, options.progress
+        )
         looked_at = None if config.tile.size else roi
-        material = gather(model, learnt, bits, torch_device, work, key, options.memory_gb, looked_at)
+        material = gather(model, learnt, bits, torch_device, work, key, options.memory_gb, looked_at, options.progress)
         detector = fit(job, model, material, resume=options.resume, watch=watch)
         files = {**weights(model), LOG: (work / LOG).read_bytes(), model_folder.SPLIT: split.to_bytes()}
         if roi is not None:
@@ -189,10 +196,10 @@ def learn(
         if start is not None:
             card = card | {"parent": model_folder.read(start).data["checksum"]}
         if options.export:
-            card, files = _with_graph(detector, learnt, card, files)
+            card, files = _with_graph(detector, learnt, card, files, options.progress)
         model_folder.write(options.out, card, files)
-    console.say(detector.calibration.guarantee())
-    console.say(f"model: {options.out}")
+    logger.info(detector.calibration.guarantee())
+    logger.info(f"model: {options.out}")
     written = model_folder.read(options.out)
     provenance.remember(written.data["checksum"], origin)
     return Detector(model, written, torch_device)
@@ -229,7 +236,7 @@ def _learnable(split: Split) -> Split:
     """The split without known anomalies whose defect lies where nobody looks."""
     kept = [s for s in split.known if s.roi is None or s.mask is None or _shows_defect(s)]
     if len(kept) < len(split.known):
-        console.warn(f"{len(split.known) - len(kept)} known anomalies have their defect outside of the region")
+        logger.warning(f"{len(split.known) - len(kept)} known anomalies have their defect outside of the region")
     return replace(split, known=kept)
 
 
@@ -239,7 +246,7 @@ def _shows_defect(sample: Sample) -> bool:
 
 
 def _with_graph(
-    detector: Detector, learnt: Split, card: dict[str, Any], files: dict[str, bytes]
+    detector: Detector, learnt: Split, card: dict[str, Any], files: dict[str, bytes], progress: Progress | None
 ) -> tuple[dict[str, Any], dict[str, bytes]]:
     """The card and the files with the graph, compared with torch on some pictures; as they are where it fails."""
     from bgad.export import onnx as export
@@ -251,9 +258,9 @@ def _with_graph(
         on_cpu.roi = None  # a tile has been painted over when it was read
     try:
         pictures: list[ImageLike] = [s.path if s.box is None else read(s, detector.card.bits) for s in chosen]
-        made, parity = export.checked_graph(on_cpu, pictures)
+        made, parity = export.checked_graph(on_cpu, pictures, progress=progress)
     except BgadError as error:
-        console.warn(f"no graph is written: {error}")
+        logger.warning(f"no graph is written: {error}")
         return card, files
     return card | {"export": {"onnx": export.about(parity)}}, files | made
 
@@ -268,11 +275,11 @@ def _split(dataset: layouts.Dataset, config: Config, options: Options) -> Split:
         if options.rate is not None:
             require_supported(len(split.calibration), options.rate)
     for note in split.notes:
-        console.warn(note)
+        logger.warning(note)
     if config.loss.method in PUSHING and not split.known:
         made = config.pseudo.count and pseudo.can_make(config.pseudo.method, [])
         others = f"normals and {config.pseudo.method} pseudo anomalies" if made else "normals alone"
-        console.warn(f"{dataset.root} has no known anomalies: {config.loss.method} learns from {others}")
+        logger.warning(f"{dataset.root} has no known anomalies: {config.loss.method} learns from {others}")
     return split
 
 
@@ -315,7 +322,7 @@ def _working(options: Options, key: str, data: str) -> Iterator[Path]:
             yield work
         except KeyboardInterrupt:
             again = "" if options.resume else " and --resume"
-            console.say(f"\nstopped; what was learnt is in {work}: go on with the same command{again}")
+            logger.info(f"stopped; what was learnt is in {work}: go on with the same command{again}")
             raise
         except OSError as error:
             raise OutputError(f"cannot write to {work}: {error.strerror or error}; go on with --resume") from error
@@ -361,6 +368,7 @@ class Job:
     roi: Roi | None = None
     before: Before | None = None  # where the flows go on from another model's
     began: float = field(default_factory=time.monotonic)
+    progress: Progress | None = None
 
 
 def fit(
@@ -392,8 +400,8 @@ def fit(
         warm=before is not None,
     )
     if resume and trainer.restore():
-        console.say(f"going on from step {trainer.step} of {trainer.schedule.steps}")
-    trainer.run()
+        logger.info(f"going on from step {trainer.step} of {trainer.schedule.steps}")
+    trainer.run(job.progress)
     if before is not None:
         with torch.no_grad():
             for now, was in zip(model.levels.parameters(), start, strict=True):
@@ -413,21 +421,21 @@ def _finish(job: Job, model: ScoringModel, material: Material, trainer: Trainer,
     model.eval()
     some = [job.learnt.train[i] for i in weighing.sample_index]
     some = [sample for sample in some if sample.ignore is None] or some
-    with console.bar("calibrating", len(split.calibration) + len(some)) as bar:
+    task = ProgressTask(job.progress, "calibrating", len(split.calibration) + len(some))
 
-        def run(samples: list[Sample]) -> Iterator[tuple[float, FloatArray]]:
-            for one in material.run(model, samples):
-                bar.update()
-                yield one
+    def run(samples: list[Sample]) -> Iterator[tuple[float, FloatArray]]:
+        for one in material.run(model, samples):
+            task.advance()
+            yield one
 
-        normal_maps = np.stack([anomaly for _, anomaly in run(some)])
-        here = None if material.inside is None or job.roi is None else job.roi.fitted(config.backbone.size)
-        values = normal_maps if here is None else normal_maps[:, here]
-        edge = float(np.quantile(values, 1 - config.loss.beta))
-        plain = pool(torch.from_numpy(normal_maps), config.score.top_share)
-        spread = plain.std(correction=0).clamp(min=1e-3 * float(plain.abs().mean()) + 1e-6)
-        model.map_constants.copy_(torch.stack([plain.mean(), spread]))
-        held_out = [score for score, _ in run(split.calibration)]
+    normal_maps = np.stack([anomaly for _, anomaly in run(some)])
+    here = None if material.inside is None or job.roi is None else job.roi.fitted(config.backbone.size)
+    values = normal_maps if here is None else normal_maps[:, here]
+    edge = float(np.quantile(values, 1 - config.loss.beta))
+    plain = pool(torch.from_numpy(normal_maps), config.score.top_share)
+    spread = plain.std(correction=0).clamp(min=1e-3 * float(plain.abs().mean()) + 1e-6)
+    model.map_constants.copy_(torch.stack([plain.mean(), spread]))
+    held_out = [score for score, _ in run(split.calibration)]
     calibration = Calibration(tuple(held_out), effective_rate(len(held_out), job.rate))
     card = {
         "bgad": __version__,

@@ -17,7 +17,6 @@ import numpy as np
 import torch
 
 from bgad import __version__
-from bgad.cli import console
 from bgad.config import BackboneConfig, Config
 from bgad.data.layouts import hash_file
 from bgad.data.sample_io import ignored, read, read_mask, region
@@ -34,7 +33,7 @@ from bgad.model import device as devices
 from bgad.model.scoring import ScoringModel, run_features, run_model
 from bgad.pseudo import rpag as pseudo
 from bgad.training.loop import Anomalies
-from bgad.types import BoolArray, FloatArray, Sample
+from bgad.types import BoolArray, FloatArray, Progress, ProgressTask, Sample
 
 Grid = tuple[int, int]
 Fill = Callable[[int, Callable[[int], FloatArray]], Features]  # number of images, image by number
@@ -137,6 +136,7 @@ def gather(
     key: str,
     memory_gb: float,
     roi: Roi | None = None,
+    progress: Progress | None = None,
 ) -> Material:
     """The material of one training, cached in memory or in `work`."""
     config = model.config
@@ -161,23 +161,23 @@ def gather(
 
     anomalies = []
     extract = Extractor(model.backbone, config.backbone.size, device)
-    with console.bar("features", len(split.train) + len(known) + made) as bar:
+    task = ProgressTask(progress, "features", len(split.train) + len(known) + made)
 
-        def store(name: str, count: int, pictures: Callable[[int], FloatArray]) -> Features:
-            place = FeatureStore(count, grids, model.backbone.channels, budget=budget, folder=work / name, key=key)
-            place.fill(extract, pictures, device, bar.update)
-            return place
+    def store(name: str, count: int, pictures: Callable[[int], FloatArray]) -> Features:
+        place = FeatureStore(count, grids, model.backbone.channels, budget=budget, folder=work / name, key=key)
+        place.fill(extract, pictures, device, task.advance)
+        return place
 
-        normals = store("normals", len(split.train), lambda i: picture(split.train[i]))
-        whole = normals.select(np.flatnonzero([s.ignore is None for s in split.train]))
-        leave_out(normals, split.train, None, whole, grids)
-        if known:
-            anomalies.append(known_anomalies(known, store("known", len(known), lambda i: picture(known[i])), grids))
-            leave_out(anomalies[0].store, known, anomalies[0], whole, grids)
-        if made:
-            anomalies.append(
-                pseudo_anomalies(split, config, grids, bits, lambda count, draw: store("pseudo", count, draw), roi)
-            )
+    normals = store("normals", len(split.train), lambda i: picture(split.train[i]))
+    whole = normals.select(np.flatnonzero([s.ignore is None for s in split.train]))
+    leave_out(normals, split.train, None, whole, grids)
+    if known:
+        anomalies.append(known_anomalies(known, store("known", len(known), lambda i: picture(known[i])), grids))
+        leave_out(anomalies[0].store, known, anomalies[0], whole, grids)
+    if made:
+        anomalies.append(
+            pseudo_anomalies(split, config, grids, bits, lambda count, draw: store("pseudo", count, draw), roi)
+        )
     anomalies = [group for group in anomalies if group.store.count]
     inside = None if roi is None else [roi.cells(grid) for grid in grids]
     near = None if roi is None else [shown_by(roi.fitted(size[0]), grid) for grid in grids]
@@ -210,9 +210,11 @@ class Pool:
         device: torch.device,
         folder: Path,
         memory_gb: float,
+        progress: Progress | None = None,
     ) -> None:
         began = time.monotonic()
         self.config, self.bits, self.device, self.folder = config, bits, device, folder
+        self.progress = progress
         self.backbone = backbones.build(config).to(device)
         self.grids = self.backbone.grids(config.size)
         self.budget = Budget(memory_gb * 1e9)
@@ -223,10 +225,10 @@ class Pool:
         parts = [RECIPE, __version__, torch.__version__, asdict(config), weights, bits, pictures]
         self.key = hashlib.sha256(json.dumps(parts).encode()).hexdigest()
         self._extract = Extractor(self.backbone, config.size, device)
-        with console.bar("features", len(samples)) as bar:
-            store = self._store(len(samples), "pool", self.key, self.budget)
-            size = (config.size, config.size)
-            store.fill(self._extract, lambda i: images.fit(read(samples[i], bits), size), device, bar.update)
+        task = ProgressTask(progress, "features", len(samples))
+        store = self._store(len(samples), "pool", self.key, self.budget)
+        size = (config.size, config.size)
+        store.fill(self._extract, lambda i: images.fit(read(samples[i], bits), size), device, task.advance)
         self.store = store
         self.seconds = time.monotonic() - began
 
@@ -264,9 +266,9 @@ class Pool:
             self._pseudo = None  # before the next one takes its memory
 
             def fill(count: int, draw: Callable[[int], FloatArray]) -> Features:
-                with console.bar("pseudo anomalies", count) as bar:
-                    store = self._store(count, "pseudo", key, Budget(self.budget.left))
-                    store.fill(self._extract, draw, self.device, bar.update)
+                task = ProgressTask(self.progress, "pseudo anomalies", count)
+                store = self._store(count, "pseudo", key, Budget(self.budget.left))
+                store.fill(self._extract, draw, self.device, task.advance)
                 return store
 
             self._pseudo = key, pseudo_anomalies(split, config, self.grids, self.bits, fill)

@@ -8,6 +8,7 @@ the parts move as far as the new defects are a share of all known ones.
 
 from __future__ import annotations
 
+import logging
 import time
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
@@ -16,7 +17,6 @@ from typing import Any
 
 from bgad.artifact import folder as model_folder
 from bgad.calibration import check_rate, rank, require_supported, smallest_rate
-from bgad.cli import console
 from bgad.config import OLDER, Config, from_dict
 from bgad.data import layouts
 from bgad.data.split import Split
@@ -28,7 +28,9 @@ from bgad.model.scoring import Detector
 from bgad.training import provenance
 from bgad.training.pipeline import Options, learn
 from bgad.training.provenance import Origin
-from bgad.types import GOOD, TAUGHT, Sample
+from bgad.types import GOOD, TAUGHT, Progress, Sample
+
+logger = logging.getLogger(__name__)
 
 STEPS, PUSH_STEPS = 10, 80  # of the two phases; training anew takes 800 and 400
 PSEUDO = 40  # pseudo anomalies, of 160: making them takes long, and the flows know the like
@@ -110,9 +112,9 @@ def _painted_for(pictures: Sequence[tuple[Path, list[str]]], folder: str | Path 
                 found[path], owners[file] = file, path
         taken = set(owners)
     if alone := [file.relative_to(root.parent).as_posix() for file in files if file not in owners]:
-        console.warn(f"{what} without an image: {layouts.some(alone)}")
+        logger.warning(f"{what} without an image: {layouts.some(alone)}")
     if kind == "mask" and found and (bare := [str(path) for path, _ in pictures if path not in found]):
-        console.warn(f"anomaly without a mask: {layouts.some(bare)}")
+        logger.warning(f"anomaly without a mask: {layouts.some(bare)}")
     return found
 
 
@@ -130,6 +132,7 @@ def update(
     resume: bool = False,
     overwrite: bool = False,
     export: bool = True,
+    progress: Progress | None = None,
 ) -> Detector:
     """Write a model that knows what is new, beside the old one or to `out`; returns it, ready to score.
 
@@ -150,16 +153,16 @@ def update(
         raise DataError("the pictures that the model was trained on are needed: say where they are with --data")
     dataset = _old_data(source)
     dataset = replace(dataset, samples=[*dataset.samples, *_taught_before(card.split, origin, found or {})])
-    dataset, scan = scan_images(dataset, len(dataset.samples))  # the split demands those that it needs
+    dataset, scan = scan_images(dataset, len(dataset.samples), progress)  # the split demands those that it needs
     old = Split.load(folder / model_folder.SPLIT, dataset)
     added = [_sample(lesson) for lesson in new]
     try:
-        more, more_scan = scan_images(replace(dataset, samples=added, notes=[]), 0)
+        more, more_scan = scan_images(replace(dataset, samples=added, notes=[]), 0, progress)
     except DataError as error:
         raise DataError(f"a new picture cannot be used: {str(error).rpartition('the first: ')[2]}") from error
     split = joined(old, more.samples)
     for note in split.notes[len(old.notes) :]:
-        console.warn(note)
+        logger.warning(note)
     rate = _rate(len(split.calibration), card.calibration["rate"], rate)
     learnt = [s for s in (*split.train, *split.calibration, *split.known) if _taught(s.name)]
     place_of = replace(
@@ -184,6 +187,7 @@ def update(
         tensorboard=None,
         export=export,
         roi=None,
+        progress=progress,
     )
     everyone = replace(dataset, samples=[*dataset.samples, *more.samples], notes=dataset.notes + more.notes)
     return learn(everyone, scan, split, recipe, options, roi, began=began, start=folder, origin=place_of)
@@ -197,7 +201,9 @@ def _rate(held_out: int, before: float, asked: float | None) -> float:
     if rank(held_out, before) >= 1:
         return before
     rate = smallest_rate(held_out)
-    console.warn(f"{held_out} held-out normals are left: the false-reject rate becomes {rate:.4g}, it was {before:.4g}")
+    logger.warning(
+        f"{held_out} held-out normals are left: the false-reject rate becomes {rate:.4g}, it was {before:.4g}"
+    )
     return rate
 
 

@@ -1,12 +1,15 @@
 from __future__ import annotations
 
 import io
+import logging
 import sys
+from contextlib import suppress
 
 import pytest
 from rich.console import Console
 
 from bgad.cli import console
+from bgad.types import ProgressTask
 
 HOSTILE = "[red]a[/red] :smile: \x1b[31m b\nc \udcff é"
 SHOWN = "[red]a[/red] :smile: \\x1b[31m b\\nc \\udcff é"
@@ -25,10 +28,10 @@ def test_a_bar_on_the_terminal_leaves_stdout_alone(
 ) -> None:
     terminal = io.StringIO()
     monkeypatch.setattr(console, "console", Console(file=terminal, force_terminal=True, width=80))
-    with console.bar("scoring", 2) as bar:
-        bar.update()
+    with console.progress() as progress:
+        progress("scoring", 1, 2)
         sys.stdout.write("data\n")
-        bar.update(note="loss 1.5")
+        progress("scoring", 2, 2, "loss 1.5")
     assert capsys.readouterr().out == "data\n"
     assert "data" not in terminal.getvalue()
     assert "2/2" in terminal.getvalue()
@@ -36,11 +39,12 @@ def test_a_bar_on_the_terminal_leaves_stdout_alone(
 
 
 def test_a_bar_into_a_file_is_one_line(capsys: pytest.CaptureFixture[str]) -> None:
-    with console.bar("training", 50) as bar:
+    with console.progress() as progress:
+        task = ProgressTask(progress, "training", 50)
         for _ in range(50):
-            bar.update()
-    with console.bar("hidden", 1, show=False) as bar:
-        bar.update()
+            task.advance()
+    with console.progress(show=False) as progress:
+        progress("hidden", 1, 1)
     (line,) = capsys.readouterr().err.splitlines()
     assert line.startswith("training")
     assert "50/50" in line
@@ -49,18 +53,35 @@ def test_a_bar_into_a_file_is_one_line(capsys: pytest.CaptureFixture[str]) -> No
 def test_a_bar_in_a_bar_is_a_line_of_it(capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch) -> None:
     terminal = io.StringIO()
     monkeypatch.setattr(console, "console", Console(file=terminal, force_terminal=True, width=80))
-    with console.bar("cells", 3) as outer:
-        for _ in range(2):
-            with console.bar("training", 7) as inner:
-                inner.update(7)
-                terminal.truncate(0)
-                console._active.refresh()  # type: ignore[union-attr]
-                assert "7/7" in terminal.getvalue()
-                assert "cells" in terminal.getvalue()
-            outer.update()
-    assert "2/3" in terminal.getvalue()
-    with pytest.raises(KeyboardInterrupt), console.bar("cells", 3), console.bar("training", 7):
+    with console.progress() as progress:
+        for cell in range(3):
+            progress("cells", cell, 3)
+            for step in (0, 6):
+                progress("training", step, 7)
+            terminal.truncate(0)
+            assert progress._live is not None
+            progress._live.refresh()
+            assert "6/7" in terminal.getvalue()
+            assert f"{cell}/3" in terminal.getvalue()
+            progress("training", 7, 7)
+            terminal.truncate(0)
+            progress._live.refresh()
+            assert "training" not in terminal.getvalue()
+        progress("cells", 3, 3)
+        assert "3/3" in terminal.getvalue()
+        assert progress._live is None
+        terminal.truncate(0)
+        progress("scoring", 2, 2)  # a bar of its own again
+        assert "2/2" in terminal.getvalue()
+        assert "cells" not in terminal.getvalue()
+    with suppress(KeyboardInterrupt), console.progress() as progress:
+        progress("cells", 1, 3)
         raise KeyboardInterrupt
-    with console.bar("scoring", 2) as bar:  # a bar of its own again
-        bar.update(2)
-    assert "2/2" in terminal.getvalue()
+    assert progress._live is None
+
+
+def test_the_log_of_the_package_is_printed_once(capsys: pytest.CaptureFixture[str]) -> None:
+    console.show_log()
+    logging.getLogger("bgad.training.pipeline").info("model: gear.bgad")
+    logging.getLogger("bgad.io.images").warning("2 files\nnot used")
+    assert capsys.readouterr().err.splitlines() == ["model: gear.bgad", "warning: 2 files\\nnot used"]

@@ -20,7 +20,6 @@ from typing import Any
 import numpy as np
 
 from bgad.artifact import folder as model_folder
-from bgad.cli import console
 from bgad.data import layouts, locate
 from bgad.errors import BgadError
 from bgad.inference import load as loading
@@ -76,7 +75,9 @@ def run(task: dict[str, Any], result: Path) -> None:
         progress, left = pace.told(stage, done)
         print(json.dumps({"progress": round(progress, 4), "message": stage, "left": left}), flush=True)  # noqa: T201
 
-    console.listen(lambda name, done, total: tell(name, done / max(1, total)))
+    def progress(task: str, done: int, total: int, note: str = "") -> None:
+        tell(task, done / max(1, total))
+
     from bgad.training.update import Lesson, update
 
     def lesson(row: dict[str, Any]) -> Lesson:
@@ -89,8 +90,7 @@ def run(task: dict[str, Any], result: Path) -> None:
     data = data / model_folder.read(Path(task["model"])).data["data"]["name"]
     place = data if data.is_dir() else None
     rate = task.get("rate")
-    update(task["model"], new, task["out"], data=place, found=found, rate=rate, overwrite=True)
-    console.listen(None)
+    update(task["model"], new, task["out"], data=place, found=found, rate=rate, overwrite=True, progress=progress)
     compared = compare(
         Path(task["model"]),
         Path(task["out"]),
