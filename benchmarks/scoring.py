@@ -35,7 +35,7 @@ from bgad.data.synthetic.demo import write_demo
 from bgad.features import extractor as extract
 from bgad.inference.base import cores
 from bgad.inference.onnx_engine import PIXELS, Runtime, session_options
-from bgad.model.scoring import Detector
+from bgad.inference.torch_engine import Detector
 from bgad.types import FloatArray
 
 ROUNDS = 6

@@ -24,8 +24,8 @@ from bgad.data import sample_io as samples
 from bgad.data.datasets import registry
 from bgad.data.layouts import Dataset, hash_file
 from bgad.data.split import Split, holdout_size, make_split
+from bgad.inference.torch_engine import Detector
 from bgad.io import images
-from bgad.model.scoring import Detector
 from bgad.training.pipeline import train
 from bgad.training.update import Lesson, update
 from bgad.types import Sample

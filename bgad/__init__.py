@@ -20,7 +20,8 @@ os.environ.setdefault("OMP_WAIT_POLICY", "passive")
 # is there before it is loaded.
 os.environ.setdefault("ORT_DISABLE_TELEMETRY", "1")
 
-__version__ = "0.1.0"
+from bgad._version import __version__
+
 __all__ = ["BgadError", "Sample", "Scorer", "Scores", "__version__", "load", "train"]
 
 

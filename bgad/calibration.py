@@ -163,3 +163,36 @@ def rate_table(
         rejected = float(np.mean(np.asarray(normal) > threshold)) if len(normal) else None
         rows.append((rate, threshold, missed, rejected))
     return rows
+
+
+def odds(p_value: float, held_out: int = 0) -> str:
+    """A p-value as the share of good parts that look as strange; nothing is said beyond those that were held out.
+
+    >>> odds(1 / 301), odds(0.8), odds(1 / 25, 24), odds(2 / 25, 24)
+    ('1 in 300', 'most', 'none of 24', '1 in 12')
+    """
+    if held_out and p_value * (held_out + 1) < 1.5:
+        return f"none of {held_out}"
+    if p_value >= 0.4:
+        return "most"
+    chance = 1 / p_value
+    shown = round(chance, 1 - math.floor(math.log10(chance))) if chance >= 100 else round(chance)
+    return f"1 in {shown:,.0f}"
+
+
+def p_words(p_value: float, held_out: int = 0) -> str:
+    """A p-value as a sentence.
+
+    >>> p_words(1 / 301)
+    '1 in 300 good parts looks this strange'
+    >>> p_words(1 / 25, 24)
+    'stranger than all 24 good parts it was compared with'
+    >>> p_words(0.8)
+    'looks like most good parts'
+    """
+    if not 0 < p_value <= 1:
+        return ""
+    share = odds(p_value, held_out)
+    if share.startswith("none"):
+        return f"stranger than all {held_out} good parts it was compared with"
+    return "looks like most good parts" if share == "most" else f"{share} good parts looks this strange"

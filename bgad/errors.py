@@ -1,4 +1,8 @@
-"""Errors that come from what the user gave us: one line that says what, where and what to do."""
+"""Errors that a user can cause, each one line that says what, where and what to do; and helpers for such lines."""
+
+from __future__ import annotations
+
+import re
 
 
 class BgadError(Exception):
@@ -23,3 +27,22 @@ class ModelError(BgadError):
 
 class OutputError(BgadError):
     """Results cannot be written where they should go."""
+
+
+def first_line(error: BaseException, limit: int = 160) -> str:
+    """Return the first line of an exception's message, or the name of its class when it has none.
+
+    >>> first_line(ValueError("bad shape\\nexpected 3 channels")), first_line(KeyboardInterrupt())
+    ('bad shape', 'KeyboardInterrupt')
+    """
+    text = str(error).strip()
+    return text.splitlines()[0][:limit] if text else type(error).__name__
+
+
+def printable(text: str) -> str:
+    """Escape control characters and lone surrogates, which file names may hold, so that a message stays one line.
+
+    >>> print(printable("a\\nb\\x1b[31m"))
+    a\\nb\\x1b[31m
+    """
+    return re.sub(r"[\x00-\x1f\x7f-\x9f\ud800-\udfff]", lambda match: repr(match[0])[1:-1], text)

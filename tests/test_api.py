@@ -40,7 +40,7 @@ def test_signatures() -> None:
     assert list(inspect.signature(bgad.load).parameters) == ["folder", "device", "engine", "threads", "batch", "strict"]
     assert list(inspect.signature(bgad.train).parameters) == [
         "data", "out", "root", "config", "known", "test_share", "split", "rate", "device", "memory_gb", "max_bad",
-        "resume", "overwrite", "tensorboard", "export", "roi",
+        "resume", "overwrite", "tensorboard", "export", "roi", "progress",
     ]  # fmt: skip
 
 
@@ -62,7 +62,8 @@ def test_a_loaded_model_is_a_scorer(model: Path) -> None:
 
 
 LIGHT = (
-    "bgad, bgad.cli, bgad.images, bgad.config, bgad.modelfile, bgad.scorer, bgad.calibration, bgad.metrics, bgad.data"
+    "bgad, bgad.cli.main, bgad.io.images, bgad.config, bgad.artifact.folder, bgad.inference.base, bgad.calibration, "
+    "bgad.metrics, bgad.data"
 )
 
 
@@ -72,7 +73,7 @@ def test_importing_does_not_import_torch() -> None:
         "import sys\n"
         "for name in ('torch', 'torchvision', 'timm', 'safetensors'): sys.modules[name] = None\n"
         f"import {LIGHT}\n"
-        "import bgad.data.folders, bgad.data.split, bgad.data.protocols\n"
+        "import bgad.data.layouts, bgad.data.split, bgad.data.protocols\n"
         "print(bgad.__version__)\n"
     )
     done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=False)

@@ -16,9 +16,8 @@ from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any
 
-import torch
-
-from bgad import __version__, metrics
+from bgad import metrics
+from bgad._version import __version__
 from bgad.artifact import folder as model_folder
 from bgad.benchmark import page as benchmark_page
 from bgad.benchmark import tables as benchmark_table
@@ -32,10 +31,11 @@ from bgad.data.split import Split
 from bgad.data.validation import MAX_BAD, Scan, scan_images
 from bgad.errors import BgadError, ConfigError
 from bgad.evaluation.evaluate import measure
+from bgad.features.scoring import run_features, score_features
 from bgad.io import files as output_files
 from bgad.io import images
 from bgad.model import device as devices
-from bgad.model.scoring import run_features, weights
+from bgad.model.weights import weight_files
 from bgad.training.fingerprint import flow_key, phase_key, run_key
 from bgad.training.loop import LOG, PhaseOne, Trainer
 from bgad.training.pipeline import Job, fit
@@ -54,7 +54,7 @@ class Setup:
 
     out: Path
     config: Config
-    device: torch.device
+    device: devices.Device
     memory_gb: float
     keep_models: bool
     progress: Progress | None = None
@@ -164,7 +164,7 @@ def _run_group(group: Group, setup: Setup) -> Iterator[Outcome]:
         shutil.rmtree(folder, ignore_errors=True)
 
 
-def _cell_key(config: Config, split: Split, request: Request, truth: list[list[str]], device: torch.device) -> str:
+def _cell_key(config: Config, split: Split, request: Request, truth: list[list[str]], device: devices.Device) -> str:
     """Two cells with the same key have the same figures."""
     parts = [run_key(config, split, device), truth, request.data, request.category, request.column.curve, RECIPE]
     return hashlib.sha256(json.dumps(parts).encode()).hexdigest()
@@ -229,7 +229,7 @@ def _cell(
     if flows and not shared.exists():
         _copy(work, shared)
     shapes = [scan.shapes[s.name] for s in split.test]
-    scored = zip(split.test, detector.score_features(pool.features(split.test), shapes), strict=True)
+    scored = zip(split.test, score_features(detector, pool.features(split.test), shapes), strict=True)
     notes = [*dataset.notes, *split.notes]
     found = measure(
         detector.card,
@@ -245,7 +245,7 @@ def _cell(
     if curve:
         cell["curve"] = curve
     if setup.keep_models:
-        files = {**weights(model), LOG: (work / LOG).read_bytes(), model_folder.SPLIT: content}
+        files = {**weight_files(model), LOG: (work / LOG).read_bytes(), model_folder.SPLIT: content}
         model_folder.write(_kept(setup, request, key), detector.card.data, files)
     return {
         "key": key,
@@ -254,7 +254,7 @@ def _cell(
         "split": split_name,
         "notes": found.notes,
         "config": to_dict(config),
-        "versions": {"bgad": __version__, "torch": torch.__version__, "python": platform.python_version()},
+        "versions": {"bgad": __version__, "torch": devices.torch_version(), "python": platform.python_version()},
     }
 
 

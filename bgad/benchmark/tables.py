@@ -10,9 +10,6 @@ from dataclasses import dataclass, field
 from statistics import mean, stdev
 from typing import Any
 
-from rich.table import Table
-from rich.text import Text
-
 from bgad.benchmark.plan import Outcome, Request, columns
 from bgad.benchmark.published import (
     OURS,
@@ -25,7 +22,7 @@ from bgad.benchmark.published import (
     printed_classes,
     printed_mean,
 )
-from bgad.cli.console import printable
+from bgad.errors import printable
 
 FIGURES = {
     "image_auroc": "image AUROC",
@@ -363,27 +360,6 @@ def _means(matrix: Matrix, outcomes: Sequence[Outcome], detail: Grid) -> Grid:
         f"columns) and {len(seeds)} of {matrix.seeds} seeds; the printed ones are over all."
     )
     return Grid(f"{detail.title}, means", ("",), ["ours"], [("printed", PAPER)], matrix.metrics, rows, [note])
-
-
-def terminal(grid: Grid) -> Table:
-    """For the terminal: ours, the same methods as printed, and the papers that came after."""
-    kept = [
-        i
-        for i, (name, source) in enumerate(grid.printed)
-        if name in OURS or not source.startswith(PAPER) or name == "printed"
-    ]
-    first = len(grid.names) + len(grid.ours)
-    chosen = [*range(first), *(first + i for i in kept), *([first + len(grid.printed)] if grid.timed else [])]
-    drawn = Table(title=printable(grid.title), title_justify="left", box=None, padding=(0, 2, 0, 0))
-    heads = grid.heads()
-    for position in chosen:
-        drawn.add_column(
-            Text(printable(heads[position])), justify="left" if position < len(grid.names) else "right", overflow="fold"
-        )
-    for row, line in zip(grid.rows, grid.lines(), strict=True):
-        drawn.add_row(*(Text(printable(line[i])) for i in chosen), style="bold" if row.mean else None)
-    drawn.caption = printable(" / ".join(FIGURES[m] for m in grid.metrics))
-    return drawn
 
 
 def markdown(table: PaperTable, found: Sequence[Grid], outcomes: Sequence[Outcome]) -> str:

@@ -10,7 +10,7 @@ from typing import Any
 from bgad.benchmark import plan as benchmark_plan
 from bgad.benchmark import tables as benchmark_table
 from bgad.benchmark.published import TABLES, Matrix, PaperTable, methods
-from bgad.cli import console
+from bgad.cli import console, tables
 from bgad.cli.options import add_command, add_recipe, add_root, number, read_config
 from bgad.config import METHODS, PRESETS, Config
 from bgad.data.datasets import registry
@@ -102,7 +102,7 @@ def _benchmark(arguments: argparse.Namespace) -> int:
 def _print(table: PaperTable, outcomes: list[benchmark_plan.Outcome]) -> None:
     page = console.stdout_console()
     for grid in benchmark_table.grids(table, outcomes):
-        page.print(benchmark_table.terminal(grid))
+        page.print(tables.benchmark_table(grid))
         for i, note in enumerate(grid.notes, start=1):
             page.print(f"[{i}] {console.printable(note)}", soft_wrap=True)
         page.print()

@@ -6,7 +6,6 @@ Messages and bars go to standard error, so that standard output stays data.
 from __future__ import annotations
 
 import logging
-import re
 import sys
 from collections.abc import Iterator
 from contextlib import contextmanager
@@ -22,18 +21,13 @@ from rich.progress import (
     TimeRemainingColumn,
 )
 
+from bgad.errors import printable
+
+__all__ = ["console", "fail", "printable", "progress", "say", "show_log", "stdout_console", "warn"]
+
 console = Console(stderr=True, highlight=False, markup=False, emoji=False, soft_wrap=True)
 
 SPEED_WINDOW = 3600.0  # seconds over which the time left is estimated; a training cell may take minutes per unit
-
-
-def printable(text: str) -> str:
-    """Escape control characters and lone surrogates, which file names may hold, so that a message stays one line.
-
-    >>> print(printable("a\\nb\\x1b[31m"))
-    a\\nb\\x1b[31m
-    """
-    return re.sub(r"[\x00-\x1f\x7f-\x9f\ud800-\udfff]", lambda match: repr(match[0])[1:-1], text)
 
 
 def stdout_console() -> Console:

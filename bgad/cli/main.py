@@ -15,7 +15,7 @@ from pathlib import Path
 from shlex import quote
 from typing import Any
 
-from bgad import __version__
+from bgad._version import __version__
 from bgad.cli import console
 from bgad.cli.benchmark import add_benchmark
 from bgad.cli.options import (
@@ -254,7 +254,9 @@ def _evaluate(arguments: argparse.Namespace) -> int:
         cell, section, rows = evaluate(scorer, dataset, data=locate.set_name(arguments.data), progress=progress)
     report.write(out / "report.html", f"bgad: {section.title}", [section], [cell])
     results = write_results(out, [cell], rows)
-    console.stdout_console().print(report.terminal_table([cell]))
+    from bgad.cli.tables import evaluation_table
+
+    console.stdout_console().print(evaluation_table([cell]))
     console.say(f"figures: {results}\nreport:  {out / 'report.html'}")
     return EXIT_BAD_IMAGES if any(note.startswith("left out:") for note in section.notes) else 0
 
@@ -278,7 +280,6 @@ def _add_demo(commands: Any) -> None:
 
 def _demo(arguments: argparse.Namespace) -> int:
     from bgad.cli.demo import run_demo
-    from bgad.evaluation.report import page as report
 
     methods = list(dict.fromkeys(name.strip() for name in arguments.methods.split(",")))
     for method in methods:
@@ -286,7 +287,9 @@ def _demo(arguments: argparse.Namespace) -> int:
             raise ConfigError(f"unknown method {method!r}: choose from {', '.join(METHODS)}")
     with console.progress() as progress:
         cells = run_demo(arguments.out, methods, arguments.seeds, arguments.known, arguments.device, progress)
-    console.stdout_console().print(report.terminal_table(cells))
+    from bgad.cli.tables import evaluation_table
+
+    console.stdout_console().print(evaluation_table(cells))
     out = quote(str(arguments.out))
     console.say(f"figures: {out}/results.json\nreport:  {out}/report.html   (open it in a browser)")
     console.say(f"next: bgad predict {out}/washer.bgad {out}/data/washer/test/scratch --out {out}/looked-at")
@@ -414,6 +417,8 @@ def _datasets(arguments: argparse.Namespace) -> int:
     if arguments.json:
         print(json.dumps([row.to_json() for row in rows], indent=1))  # noqa: T201
     else:
-        console.stdout_console().print(registry.table(rows))
+        from bgad.cli.tables import dataset_table
+
+        console.stdout_console().print(dataset_table(rows))
         console.say(f"looked in {root}")
     return 0

@@ -53,8 +53,9 @@ def add_predict(commands: Any) -> None:
 
 
 def _predict(arguments: argparse.Namespace) -> int:
+    from bgad.cli.tables import score_table
     from bgad.inference import score_log
-    from bgad.inference.batch import find, output_stems, predict, strangest, table
+    from bgad.inference.batch import find, output_stems, predict, strangest
 
     out = arguments.out
     if out is None and (arguments.no_pictures or arguments.overwrite):
@@ -108,7 +109,7 @@ def _predict(arguments: argparse.Namespace) -> int:
             raise error if score_log.KEPT in str(error) else OutputError(f"{error}; {score_log.KEPT}") from error
     scored = len(left)
     if as_table:
-        console.stdout_console().print(table(strangest(rows, TABLE_ROWS), len(scorer.calibration.scores)))
+        console.stdout_console().print(score_table(strangest(rows, TABLE_ROWS), len(scorer.calibration.scores)))
         if len(paths) > TABLE_ROWS:
             console.say(f"{len(paths) - TABLE_ROWS} less strange ones are not shown")
     what = "rows are in" if arguments.no_pictures else "rows, overlays and maps are in"

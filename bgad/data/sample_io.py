@@ -12,10 +12,9 @@ from bgad.data.layouts import hash_file
 from bgad.errors import DataError, ImageError
 from bgad.geometry.roi import blank
 from bgad.io import images
-from bgad.types import BoolArray, Sample
+from bgad.types import BoolArray, Box, Sample
 
 AnyArray = npt.NDArray[Any]
-Box = tuple[int, int, int, int]
 
 
 def read(sample: Sample, bits: int | None = None) -> AnyArray:

@@ -17,7 +17,8 @@ import numpy as np
 import numpy.typing as npt
 from PIL import Image
 
-from bgad import __version__, metrics
+from bgad import metrics
+from bgad._version import __version__
 from bgad.artifact.folder import Card
 from bgad.calibration import rate_table
 from bgad.data.layouts import Dataset
@@ -27,10 +28,10 @@ from bgad.errors import BgadError, DataError
 from bgad.evaluation.report import page as report
 from bgad.geometry.grid import defect_cells
 from bgad.geometry.roi import Roi
-from bgad.inference.base import BaseScorer, Shape
+from bgad.inference.base import BaseScorer
 from bgad.io import images
 from bgad.io.files import write_whole
-from bgad.types import BoolArray, FloatArray, ImageLike, Progress, ProgressTask, Sample, Scores
+from bgad.types import BoolArray, FloatArray, ImageLike, Progress, ProgressTask, Sample, Scores, Shape
 
 logger = logging.getLogger(__name__)
 

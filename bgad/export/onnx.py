@@ -22,12 +22,14 @@ import torch.nn.functional as F
 from torch import Tensor, nn
 
 from bgad.artifact import folder as model_folder
-from bgad.errors import BgadError, ConfigError, ModelError
+from bgad.errors import BgadError, ConfigError, ModelError, first_line
 from bgad.inference import openvino_engine
 from bgad.inference.base import BaseScorer
 from bgad.inference.onnx_engine import GRAPH, PIXELS, Runtime, engine_version
+from bgad.inference.torch_engine import Detector
 from bgad.model.flow import FixedFlow
-from bgad.model.scoring import Detector, Level, ScoringModel, weights
+from bgad.model.scoring import Level, ScoringModel
+from bgad.model.weights import weight_files
 from bgad.types import FloatArray, ImageLike, Progress, ProgressTask
 
 logger = logging.getLogger(__name__)
@@ -108,8 +110,7 @@ def write_graph(*given: Any, **options: Any) -> None:
     try:
         torch.onnx.export(*given, **options)
     except Exception as error:
-        text = str(error).strip() or type(error).__name__
-        raise ModelError(f"this model cannot be written as a graph ({text.splitlines()[0][:160]})") from error
+        raise ModelError(f"this model cannot be written as a graph ({first_line(error)})") from error
 
 
 def export(
@@ -131,7 +132,7 @@ def export(
     made, parity = checked_graph(detector, pictures, to=to, half=half, tolerance=tolerance, progress=progress)
     data = {key: value for key, value in card.data.items() if key != "split"}  # format 1 had it there
     split = json.dumps(card.split, indent=1).encode()
-    files = {model_folder.SPLIT: split, **files, **weights(detector.model), **made}
+    files = {model_folder.SPLIT: split, **files, **weight_files(detector.model), **made}
     exports = {**data.get("export", {}), to: about(parity, to, half)}
     model_folder.write(folder, data | {"export": exports}, files)
     return parity

@@ -12,7 +12,6 @@ import numpy as np
 import numpy.typing as npt
 from PIL import Image, ImageDraw
 
-from bgad.artifact.folder import ROI
 from bgad.errors import DataError, ImageError
 from bgad.geometry.grid import defect_cells
 from bgad.io import images
@@ -58,7 +57,7 @@ class Roi:
     def about(self) -> dict[str, Any]:
         """For the card."""
         height, width = self.mask.shape
-        return {"file": ROI, "size": [width, height], "share": float(self.mask.mean()), "polygons": self.polygons}
+        return {"size": [width, height], "share": float(self.mask.mean()), "polygons": self.polygons}
 
     def blank(self, picture: AnyArray, where: object) -> AnyArray:
         """The picture with all that is ignored painted over; ImageError where it has another size than the region."""

@@ -17,16 +17,13 @@ import numpy as np
 from bgad.artifact.folder import Card
 from bgad.calibration import Calibration
 from bgad.config import TileConfig
-from bgad.data.sample_io import Box
 from bgad.errors import BgadError, ImageError, ModelError
 from bgad.geometry import tiles
 from bgad.geometry.roi import Roi
 from bgad.io import images
-from bgad.types import FloatArray, ImageLike, Scores
+from bgad.types import Box, FloatArray, ImageLike, Scores, Shape
 
 BATCH = 4
-
-Shape = tuple[int, int]
 
 
 def cores() -> int:
@@ -124,11 +121,11 @@ class BaseScorer(ABC):
         while some := list(islice(parts, self.batch)):
             scores, maps, _ = self.run(np.stack([pixels for _, pixels in some]))
             if not np.isfinite(scores).all():
-                return self._finish(math.nan, blend.map, (), shape)
+                return self.finish_one(math.nan, blend.map, (), shape)
             highest = max(highest, float(scores.max()))
             for (box, _), small in zip(some, maps, strict=True):
                 blend.add(box, images.resize_map(small, (self.tile.size, self.tile.size)))
-        return self._finish(highest, blend.map, (), shape)
+        return self.finish_one(highest, blend.map, (), shape)
 
     def prepare(self, image: ImageLike) -> tuple[FloatArray, Shape] | BgadError:
         """What the model gets to see of an image as a whole, and the size of the image."""
@@ -156,13 +153,14 @@ class BaseScorer(ABC):
         """From what `run` gives for some images to what is said of each."""
         scores, maps, levels = found
         return [
-            self._finish(float(scores[i]), maps[i], tuple(level[i] for level in levels), shape)
+            self.finish_one(float(scores[i]), maps[i], tuple(level[i] for level in levels), shape)
             for i, shape in enumerate(shapes)
         ]
 
-    def _finish(
+    def finish_one(
         self, score: float, small: FloatArray, levels: tuple[FloatArray, ...], shape: Shape
     ) -> Scores | BgadError:
+        """Calibrate one image's score and bring its map to the size of the image."""
         if not math.isfinite(score):
             return ModelError("the model gives no finite score for this image: train it again with a lower train.lr")
         anomaly = small if small.shape == shape else images.resize_map(small, shape)

@@ -12,12 +12,7 @@ from itertools import chain, count
 from pathlib import Path
 from typing import Any
 
-from rich.table import Table
-from rich.text import Text
-
-from bgad.cli.console import printable
 from bgad.errors import BgadError, DataError
-from bgad.evaluation.report.page import odds
 from bgad.inference.base import BaseScorer
 from bgad.io import images
 from bgad.io.files import check_folder
@@ -96,20 +91,6 @@ def _when_there(row: dict[str, Any], drawing: Future[None] | None) -> dict[str, 
 def strangest(rows: Sequence[dict[str, Any]], count: int) -> list[dict[str, Any]]:
     """What could not be read, then the strangest first."""
     return heapq.nsmallest(count, rows, key=lambda r: (r["error"] is None, -(r["score"] or 0.0)))
-
-
-def table(rows: Sequence[dict[str, Any]], held_out: int = 0) -> Table:
-    """For the terminal, the strangest first; the path, however long, comes last."""
-    drawn = Table("verdict", "score", "good parts\nso strange", "image", box=None, pad_edge=False)
-    drawn.columns[1].justify = "right"
-    drawn.columns[3].overflow = "fold"
-    for row in strangest(rows, len(rows)):
-        if row["error"] is not None:
-            drawn.add_row(Text("error", "red"), "", "", Text(printable(row["error"])))
-            continue
-        verdict = Text("anomalous", "bold red") if row["is_anomaly"] else Text("normal", "green")
-        drawn.add_row(verdict, f"{row['score']:.3f}", odds(row["p_value"], held_out), Text(printable(row["path"])))
-    return drawn
 
 
 def output_stems(paths: Sequence[Path], known: Mapping[str, str] | None = None) -> list[Path]:

@@ -53,7 +53,7 @@ def load(
         from bgad.inference.openvino_engine import OpenVino
 
         return OpenVino.load(folder, device, threads=threads, batch=batch, strict=strict)
-    from bgad.model.scoring import Detector
+    from bgad.inference.torch_engine import Detector
 
     return Detector.load(folder, device, threads=threads, batch=batch)
 
@@ -67,6 +67,6 @@ def _only_torch_has(device: str) -> bool:
     """Whether a device was asked for that torch can use here and the installed ONNX Runtime cannot."""
     if find_spec("torch") is None or not _is_torchs(device):
         return False
-    import torch
+    from bgad.inference.torch_engine import has_device
 
-    return torch.backends.mps.is_available() if device == "mps" else torch.cuda.is_available()
+    return has_device(device)

@@ -12,7 +12,7 @@ import onnxruntime
 
 from bgad.artifact import folder as model_folder
 from bgad.artifact.folder import Card
-from bgad.errors import ConfigError, ModelError
+from bgad.errors import ConfigError, ModelError, first_line
 from bgad.inference.base import BaseScorer
 from bgad.types import FloatArray
 
@@ -107,7 +107,7 @@ class Runtime(BaseScorer):
             session = onnxruntime.InferenceSession(self._graph, options, providers=wanted, enable_fallback=0)
         except Exception as error:
             raise ModelError(
-                f"ONNX Runtime cannot load the graph of {self.card.data['name']} ({_first_line(error)}): "
+                f"ONNX Runtime cannot load the graph of {self.card.data['name']} ({first_line(error)}): "
                 "export it again with `bgad export`"
             ) from error
         size = self.card.size
@@ -128,7 +128,7 @@ class Runtime(BaseScorer):
         try:
             score, anomaly, *levels = session.run(None, {PIXELS: np.ascontiguousarray(pixels, np.float32)})
         except Exception as error:  # its errors have no common class
-            raise ModelError(f"ONNX Runtime failed on {self.device}: {_first_line(error)}; try --device cpu") from error
+            raise ModelError(f"ONNX Runtime failed on {self.device}: {first_line(error)}; try --device cpu") from error
         return score, anomaly, levels
 
     @classmethod
@@ -155,8 +155,3 @@ def no_graph(folder: Path) -> ModelError:
         f"{folder} has no {GRAPH}, which scoring without torch needs: run `bgad export {folder}` where "
         "bgad[train] is installed, or install it here: pip install 'bgad[train]'"
     )
-
-
-def _first_line(error: Exception) -> str:
-    text = str(error).strip()
-    return text.splitlines()[0][:160] if text else type(error).__name__

@@ -30,7 +30,7 @@ from torch import Tensor, nn
 from torch.nn.utils.fusion import fuse_conv_bn_eval
 
 from bgad.config import BackboneConfig
-from bgad.errors import ModelError
+from bgad.errors import ModelError, first_line
 
 
 @dataclass(frozen=True)
@@ -172,7 +172,7 @@ def _feature_net(name: str, config: BackboneConfig, pretrained: bool) -> tuple[n
     try:
         info = timm.create_model(name, features_only=True, pretrained=False).feature_info
     except Exception as error:
-        raise ModelError(f"{config.name} gives no feature maps: {_first_line(error)}; take another backbone") from error
+        raise ModelError(f"{config.name} gives no feature maps: {first_line(error)}; take another backbone") from error
     reductions = info.reduction()
     wanted = sorted(config.all_strides)
     missing = [s for s in wanted if s not in reductions]
@@ -188,7 +188,7 @@ def _feature_net(name: str, config: BackboneConfig, pretrained: bool) -> tuple[n
             net: nn.Module = timm.create_model(name, features_only=True, out_indices=indices, pretrained=pretrained)
     except Exception as error:
         raise ModelError(
-            f"cannot download the weights of {name} ({_first_line(error)}): give a file with --weights FILE "
+            f"cannot download the weights of {name} ({first_line(error)}): give a file with --weights FILE "
             "(safetensors or a state dict), or take --backbone lite0, which needs no network"
         ) from error
     blocks = getattr(net, "blocks", None)
@@ -227,7 +227,7 @@ def _fused(net: nn.Module, config: BackboneConfig) -> nn.Module:
             expected = net(probe)
         except Exception as error:
             raise ModelError(
-                f"{config.name} cannot take pictures of {config.size} x {config.size} ({_first_line(error)}): "
+                f"{config.name} cannot take pictures of {config.size} x {config.size} ({first_line(error)}): "
                 "choose another --size"
             ) from error
         try:
@@ -250,11 +250,6 @@ def _fold(net: nn.Module) -> nn.Module:
                 setattr(module, conv_name, fuse_conv_bn_eval(conv, norm))
                 setattr(module, norm_name, getattr(norm, "act", None) or nn.Identity())
     return folded
-
-
-def _first_line(error: Exception) -> str:
-    text = str(error).strip()
-    return text.splitlines()[0][:160] if text else type(error).__name__
 
 
 def _load(net: nn.Module, state: dict[str, Tensor], source: str) -> None:
@@ -280,7 +275,7 @@ def _read_weights(path: Path) -> dict[str, Tensor]:
             return safetensors.torch.load_file(path)
         loaded: Any = torch.load(path, map_location="cpu", weights_only=True)
     except Exception as error:
-        raise ModelError(f"cannot read the weights {path}: {_first_line(error)}") from error
+        raise ModelError(f"cannot read the weights {path}: {first_line(error)}") from error
     for key in ("state_dict", "model", "model_state_dict"):
         if isinstance(loaded, dict) and isinstance(loaded.get(key), dict):
             loaded = loaded[key]

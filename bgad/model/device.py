@@ -13,6 +13,8 @@ import torch
 
 from bgad.errors import ConfigError
 
+Device = torch.device
+
 T = TypeVar("T")
 S = TypeVar("S")
 
@@ -46,6 +48,11 @@ def keep_memory() -> None:
     libc = ctypes.CDLL(None)
     libc.mallopt(_M_MMAP_THRESHOLD, 32 << 20)
     libc.mallopt(_M_TRIM_THRESHOLD, 512 << 20)
+
+
+def torch_version() -> str:
+    """The version of the installed torch."""
+    return torch.__version__
 
 
 class Workers:

@@ -1,36 +1,24 @@
-"""The trained thing on the torch side: backbone, flows, fusion and score as one module, and a Scorer around it."""
+"""The scoring model: from pixels through backbone, flows and fusion to an anomaly map and an image score."""
 
 from __future__ import annotations
 
-import os
-from collections.abc import Iterator, Sequence
+from collections.abc import Sequence
 from dataclasses import dataclass
 from functools import lru_cache
-from pathlib import Path
 from typing import Any
 
 import numpy as np
-import safetensors.torch
 import torch
 import torch.nn.functional as F
 from torch import Tensor, nn
 
-from bgad.artifact import folder as model_folder
-from bgad.artifact.folder import Card
-from bgad.config import OLDER, Config, ScoreConfig, from_dict
-from bgad.errors import BgadError
-from bgad.features.cache import Features, chunks
-from bgad.geometry.roi import Roi
-from bgad.inference.base import BATCH, BaseScorer, Shape
+from bgad.config import Config, ScoreConfig
 from bgad.model import backbone as backbones
-from bgad.model import device as devices
 from bgad.model import image_head
 from bgad.model.flow import ConditionalFlow, position_encoding
-from bgad.types import BoolArray, FloatArray, Scores
+from bgad.types import BoolArray, FloatArray
 
 TAIL = 0.02
-AHEAD = 8  # batches of features that may be scored before they are asked for
-FLOW_FILE, BACKBONE_FILE = "flow.safetensors", "backbone.safetensors"
 
 
 @dataclass(frozen=True)
@@ -262,91 +250,3 @@ def pool(anomaly: Tensor, top_share: float) -> Tensor:
     flat = anomaly.flatten(1)  # (B, size * size)
     count = max(1, round(top_share * int(flat.shape[1])))
     return flat.topk(count, dim=1).values.mean(1)
-
-
-class Detector(BaseScorer):
-    """Scores images with torch; `bgad.load` gives one for a model folder without a graph."""
-
-    def __init__(
-        self,
-        model: ScoringModel,
-        card: Card,
-        device: torch.device,
-        *,
-        threads: int | None = None,
-        batch: int | None = None,
-    ) -> None:
-        super().__init__(card, threads=threads, batch=batch)
-        self.model, self.device = model.to(device).eval(), device
-
-    def run(self, pixels: FloatArray) -> tuple[FloatArray, FloatArray, list[FloatArray]]:
-        """See BaseScorer."""
-        return run_model(self.model, pixels, self.device)
-
-    def score_features(self, features: Features, shapes: Sequence[Shape]) -> Iterator[Scores | BgadError]:
-        """As `score_stream`, of images whose features are there already; `shapes` are the sizes of the images."""
-        for i, (score, small, levels) in enumerate(run_features(self.model, features, self.device)):
-            yield self._finish(score, small, levels, shapes[i])
-
-    def start_thread(self) -> None:
-        """See BaseScorer."""
-        torch.set_num_threads(1)
-
-    @classmethod
-    def load(
-        cls, folder: str | Path, device: str = "auto", *, threads: int | None = None, batch: int | None = None
-    ) -> Detector:
-        """Read a model folder and check every byte of it."""
-        devices.keep_memory()
-        folder = Path(folder)
-        card = model_folder.read(folder, needs=(FLOW_FILE, BACKBONE_FILE))
-        config = from_dict(card.data["config"], base=OLDER, source=str(folder / model_folder.CARD))
-        state = safetensors.torch.load_file(folder / BACKBONE_FILE)
-        model = ScoringModel(config, backbones.build(config.backbone, state))
-        learnt = safetensors.torch.load_file(folder / FLOW_FILE)
-        if card.data["format"] == 1:
-            learnt = {f"levels.{key}": value for key, value in learnt.items()} | {"map_constants": model.map_constants}
-        learnt.setdefault("mix", model.mix)  # older models have the default one
-        if card.roi and not config.tile.size:
-            model.look_at(Roi.from_png(card.roi).fitted(config.backbone.size))
-        model.load_state_dict(learnt | {f"backbone.{key}": value for key, value in state.items()})
-        if threads is not None:
-            torch.set_num_threads(threads)
-        return cls(model, card, devices.pick(device), threads=threads, batch=batch)
-
-
-def run_model(
-    model: ScoringModel, pixels: FloatArray, device: torch.device
-) -> tuple[FloatArray, FloatArray, list[FloatArray]]:
-    """The scoring model on numpy arrays."""
-    with torch.inference_mode():
-        scores, maps, levels = model(torch.from_numpy(pixels).to(device))
-        return scores.cpu().numpy(), maps.cpu().numpy(), [level.cpu().numpy() for level in levels]
-
-
-def run_features(
-    model: ScoringModel, features: Features, device: torch.device
-) -> Iterator[tuple[float, FloatArray, tuple[FloatArray, ...]]]:
-    """Score, map and log-likelihoods of one image after the other, from the backbone's features."""
-
-    def batch(part: slice) -> tuple[FloatArray, FloatArray, list[FloatArray]]:
-        chosen = np.arange(part.start, part.stop)
-        with torch.inference_mode():
-            rows = [torch.from_numpy(features.rows(i, chosen)).to(device) for i in range(len(features.levels))]
-            scores, maps, levels = model.head(rows)
-            return scores.cpu().numpy(), maps.cpu().numpy(), [level.cpu().numpy() for level in levels]
-
-    workers = devices.Workers(os.cpu_count() or 1, device)
-    parts = list(chunks(features.count, BATCH))
-    for some in chunks(len(parts), AHEAD):
-        for scores, maps, levels in workers.stream(batch, parts[some]):
-            for i, score in enumerate(scores):
-                yield float(score), maps[i], tuple(level[i] for level in levels)
-
-
-def weights(model: ScoringModel) -> dict[str, bytes]:
-    """The weight files of a model folder."""
-
-    state = {key: value.detach().cpu().contiguous() for key, value in model.state_dict().items()}
-    backbone = {key.removeprefix("backbone."): state.pop(key) for key in list(state) if key.startswith("backbone.")}
-    return {FLOW_FILE: safetensors.torch.save(state), BACKBONE_FILE: safetensors.torch.save(backbone)}

@@ -9,12 +9,12 @@ from pathlib import Path
 
 import torch
 
-from bgad import __version__
+from bgad._version import __version__
 from bgad.config import Config, PseudoConfig, ScoreConfig, to_dict
 from bgad.data import layouts
 from bgad.data.split import Split
 from bgad.geometry.roi import Roi
-from bgad.model.scoring import FLOW_FILE
+from bgad.model.weights import FLOW_FILE
 from bgad.training.training_set import PUSHING, RECIPE, pseudo_count
 
 PHASE_TWO: dict[str, tuple[str, ...]] = {  # what of the recipe only phase 2 or scoring looks at

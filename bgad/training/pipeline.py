@@ -19,25 +19,26 @@ import numpy as np
 import safetensors.torch
 import torch
 
-from bgad import __version__
+from bgad._version import __version__
 from bgad.artifact import folder as model_folder
 from bgad.artifact.folder import Card
 from bgad.calibration import Calibration, check_rate, effective_rate, require_supported
 from bgad.config import Config, to_dict
-from bgad.data import layouts, locate
+from bgad.data import layouts, locate, tiled_split
 from bgad.data.sample_io import read, read_mask
 from bgad.data.split import Split, make_split
 from bgad.data.validation import MAX_BAD, Scan, scan_images
 from bgad.errors import BgadError, ConfigError, DataError, ModelError, OutputError
 from bgad.features.cache import Index, even_pick
-from bgad.geometry import tiles
 from bgad.geometry.roi import Roi
+from bgad.inference.torch_engine import Detector
 from bgad.io import files as output_files
 from bgad.io.files import write_whole
 from bgad.model import backbone as backbones
 from bgad.model import device as devices
 from bgad.model.boundary import NORMALISER, abnormal_boundary
-from bgad.model.scoring import BACKBONE_FILE, FLOW_FILE, Detector, ScoringModel, pool, weights
+from bgad.model.scoring import ScoringModel, pool
+from bgad.model.weights import BACKBONE_FILE, FLOW_FILE, weight_files
 from bgad.pseudo import rpag as pseudo
 from bgad.training import provenance
 from bgad.training import tensorboard as board
@@ -180,7 +181,7 @@ def learn(
             model.look_at(roi.fitted(config.backbone.size))
         if roi is not None:
             split = _looking_at(split, roi, work / model_folder.ROI)
-        learnt = tiles.cut(split, config.tile, scan.shapes) if config.tile.size else _learnable(split)
+        learnt = tiled_split.cut(split, config.tile, scan.shapes) if config.tile.size else _learnable(split)
         before = None if start is None else Before.of(start, learnt, config)
         name, bits, rate = options.out.stem, scan.bits, options.rate
         job = Job(
@@ -189,7 +190,7 @@ def learn(
         looked_at = None if config.tile.size else roi
         material = gather(model, learnt, bits, torch_device, work, key, options.memory_gb, looked_at, options.progress)
         detector = fit(job, model, material, resume=options.resume, watch=watch)
-        files = {**weights(model), LOG: (work / LOG).read_bytes(), model_folder.SPLIT: split.to_bytes()}
+        files = {**weight_files(model), LOG: (work / LOG).read_bytes(), model_folder.SPLIT: split.to_bytes()}
         if roi is not None:
             files[model_folder.ROI] = roi.png()
         card = detector.card.data
@@ -342,13 +343,13 @@ class Before:
         """Of a model. Of tiles, some of all that the pictures set aside have now."""
         card = model_folder.read(folder)
         roles = Split.roles_from_json(card.split)
-        known = [roles.get(learnt.hashes[tiles.picture_of(s, config.tile)]) for s in learnt.known]
+        known = [roles.get(learnt.hashes[tiled_split.picture_of(s, config.tile)]) for s in learnt.known]
         new = np.flatnonzero([role not in ("train", "known") for role in known])
         taught = np.flatnonzero([s.defect == TAUGHT for s in learnt.known])
         names = card.data["training"].get("aside")
         if names is None:
             return cls(None, new, taught)
-        found = np.flatnonzero(np.isin([tiles.picture_of(s, config.tile) for s in learnt.train], names))
+        found = np.flatnonzero(np.isin([tiled_split.picture_of(s, config.tile) for s in learnt.train], names))
         return cls(found[even_pick(len(found), ASIDE)], new, taught)
 
 
@@ -475,7 +476,7 @@ def _finish(job: Job, model: ScoringModel, material: Material, trainer: Trainer,
         "image_weight": float(model.mix[-1]) if weighing.evidence else None,
         "boundary": edge,
         "centre": float(values.mean()),
-        "roi": None if job.roi is None else job.roi.about(),
+        "roi": None if job.roi is None else {"file": model_folder.ROI, **job.roi.about()},
         "calibration": {
             "scores": sorted(held_out),
             "rate": calibration.rate,
@@ -486,7 +487,7 @@ def _finish(job: Job, model: ScoringModel, material: Material, trainer: Trainer,
             "seconds": round(time.monotonic() - job.began + trainer.seconds_before, 2),
             "loop_seconds": round(trainer.seconds, 2),
             "steps": trainer.steps_run(),
-            "aside": sorted({tiles.picture_of(job.learnt.train[i], config.tile) for i in weighing.aside}),
+            "aside": sorted({tiled_split.picture_of(job.learnt.train[i], config.tile) for i in weighing.aside}),
             "device": str(job.device),
             "torch": torch.__version__,
             "python": platform.python_version(),

@@ -16,21 +16,24 @@ from pathlib import Path
 import numpy as np
 import torch
 
-from bgad import __version__
+from bgad._version import __version__
 from bgad.config import BackboneConfig, Config
+from bgad.data import tiled_split
 from bgad.data.layouts import hash_file
 from bgad.data.sample_io import ignored, read, read_mask, region
 from bgad.data.split import Split
 from bgad.errors import DataError
 from bgad.features.cache import Budget, Features, FeatureStore, Index
 from bgad.features.extractor import Extractor
+from bgad.features.scoring import run_features
 from bgad.geometry import tiles
 from bgad.geometry.grid import defect_cells, touched_cells
 from bgad.geometry.roi import Roi, blank
+from bgad.inference.torch_engine import run_model
 from bgad.io import images
 from bgad.model import backbone as backbones
 from bgad.model import device as devices
-from bgad.model.scoring import ScoringModel, run_features, run_model
+from bgad.model.scoring import ScoringModel
 from bgad.pseudo import rpag as pseudo
 from bgad.training.loop import Anomalies
 from bgad.types import BoolArray, FloatArray, Progress, ProgressTask, Sample
@@ -181,7 +184,7 @@ def gather(
     anomalies = [group for group in anomalies if group.store.count]
     inside = None if roi is None else [roi.cells(grid) for grid in grids]
     near = None if roi is None else [shown_by(roi.fitted(size[0]), grid) for grid in grids]
-    names = [tiles.picture_of(s, config.tile) for s in split.train]
+    names = [tiled_split.picture_of(s, config.tile) for s in split.train]
     return Material(normals, anomalies, run, inside, near, np.unique(names, return_inverse=True)[1])
 
 

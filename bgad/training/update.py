@@ -23,8 +23,8 @@ from bgad.data.split import Split
 from bgad.data.validation import scan_images
 from bgad.errors import ConfigError, DataError
 from bgad.geometry.roi import Roi
+from bgad.inference.torch_engine import Detector
 from bgad.io import images
-from bgad.model.scoring import Detector
 from bgad.training import provenance
 from bgad.training.pipeline import Options, learn
 from bgad.training.provenance import Origin

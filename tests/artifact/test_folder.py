@@ -16,7 +16,7 @@ from bgad.artifact import folder as model_folder
 from bgad.data import layouts
 from bgad.errors import ModelError, OutputError
 from bgad.evaluation.evaluate import evaluate, unseen
-from bgad.model.scoring import Detector
+from bgad.inference.torch_engine import Detector
 from bgad.types import ImageLike
 
 FILES = {"flow.safetensors": b"flow" * 100, "train.csv": b"step,loss\n0,1\n"}

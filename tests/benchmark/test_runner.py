@@ -31,9 +31,9 @@ from bgad.data.protocols import Case, protocol_split
 from bgad.errors import ModelError, OutputError
 from bgad.evaluation.evaluate import evaluate
 from bgad.features.cache import FeatureStore
+from bgad.inference.torch_engine import Detector
 from bgad.io import files as output_files
 from bgad.io.files import locked
-from bgad.model.scoring import Detector
 from bgad.training import fingerprint as keys_module
 from bgad.training import pipeline as learn
 from bgad.training import training_set as material
@@ -478,8 +478,8 @@ def test_changed_masks_and_pictures_are_new_cells(tmp_path: Path) -> None:
 
 DRIVER = """
 import sys, time
-from bgad import trainer
-from bgad.cli import main
+from bgad.cli.main import main
+from bgad.training import loop as trainer
 from bgad.data import catalog
 
 catalog._installed = lambda _: None
@@ -618,7 +618,7 @@ def test_two_processes_do_not_share_a_folder(root: Path, tmp_path: Path, capsys:
     options = ["benchmark", "--data", "mvtec", "--category", "carpet", "--root", str(root), "--out", str(tmp_path)]
     with locked(tmp_path, "benchmark"):
         code = subprocess.run(
-            [sys.executable, "-c", "import sys, pathlib, bgad.outputs as b\n"
+            [sys.executable, "-c", "import sys, pathlib, bgad.io.files as b\n"
              "try:\n    b.locked(pathlib.Path(sys.argv[1]), 'run').__enter__()\nexcept b.OutputError as e: sys.exit(7)",
              str(tmp_path)], check=False,
         ).returncode  # fmt: skip

@@ -77,14 +77,14 @@ def test_module_and_version() -> None:
 
 
 def test_torch_is_loaded_only_by_those_who_need_it(model: Path) -> None:
-    code = "import sys; from bgad.cli import main; main(sys.argv[1:]); sys.exit('torch' in sys.modules)"
+    code = "import sys; from bgad.cli.main import main; main(sys.argv[1:]); sys.exit('torch' in sys.modules)"
     for command in (["info", str(model)], ["info", "--recipe"], ["predict", str(model), "nothing*.png"]):
         found = subprocess.run([sys.executable, "-c", code, *command], capture_output=True, timeout=60)
         assert found.returncode == 0
 
 
 def test_missing_torch_is_one_line(model: Path, data_set: Path) -> None:
-    code = "import sys; sys.modules['torch'] = None; from bgad.cli import main; sys.exit(main(sys.argv[1:]))"
+    code = "import sys; sys.modules['torch'] = None; from bgad.cli.main import main; sys.exit(main(sys.argv[1:]))"
     command = [sys.executable, "-c", code, "predict", str(model), str(data_set), "--engine", "torch"]
     found = subprocess.run(command, capture_output=True, text=True, timeout=60)
     assert found.returncode == 2

@@ -143,7 +143,7 @@ def test_broken_files_are_counted_once(tmp_path: Path) -> None:
 
 def test_tiles_are_scored_and_measured_like_pictures(model: Path, tmp_path: Path) -> None:
     from bgad.evaluation.evaluate import evaluate
-    from bgad.model.scoring import Detector
+    from bgad.inference.torch_engine import Detector
 
     dataset = tiled(tmp_path)
     detector = Detector.load(model, "cpu")

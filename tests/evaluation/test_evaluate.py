@@ -16,8 +16,8 @@ from bgad.config import to_toml
 from bgad.data import layouts
 from bgad.evaluation import evaluate as evaluation
 from bgad.evaluation.evaluate import evaluate, unseen
+from bgad.inference.torch_engine import Detector
 from bgad.io import images
-from bgad.model.scoring import Detector
 from tests.conftest import picture, tiny_config, write_set
 
 KEYS = {"data", "category", "protocol", "known_class", "subset", "method", "known", "seed", "metrics", "seconds"}

@@ -17,6 +17,8 @@ from hypothesis import strategies as st
 from PIL import Image
 from rich.console import Console
 
+from bgad.calibration import odds, p_words
+from bgad.cli.tables import evaluation_table
 from bgad.errors import OutputError
 from bgad.evaluation.report import page as report
 from bgad.evaluation.report.page import ClassRow, ImageRow, LevelHistogram, RateRow, Section
@@ -323,15 +325,15 @@ def test_only_real_pictures_are_embedded() -> None:
     ],
 )
 def test_p_value_in_words(p_value: float, sentence: str) -> None:
-    assert report.p_words(p_value) == sentence
+    assert p_words(p_value) == sentence
 
 
 def test_beyond_all_held_out_normals() -> None:
     """24 of them say nothing rarer than 1 in 25, so nothing is said of a share."""
-    assert [report.odds(k / 25, 24) for k in (1, 2, 3, 20)] == ["none of 24", "1 in 12", "1 in 8", "most"]
-    assert report.odds(1 / 2, 1) == "none of 1"
+    assert [odds(k / 25, 24) for k in (1, 2, 3, 20)] == ["none of 24", "1 in 12", "1 in 8", "most"]
+    assert odds(1 / 2, 1) == "none of 1"
     words = "tranger than all 24 good parts it was compared with"
-    assert report.p_words(1 / 25, 24) == f"s{words}"
+    assert p_words(1 / 25, 24) == f"s{words}"
     row = ImageRow("a", "cut", 1, 1.0, 1 / 25, True)
     assert f"<p>S{words} (p" in report.render("t", [section(images=[row], held_out=24)], [])
 
@@ -374,7 +376,7 @@ def test_terminal_table() -> None:
         cell(method="nfad"),
     ]
     console = Console(width=200, record=True, file=io.StringIO())
-    console.print(report.terminal_table(cells))
+    console.print(evaluation_table(cells))
     lines = console.export_text().splitlines()
     assert "[red]screw" in lines[1]
     assert "0.900" in lines[1]

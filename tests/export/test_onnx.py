@@ -14,8 +14,8 @@ from bgad.config import Config, from_dict
 from bgad.errors import ModelError
 from bgad.export import onnx as export
 from bgad.inference.onnx_engine import GRAPH, Runtime
+from bgad.inference.torch_engine import Detector
 from bgad.model.flow import ConditionalFlow, FixedFlow, position_encoding
-from bgad.model.scoring import Detector
 from bgad.types import FloatArray
 from tests.artifact.test_folder import as_format_1
 from tests.conftest import SIZE, tiny_config

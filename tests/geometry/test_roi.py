@@ -12,12 +12,12 @@ from bgad import metrics
 from bgad.artifact import folder as model_folder
 from bgad.cli.main import main
 from bgad.config import TileConfig, from_dict, to_toml
+from bgad.data import tiled_split
 from bgad.data.layouts import Dataset
 from bgad.data.sample_io import read_mask
 from bgad.data.split import Split
 from bgad.data.validation import Scan
 from bgad.errors import DataError, ImageError
-from bgad.geometry import tiles
 from bgad.geometry.roi import Roi
 from bgad.training import pipeline as learn
 from bgad.types import Sample
@@ -207,7 +207,7 @@ def test_tiles_outside_are_not_learnt(tmp_path: Path) -> None:
     held_out = Sample(tmp_path / "b.png", "b.png", 0, roi=sample.roi)
     hashes = {"a.png": "1", "b.png": "2"}
     split = Split([sample], [held_out], [], [], hashes)
-    learnt = tiles.cut(split, TileConfig(SIZE, 0.0), {"a.png": region.shape, "b.png": region.shape}).train
+    learnt = tiled_split.cut(split, TileConfig(SIZE, 0.0), {"a.png": region.shape, "b.png": region.shape}).train
     assert [tile.box for tile in learnt] == [(0, 0, SIZE, SIZE), (SIZE, 0, 2 * SIZE, SIZE)]
 
 

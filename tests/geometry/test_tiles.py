@@ -17,10 +17,10 @@ from bgad.benchmark.published import TABLES
 from bgad.benchmark.runner import run as run_benchmark
 from bgad.cli.main import main
 from bgad.config import TileConfig, from_dict
+from bgad.data import tiled_split
 from bgad.errors import BgadError, ConfigError, DataError, ImageError
-from bgad.geometry import tiles
 from bgad.geometry.tiles import Blend, boxes
-from bgad.model.scoring import Detector
+from bgad.inference.torch_engine import Detector
 from bgad.training import pipeline as learn
 from tests.conftest import SIZE, picture, tiny_config
 
@@ -238,7 +238,7 @@ def test_what_cannot_be_cut(tiled: Path, large_set: Path, data_set: Path, tmp_pa
 def test_warnings(
     large_set: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
 ) -> None:
-    monkeypatch.setattr(tiles, "MAX_TILES", 30)
+    monkeypatch.setattr(tiled_split, "MAX_TILES", 30)
     short = {"tile": {"size": 64}, "train": {"steps": 2, "push_steps": 1}, "pseudo": {"count": 2}}
     config = from_dict(short, tiny_config())
     detector = bgad.train(large_set, tmp_path / "a.bgad", config=config, device="cpu", export=False)

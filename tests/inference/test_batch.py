@@ -20,7 +20,8 @@ from rich.console import Console
 import bgad
 from bgad.cli import console
 from bgad.cli.main import main
-from bgad.inference.batch import find, output_stems, predict, table
+from bgad.cli.tables import score_table
+from bgad.inference.batch import find, output_stems, predict
 from bgad.io import images
 from tests.conftest import picture
 
@@ -334,8 +335,8 @@ def test_table_ranks_and_escapes() -> None:
         {"path": "bad.png", "score": None, "is_anomaly": None, **base, "error": "bad.png: [red] is empty"},
     ]
     screen = Console(width=80, record=True, file=open(os.devnull, "w"))  # noqa: PTH123, SIM115
-    screen.print(table(rows))
-    screen.print(table(rows[1:2], 299))
+    screen.print(score_table(rows))
+    screen.print(score_table(rows[1:2], 299))
     screen.file.close()
     lines = [" ".join(line.split()) for line in screen.export_text().splitlines()[2:]]
     assert lines == [

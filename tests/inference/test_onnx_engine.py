@@ -18,14 +18,14 @@ from bgad.inference import load as loading
 from bgad.inference import onnx_engine as runtime
 from bgad.inference.base import cores
 from bgad.inference.onnx_engine import GRAPH, Runtime
-from bgad.model.scoring import Detector
+from bgad.inference.torch_engine import Detector
 from tests.export.test_onnx import without_graph
 
 
 def test_scoring_imports_no_torch(model: Path, data_set: Path, tmp_path: Path) -> None:
     program = (
         "import json, sys\n"
-        "from bgad.cli import main\n"
+        "from bgad.cli.main import main\n"
         "code = main(['predict', *sys.argv[1:]])\n"
         "heavy = {'torch', 'timm', 'torchvision', 'safetensors', 'scipy', 'sklearn'} & set(sys.modules)\n"
         "print(json.dumps([code, sorted(heavy)]))\n"

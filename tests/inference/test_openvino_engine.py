@@ -45,7 +45,7 @@ def test_scores_are_those_of_the_other_engines(exported: Path, data_set: Path) -
 FIRST_ARRAYS = """
 import faulthandler, sys, threading
 import numpy as np
-from bgad.openvino_runtime import OpenVino
+from bgad.inference.openvino_engine import OpenVino
 
 faulthandler.dump_traceback_later(30, exit=True)
 sys.setswitchinterval(1e-6)

@@ -13,8 +13,10 @@ from bgad import load
 from bgad.artifact import folder as model_folder
 from bgad.config import Config, ScoreConfig
 from bgad.errors import BgadError, ConfigError, ImageError, ModelError
+from bgad.inference.torch_engine import Detector
 from bgad.io import images
-from bgad.model.scoring import Detector, default_mix, enlarge, fuse, pool, weights
+from bgad.model.scoring import default_mix, enlarge, fuse, pool
+from bgad.model.weights import weight_files
 from bgad.types import ImageLike, Scores
 from tests.conftest import SIZE, picture
 
@@ -72,7 +74,7 @@ def test_loading_again_gives_the_same_numbers(detector: Detector, model: Path, p
 
 
 def test_the_files_hold_all_of_the_model(detector: Detector, model: Path) -> None:
-    for name, content in weights(detector.model).items():
+    for name, content in weight_files(detector.model).items():
         assert (model / name).read_bytes() == content
 
 

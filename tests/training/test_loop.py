@@ -597,8 +597,8 @@ def saved_step(work: Path) -> int:
 
 DRIVER = """
 import sys, time
-from bgad import trainer
-from bgad.cli import main
+from bgad.cli.main import main
+from bgad.training import loop as trainer
 
 trainer.CHECKPOINT_SECONDS = 0.05
 one_step = trainer.Trainer._one_step

@@ -30,10 +30,11 @@ from bgad.data.validation import scan_images
 from bgad.errors import BgadError, ConfigError, DataError, ModelError, OutputError
 from bgad.evaluation.evaluate import evaluate, unseen
 from bgad.export import onnx as export
+from bgad.inference.torch_engine import Detector
 from bgad.io import files as output_files
 from bgad.io import images
 from bgad.model import backbone, image_head
-from bgad.model.scoring import Detector, pool
+from bgad.model.scoring import pool
 from bgad.training import fit_image_head as weighing
 from bgad.training import pipeline as learn
 from bgad.training import training_set as material

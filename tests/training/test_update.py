@@ -22,8 +22,8 @@ from bgad.cli.main import main
 from bgad.data import layouts
 from bgad.data.split import Split
 from bgad.errors import BgadError, ConfigError, DataError, OutputError
+from bgad.inference.torch_engine import Detector
 from bgad.model import backbone
-from bgad.model.scoring import Detector
 from bgad.training import fit_image_head as weighing
 from bgad.training import pipeline as learn
 from bgad.training import provenance, score_weights

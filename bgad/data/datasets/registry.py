@@ -3,24 +3,19 @@
 from __future__ import annotations
 
 import os
-from collections.abc import Sequence
 from dataclasses import dataclass, field, replace
 from difflib import get_close_matches
 from importlib.util import find_spec
 from pathlib import Path
 from typing import Any
 
-from rich.table import Table
-from rich.text import Text
-
-from bgad.cli.console import printable
 from bgad.data.datasets import readers
 from bgad.data.datasets.entries import DATASETS, Counts, Entry
 from bgad.data.datasets.expected import CLASSES, SIZES
 from bgad.data.layouts import Dataset, some, subfolders
 from bgad.errors import DataError
 
-__all__ = ["DATASETS", "Entry", "Row", "categories", "default_root", "entry", "find", "inventory", "load", "table"]
+__all__ = ["DATASETS", "Entry", "Row", "categories", "default_root", "entry", "find", "inventory", "load"]
 
 INSTALLED = "installed package"
 DEPTH = 4  # folders that an archive may put around the set: elpv-dataset-master/src/elpv_dataset/data
@@ -126,34 +121,6 @@ def load(name: str, category: str = "", root: str | Path | None = None) -> Datas
 def inventory(root: str | Path | None = None) -> list[Row]:
     """Every set of the catalog and what of it is on disk; quick: nothing is decoded."""
     return [_row(wanted, default_root() if root is None else Path(root)) for wanted in DATASETS.values()]
-
-
-def table(rows: Sequence[Row]) -> Table:
-    """The list for the terminal."""
-    drawn = Table("name", "what it is and where to get it", "licence", "on disk", box=None, padding=(0, 2, 1, 0))
-    for column in drawn.columns[1:]:
-        column.overflow = "fold"
-    for row in rows:
-        about = f"{row.entry.title}: {row.entry.about}\n{row.entry.source}"
-        drawn.add_row(Text(row.entry.name, "bold"), Text(about), Text(row.entry.licence), Text(_on_disk(row)))
-    return drawn
-
-
-def _on_disk(row: Row) -> str:
-    if row.place is None:
-        return printable(row.problem) or "not found"
-    if any(found.normal is None for found in row.found):
-        counts = f"{sum(found.images for found in row.found)} images"
-    else:
-        normal, anomalous = (sum(getattr(found, kind) for found in row.found) for kind in ("normal", "anomalous"))
-        counts = f"{normal} normal, {anomalous} anomalous"
-    whole = len(row.found) + len(row.missing)
-    lines = [row.where, (f"{len(row.found)} of {whole} categories: " if row.entry.categories else "") + counts]
-    if row.missing:
-        lines.append(f"missing: {some(row.missing, 20)}")
-    for found in row.found:
-        lines += [f"{found.category}: {note}" if row.entry.categories else note for note in found.notes]
-    return "\n".join(printable(line) for line in lines)
 
 
 def _row(wanted: Entry, root: Path) -> Row:

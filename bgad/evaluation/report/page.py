@@ -9,9 +9,8 @@ from pathlib import Path
 from typing import Any
 
 import numpy as np
-from rich.table import Table
-from rich.text import Text
 
+from bgad.calibration import p_words
 from bgad.evaluation.report.svg import STYLE, Marker, Series, curve, histogram, number, picture, table, text
 from bgad.io.files import write_whole
 
@@ -107,39 +106,6 @@ def worst(images: Sequence[ImageRow], count: int = WORST) -> tuple[list[ImageRow
     return normals[:count], anomalies[:count]
 
 
-def odds(p_value: float, held_out: int = 0) -> str:
-    """A p-value as the share of good parts that look as strange; nothing is said beyond those that were held out.
-
-    >>> odds(1 / 301), odds(0.8), odds(1 / 25, 24), odds(2 / 25, 24)
-    ('1 in 300', 'most', 'none of 24', '1 in 12')
-    """
-    if held_out and p_value * (held_out + 1) < 1.5:
-        return f"none of {held_out}"
-    if p_value >= 0.4:
-        return "most"
-    chance = 1 / p_value
-    shown = round(chance, 1 - math.floor(math.log10(chance))) if chance >= 100 else round(chance)
-    return f"1 in {shown:,.0f}"
-
-
-def p_words(p_value: float, held_out: int = 0) -> str:
-    """A p-value as a sentence.
-
-    >>> p_words(1 / 301)
-    '1 in 300 good parts looks this strange'
-    >>> p_words(1 / 25, 24)
-    'stranger than all 24 good parts it was compared with'
-    >>> p_words(0.8)
-    'looks like most good parts'
-    """
-    if not 0 < p_value <= 1:
-        return ""
-    share = odds(p_value, held_out)
-    if share.startswith("none"):
-        return f"stranger than all {held_out} good parts it was compared with"
-    return "looks like most good parts" if share == "most" else f"{share} good parts looks this strange"
-
-
 def score_bins(images: Sequence[ImageRow], threshold: float) -> tuple[list[float], list[float], list[float], int]:
     """Bin edges, normal counts, anomalous counts, and how many images lie beyond the last edge.
 
@@ -164,7 +130,7 @@ def _why(metric: str) -> str:
     return "needs normal and anomalous images" if metric.startswith("image") else "no masks"
 
 
-def _time(cell: Mapping[str, Any], key: str) -> str:
+def cell_time(cell: Mapping[str, Any], key: str) -> str:
     seconds = (cell.get("seconds") or {}).get(key)
     return "–" if seconds is None else f"{seconds:,.0f} s" if seconds >= 100 else f"{seconds:.3g} s"
 
@@ -178,7 +144,7 @@ def _mean(group: Sequence[Mapping[str, Any]], part: str, keys: Iterable[str]) ->
     return means
 
 
-def _means(cells: Sequence[Mapping[str, Any]]) -> list[dict[str, Any]]:
+def mean_cells(cells: Sequence[Mapping[str, Any]]) -> list[dict[str, Any]]:
     """A cell of means for each data set, protocol, method and number known that has several cells."""
     shared = ("data", "protocol", "method", "known")
     groups: dict[tuple[str, ...], list[Mapping[str, Any]]] = {}
@@ -201,13 +167,13 @@ def _summary(cells: Sequence[Mapping[str, Any]]) -> str:
 
     def row(cell: Mapping[str, Any]) -> list[str]:
         metrics = cell.get("metrics") or {}
-        names, times = (text(cell.get(k, "")) for k in KEYS), (_time(cell, k) for k in TIMES)
+        names, times = (text(cell.get(k, "")) for k in KEYS), (cell_time(cell, k) for k in TIMES)
         return [*names, *(number(metrics.get(k), _why(k)) for k in METRICS), *times]
 
     if not cells:
         return ""
     heads = [*(k.capitalize() for k in KEYS), *METRICS.values(), *TIMES.values()]
-    shown = table(heads, [row(c) for c in cells], 4, [row(c) for c in _means(cells)])
+    shown = table(heads, [row(c) for c in cells], 4, [row(c) for c in mean_cells(cells)])
     how = (
         "One line per run. 1.000 is perfect; an AUROC of 0.500 is no better than a coin. Image figures ask "
         "“is this part bad?”, pixel figures and PRO ask “is the defect marked in the right place?”."
@@ -447,27 +413,3 @@ def page(title: str, body: str, contents: str = "") -> str:
 def write(path: str | Path, title: str, sections: Sequence[Section], cells: Sequence[Mapping[str, Any]]) -> None:
     """Render to `path`; a crash leaves the old page or the new one."""
     write_whole(Path(path), render(title, sections, cells).encode())
-
-
-def terminal_table(cells: Sequence[Mapping[str, Any]]) -> Table:
-    """The summary table for the terminal; names are shown as they are, never read as markup.
-
-    Data set and protocol are only shown where they differ, so that a table of one fits into 80 columns.
-    """
-    keys = [k for k in KEYS if k not in ("data", "protocol") or len({str(cell.get(k)) for cell in cells}) > 1]
-    grid = Table(header_style="bold", box=None, padding=(0, 1, 0, 0))
-    for name in keys:
-        grid.add_column(
-            name.capitalize(), justify="right" if name in ("known", "seed") else "left", no_wrap=True, max_width=20
-        )
-    for name in METRICS.values():
-        grid.add_column(name, justify="right", min_width=5)
-    for name in TIMES:
-        grid.add_column(name.capitalize(), justify="right", no_wrap=True)
-    for position, cell in enumerate([*cells, *_means(cells)]):
-        metrics = cell.get("metrics") or {}
-        values = [metrics.get(k) for k in METRICS]
-        shown = ["–" if v is None or not math.isfinite(v) else f"{v:.3f}" for v in values]
-        names, times = (Text(str(cell.get(k, ""))) for k in keys), (_time(cell, k) for k in TIMES)
-        grid.add_row(*names, *shown, *times, style="bold" if position >= len(cells) else None)
-    return grid

@@ -20,7 +20,7 @@ from prometheus_client.registry import Collector
 from starlette.requests import ClientDisconnect
 from starlette.types import ASGIApp, Message, Receive, Scope, Send
 
-from bgad import __version__
+from bgad._version import __version__
 from bgad.client import MAX_BATCH
 from bgad.errors import BgadError, ConfigError, DataError, ImageError, OutputError
 from bgad.service.http import admission as queues

@@ -21,9 +21,9 @@ from pathlib import Path
 import numpy as np
 
 from bgad.errors import BgadError
-from bgad.inference.base import BaseScorer, Shape
+from bgad.inference.base import BaseScorer
 from bgad.io import images
-from bgad.types import FloatArray, Scores
+from bgad.types import FloatArray, Scores, Shape
 
 BATCH, WAITING = 2, 64  # on a CPU larger batches are no faster, and one in a hundred waits longer
 PATIENT = 8  # places of those who are patient: under overload they get one score in nine
