@@ -39,8 +39,8 @@ def freia_flow(channels: int, config: FlowConfig) -> nn.Module:
     """A flow of FrEIA's blocks."""
 
     def subnet(inputs: int, outputs: int) -> nn.Module:
-        most = config.most * channels or config.width * inputs
-        hidden = round(min(config.width * inputs, most))
+        most = config.max_hidden_ratio * channels or config.hidden_ratio * inputs
+        hidden = round(min(config.hidden_ratio * inputs, most))
         return nn.Sequential(nn.Linear(inputs, hidden), nn.ReLU(), nn.Linear(hidden, outputs))
 
     flow: nn.Module = FrEIA.framework.SequenceINN(channels)
@@ -59,7 +59,7 @@ def freia_flow(channels: int, config: FlowConfig) -> nn.Module:
 
 def papers(size: int) -> Config:
     """The paper's flows on our backbone: 8 blocks, features as they come."""
-    return Config(backbone=BackboneConfig(size=size, finest=0), flow=PAPER.flow)
+    return Config(backbone=BackboneConfig(size=size, min_stride=0), flow=PAPER.flow)
 
 
 class PlainModel(nn.Module):
@@ -67,7 +67,7 @@ class PlainModel(nn.Module):
 
     def __init__(self, config: Config, *, pretrained: bool = True) -> None:
         super().__init__()
-        self.size, self.finest = config.backbone.size, config.backbone.finest
+        self.size, self.finest = config.backbone.size, config.backbone.min_stride
         self.net = timm.create_model("tf_efficientnet_lite0", features_only=True, out_indices=(1, 2, 3))
         if pretrained:
             packaged = backbones.BACKBONES["lite0"]

@@ -1,6 +1,6 @@
-"""Everything that shapes a model, as frozen dataclasses; one TOML file in and out.
+"""The recipe of a model as frozen dataclasses, read from and written to TOML.
 
-An unknown key is an error that names the nearest one, a value out of range says what is allowed.
+An unknown key is an error that names the nearest known key; a value out of range is an error that says what is allowed.
 """
 
 from __future__ import annotations
@@ -23,10 +23,9 @@ METHODS: dict[str, str] = {
     "bgad": "boundary-guided semi-push-pull with the known anomalies",
 }
 
-
 PSEUDO_METHODS: dict[str, str] = {
     "rpag": "the known anomalies with masks, transformed and pasted on normals (the paper's)",
-    "draem": "made textures where Perlin noise is high (as DRAEM); needs no known anomalies",
+    "draem": "synthetic textures where Perlin noise is high (as DRAEM); needs no known anomalies",
     "nsa": "patches of other normals, blended in without a seam (as NSA); needs no known anomalies",
     "none": "no pseudo anomalies",
 }
@@ -36,94 +35,95 @@ PSEUDO_METHODS: dict[str, str] = {
 class BackboneConfig:
     """The frozen feature extractor."""
 
-    name: str = "lite0"  # lite0, lite1, lite2 come with the package; any other name is timm's
-    strides: tuple[int, ...] = (4, 8, 16)
-    summary: tuple[int, ...] = (16, 32)  # strides that tell of the image as a whole; none switches that off
-    finest: int = 8  # maps of finer strides are averaged to the grid of this one; 0: as they are
-    size: int = 256  # pixels, both sides
-    weights: str = ""  # file with the weights, instead of the package's or timm's own
+    name: str = "lite0"  # lite0, lite1 and lite2 come with the package; any other name is a timm model
+    strides: tuple[int, ...] = (4, 8, 16)  # one flow for each
+    image_head_strides: tuple[int, ...] = (16, 32)  # features of the image head; empty switches it off
+    min_stride: int = 8  # feature maps of finer strides are average-pooled to this stride; 0: not pooled
+    size: int = 256  # side of the square input, in pixels
+    weights: str = ""  # weight file to use instead of the package's or timm's own
 
     @property
     def all_strides(self) -> tuple[int, ...]:
-        """Those of the flows, then those that only the image as a whole needs."""
-        return (*self.strides, *(s for s in self.summary if s not in self.strides))
+        """Strides of the flows, followed by those that only the image head uses."""
+        return (*self.strides, *(s for s in self.image_head_strides if s not in self.strides))
 
     def check(self) -> None:
+        """ConfigError when a value is out of range."""
         _need(self.size >= 32 and self.size % 16 == 0, "backbone.size", "a multiple of 16, at least 32")
-        _need(
-            len(self.strides) > 0 and sorted(set(self.strides)) == list(self.strides),
-            "backbone.strides",
-            "distinct and ascending",
-        )
-        _need(sorted(set(self.summary)) == list(self.summary), "backbone.summary", "distinct and ascending")
-        _need(self.finest in (0, 1, 2, 4, 8, 16), "backbone.finest", "0, 1, 2, 4, 8 or 16")
+        _need(len(self.strides) > 0 and _ascending(self.strides), "backbone.strides", "distinct and ascending")
+        _need(_ascending(self.image_head_strides), "backbone.image_head_strides", "distinct and ascending")
+        _need(self.min_stride in (0, 1, 2, 4, 8, 16), "backbone.min_stride", "0, 1, 2, 4, 8 or 16")
 
 
 @dataclass(frozen=True)
 class TileConfig:
-    """Pictures cut into tiles, each of which is what the model looks at."""
+    """Tiling of images that are much larger than the model's input; each tile is scored as an image."""
 
-    size: int = 0  # side in pixels of the picture; 0: the model looks at the picture as a whole
-    overlap: float = 0.25  # share of a tile that the next one shows too, at least
+    size: int = 0  # side of a tile in image pixels; 0: the image is scored as a whole
+    overlap: float = 0.25  # smallest share of a tile that its neighbour covers too
 
     def check(self) -> None:
+        """ConfigError when a value is out of range."""
         _need(self.size == 0 or self.size >= 32, "tile.size", "0, or at least 32")
         _need(0 <= self.overlap <= 0.75, "tile.overlap", "0 to 0.75")
 
 
 @dataclass(frozen=True)
 class FlowConfig:
-    """The conditional flow of each level."""
+    """The conditional normalizing flow of each level."""
 
-    blocks: int = 6
-    width: float = 2.0  # hidden units per input of a sub-network
-    most: float = 4.0  # but at most so many for each channel of a feature; 0: as many as that
-    clamp: float = 1.9
-    standardise: bool = True  # each channel by the training normals, before the flow
+    blocks: int = 6  # coupling blocks
+    hidden_ratio: float = 2.0  # hidden units of a sub-network, as a multiple of its inputs
+    max_hidden_ratio: float = 4.0  # upper limit on hidden units, as a multiple of the channels; 0: no limit
+    clamp: float = 1.9  # bound of a coupling's log-scale
+    standardise: bool = True  # standardise each channel by the training normals before the flow
 
     def check(self) -> None:
+        """ConfigError when a value is out of range."""
         _need(self.blocks >= 1, "flow.blocks", "at least 1")
-        _need(self.width > 0, "flow.width", "above 0")
-        _need(self.most >= 0, "flow.most", "0 or more")
+        _need(self.hidden_ratio > 0, "flow.hidden_ratio", "above 0")
+        _need(self.max_hidden_ratio >= 0, "flow.max_hidden_ratio", "0 or more")
         _need(self.clamp > 0, "flow.clamp", "above 0")
 
 
 @dataclass(frozen=True)
 class LossConfig:
-    """Boundary, semi-push-pull and weights; log-likelihoods are log p / d, divided by the normaliser."""
+    """Method, boundary and loss; tau is in units of log p / d divided by the normaliser."""
 
-    method: str = "bgad"
-    likelihood: str = "logsigmoid"  # or "nll"
-    boundary: str = "set"  # percentile over the whole normal set; "batch": inside each step
+    method: str = "bgad"  # one of METHODS
+    likelihood: str = "logsigmoid"  # -logsigmoid(log p / d), or "nll": the plain negative log-likelihood
+    boundary: str = "set"  # percentile over the whole normal set; "batch": over the normals of each step
     beta: float = 0.01  # share of normal features outside the normal boundary
-    tau: float = 0.5  # margin between normal and abnormal boundary, after the normaliser; 0 switches it off
-    weight: float = 1.0  # the paper's lambda
-    asymmetric: bool = False  # the paper's weights on hard normal and on anomalous features
-    weight_cap: float = 20.0  # the abnormal weight has a pole at log p = 0
-    exclude_far: bool = True  # leave features below -1 after the normaliser alone
-    instance_share: float = 0.0  # of a bad image without a mask: the least likely share that is pushed; 0: none of it
+    tau: float = 0.5  # margin between the normal and the abnormal boundary; 0: no margin
+    push_pull_weight: float = 1.0  # weight of the boundary-guided loss, lambda in the paper
+    asymmetric_weights: bool = False  # the paper's weights on hard normal and on anomalous features
+    max_abnormal_weight: float = 20.0  # cap of the abnormal weight, which has a pole at log p = 0
+    exclude_far: bool = True  # exclude features below -1, after the normaliser, from the boundary-guided loss
+    instance_share: float = 0.0  # least likely share of an anomaly without a mask that is pushed; 0: none
 
     def check(self) -> None:
+        """ConfigError when a value is out of range."""
         _need(self.method in METHODS, "loss.method", f"one of {', '.join(METHODS)}")
         _need(self.likelihood in ("logsigmoid", "nll"), "loss.likelihood", "logsigmoid or nll")
         _need(self.boundary in ("set", "batch"), "loss.boundary", "set or batch")
         _need(0 < self.beta < 1, "loss.beta", "between 0 and 1")
         _need(self.tau >= 0, "loss.tau", "0 or more")
-        _need(self.weight >= 0, "loss.weight", "0 or more")
-        _need(self.weight_cap >= 1, "loss.weight_cap", "at least 1")
+        _need(self.push_pull_weight >= 0, "loss.push_pull_weight", "0 or more")
+        _need(self.max_abnormal_weight >= 1, "loss.max_abnormal_weight", "at least 1")
         _need(0 <= self.instance_share <= 1, "loss.instance_share", "0 to 1")
 
 
 @dataclass(frozen=True)
 class PseudoConfig:
-    """Pseudo anomalies: made of the known ones with masks (rpag), or of normals alone (draem, nsa)."""
+    """Pseudo anomalies: made from known anomalies with masks (rpag), or from normals alone (draem, nsa)."""
 
-    method: str = "rpag"  # "none" switches them off
-    count: int = 160
-    transforms: int = 3  # S of the paper (rpag); changes of a texture (draem)
-    share: float = 0.5  # of the anomalous images in a step, where there are known ones too
+    method: str = "rpag"  # one of PSEUDO_METHODS
+    count: int = 160  # pseudo anomalies made for a training
+    transforms: int = 3  # random transforms of each: S of the paper (rpag), changes of the texture (draem)
+    share: float = 0.5  # share of pseudo anomalies among the anomalous features of a step
 
     def check(self) -> None:
+        """ConfigError when a value is out of range."""
         _need(self.method in PSEUDO_METHODS, "pseudo.method", f"one of {', '.join(PSEUDO_METHODS)}")
         _need(self.count >= 0, "pseudo.count", "0 or more")
         _need(0 <= self.transforms <= 9, "pseudo.transforms", "0 to 9")
@@ -132,66 +132,63 @@ class PseudoConfig:
 
 @dataclass(frozen=True)
 class TrainConfig:
-    """The schedule. A step takes `images` x `positions` features of each level."""
+    """The schedule. A step draws `images_per_step` images and `positions_per_image` positions of each, per level."""
 
     steps: int = 800  # phase 1: normals only
     push_steps: int = 400  # phase 2: boundary guided
-    passes: int = 0  # most times that phase 1 shows an image, fewer steps in both phases; 0: no limit
-    epochs: int = 0  # instead of steps: passes over all features of all normals, both phases together
-    push_start: float = 0.04  # with epochs: the share of the schedule that is phase 1
-    images: int = 32
-    positions: tuple[int, ...] = (16, 16, 16)  # per level
-    lr: float = 1e-2
-    push_lr: float = 2e-3  # 0: phase 2 goes on with the one schedule of lr
-    best: bool = True  # put a level back to where the normals set aside were most likely; false: keep its last state
-    patience: int = 300  # steps without a better likelihood of these after which a level rests; 0: it never does
-    warmup: float = 0.1  # share of a phase (of the whole where there is one schedule), from lr / 10
-    clip: float = 1.0  # gradient norm per level; 0 switches it off
+    epochs: int = 0  # passes over all normal features in both phases, in place of steps; 0: count steps
+    push_start: float = 0.04  # with epochs: share of the schedule after which phase 2 begins
+    images_per_step: int = 32
+    positions_per_image: tuple[int, ...] = (16, 16, 16)  # one number for each level
+    lr: float = 1e-2  # peak learning rate of phase 1
+    push_lr: float = 2e-3  # peak learning rate of phase 2; 0: phase 2 continues the schedule of phase 1
+    restore_best: bool = True  # restore each level's best weights on the validation normals when a phase ends
+    patience: int = 300  # steps without improvement after which a level stops learning; 0: it never stops
+    warmup: float = 0.1  # share of a phase in which the learning rate rises from a tenth of its peak
+    clip_norm: float = 1.0  # maximum gradient norm of a level; 0: no clipping
 
     def check(self) -> None:
+        """ConfigError when a value is out of range."""
         _need(self.steps >= 1 or self.epochs >= 1, "train.steps", "at least 1")
         _need(self.push_steps >= 0, "train.push_steps", "0 or more")
-        _need(self.passes >= 0, "train.passes", "0 or more")
         _need(self.epochs >= 0, "train.epochs", "0 or more")
         _need(0 < self.push_start < 1, "train.push_start", "between 0 and 1")
-        _need(self.images >= 1, "train.images", "at least 1")
-        _need(min(self.positions, default=0) >= 1, "train.positions", "at least 1 each")
+        _need(self.images_per_step >= 1, "train.images_per_step", "at least 1")
+        _need(min(self.positions_per_image, default=0) >= 1, "train.positions_per_image", "at least 1 each")
         _need(self.lr > 0, "train.lr", "above 0")
         _need(self.push_lr >= 0, "train.push_lr", "0 or more")
         _need(self.patience >= 0, "train.patience", "0 or more")
         _need(0 <= self.warmup < 1, "train.warmup", "0 or more, below 1")
-        _need(self.clip >= 0, "train.clip", "0 or more")
+        _need(self.clip_norm >= 0, "train.clip_norm", "0 or more")
 
 
 @dataclass(frozen=True)
 class ScoreConfig:
-    """From log-likelihood maps to one map and one score."""
+    """From the log-likelihoods of the levels to one anomaly map and one image score."""
 
-    fusion: str = "boundary"  # how far beyond the boundary; "standard": in deviations; "probability": the paper's
-    sharpness: float = 3.0  # of the step from inside the boundary to outside, per unit of log p / d
-    level_power: float = 0.5  # a level counts by its stride to this power; 0: all alike
-    top_share: float = 0.01  # image score: mean of the highest share of the map; 0: the maximum
-    image_weight: float = 0.5  # of the image as a whole beside its map
-    trust: float = 4.0  # in each known anomaly, where it says that levels and image should count otherwise; 0: none
-    known_weight: float = 0.5  # of each direction towards the known anomalies in it; 0 switches them off
+    fusion: str = "boundary"  # distance beyond the boundary; "standard": deviations; "probability": the paper's
+    sharpness: float = 3.0  # slope of the sigmoid at the boundary, per unit of log p / d
+    level_prior_power: float = 0.5  # the prior weight of a level is its stride to this power
+    top_share: float = 0.01  # the image score averages this share of the map's highest values; 0: the maximum
+    image_head_weight: float = 0.5  # prior weight of the image head beside the map
+    evidence_weight: float = 4.0  # weight of each known anomaly when level and image-head weights are fitted; 0: prior
+    direction_weight: float = 0.5  # weight of each discriminant direction in the image head; 0 switches them off
 
     def check(self) -> None:
-        _need(
-            self.fusion in ("boundary", "standard", "probability"),
-            "score.fusion",
-            "boundary, standard or probability",
-        )
+        """ConfigError when a value is out of range."""
+        fusions = ("boundary", "standard", "probability")
+        _need(self.fusion in fusions, "score.fusion", "boundary, standard or probability")
         _need(0 < self.sharpness <= 100, "score.sharpness", "above 0, up to 100")
-        _need(0 <= self.level_power <= 4, "score.level_power", "0 to 4")
+        _need(0 <= self.level_prior_power <= 4, "score.level_prior_power", "0 to 4")
         _need(0 <= self.top_share <= 1, "score.top_share", "0 to 1")
-        _need(self.image_weight >= 0, "score.image_weight", "0 or more")
-        _need(0 <= self.trust <= 100, "score.trust", "0 to 100")
-        _need(self.known_weight >= 0, "score.known_weight", "0 or more")
+        _need(self.image_head_weight >= 0, "score.image_head_weight", "0 or more")
+        _need(0 <= self.evidence_weight <= 100, "score.evidence_weight", "0 to 100")
+        _need(self.direction_weight >= 0, "score.direction_weight", "0 or more")
 
 
 @dataclass(frozen=True)
 class Config:
-    """One model's whole recipe."""
+    """The whole recipe of a model."""
 
     backbone: BackboneConfig = field(default_factory=BackboneConfig)
     tile: TileConfig = field(default_factory=TileConfig)
@@ -207,8 +204,8 @@ class Config:
         for part in (self.backbone, self.tile, self.flow, self.loss, self.pseudo, self.train, self.score):
             part.check()
         _need(
-            len(self.train.positions) == len(self.backbone.strides),
-            "train.positions",
+            len(self.train.positions_per_image) == len(self.backbone.strides),
+            "train.positions_per_image",
             f"one number for each of the {len(self.backbone.strides)} strides",
         )
         _need(0 <= self.seed < 2**32, "seed", "0 or more, below 2 to the 32nd")
@@ -220,49 +217,40 @@ def _need(ok: bool, key: str, allowed: str) -> None:
         raise ConfigError(f"{key} must be {allowed}")
 
 
+def _ascending(strides: tuple[int, ...]) -> bool:
+    return sorted(set(strides)) == list(strides)
+
+
 PRESETS: dict[str, Config] = {
     "default": Config(),
     "paper": Config(
-        backbone=BackboneConfig(name="tf_efficientnet_b6", summary=(), finest=0),
-        flow=FlowConfig(blocks=8, most=0.0, standardise=False),
-        loss=LossConfig(likelihood="nll", tau=0.1, asymmetric=True),
+        backbone=BackboneConfig(name="tf_efficientnet_b6", image_head_strides=(), min_stride=0),
+        flow=FlowConfig(blocks=8, max_hidden_ratio=0.0, standardise=False),
+        loss=LossConfig(likelihood="nll", tau=0.1, asymmetric_weights=True),
         train=TrainConfig(
             epochs=200,
             push_start=0.04,  # one meta epoch of 25
-            positions=(
-                128,
-                32,
-                8,
-            ),  # 32 x 128 = 4,096 features a step at stride 4; an epoch draws as many as there are
+            positions_per_image=(128, 32, 8),  # 32 x 128 = 4,096 features a step at stride 4
             lr=2e-4,
             push_lr=0.0,
-            best=False,
+            restore_best=False,
             warmup=0.08,  # two meta epochs of 25
-            clip=0.0,
+            clip_norm=0.0,
         ),
-        score=ScoreConfig(fusion="probability", level_power=0.0, top_share=0.0, trust=0.0),
+        score=ScoreConfig(fusion="probability", level_prior_power=0.0, top_share=0.0, evidence_weight=0.0),
     ),
 }
 
-
-BY_STEPS = ("train.steps", "train.push_steps", "train.passes")  # what epochs take the place of
-
-# What keys mean that a model's card does not have: the model is older than they are
-OLDER = Config(
-    backbone=BackboneConfig(summary=(), finest=0),
-    flow=FlowConfig(most=0.0),
-    train=TrainConfig(passes=0, best=False),
-    score=ScoreConfig(sharpness=4.0, level_power=0.0, trust=0.0),
-)
+STEP_KEYS = ("train.steps", "train.push_steps")  # keys without effect where epochs are counted
 
 
 def to_dict(config: Config) -> dict[str, Any]:
-    """Plain nested dictionaries, for JSON and TOML."""
+    """Convert a recipe to nested dictionaries for JSON and TOML."""
     return asdict(config)
 
 
 def to_toml(config: Config) -> str:
-    """The configuration as TOML text.
+    """Convert a recipe to TOML text.
 
     >>> from_dict(tomllib.loads(to_toml(Config(seed=3)))).seed
     3
@@ -271,12 +259,12 @@ def to_toml(config: Config) -> str:
 
 
 def from_dict(values: Mapping[str, Any], base: Config | None = None, source: str = "configuration") -> Config:
-    """`base` (the default recipe) with the given values put in."""
+    """Return `base`, or the default recipe, with the given values replaced."""
     return _merge(base or Config(), values, source, "").check()  # type: ignore[no-any-return]
 
 
 def read_toml(path: Path, base: Config | None = None) -> Config:
-    """Read a TOML file on top of `base`."""
+    """Read a TOML file that changes `base`, or the default recipe."""
     try:
         values = tomllib.loads(path.read_text("utf-8"))
     except (OSError, UnicodeDecodeError) as error:
@@ -287,7 +275,7 @@ def read_toml(path: Path, base: Config | None = None) -> Config:
 
 
 def override(config: Config, assignments: list[str]) -> Config:
-    """Apply `key.sub=value` texts, as given with --set; values are written as in TOML."""
+    """Apply assignments of the form `loss.tau=0.2`, as given with --set; values are written as in TOML."""
     for text in assignments:
         key, equals, value = text.partition("=")
         if not equals:
@@ -296,9 +284,9 @@ def override(config: Config, assignments: list[str]) -> Config:
         for part in reversed(key.strip().split(".")):
             nested = {part: nested}
         config = _merge(config, nested, "--set", "")
-    config.check()  # only now: keys that depend on each other are set one after the other
+    config.check()  # after all assignments: keys may depend on each other
     given = [text.partition("=")[0].strip() for text in assignments]
-    if config.train.epochs and (without := [key for key in given if key in BY_STEPS]):
+    if config.train.epochs and (without := [key for key in given if key in STEP_KEYS]):
         raise ConfigError(f"{without[0]} counts only without epochs ({config.train.epochs}): set train.epochs=0 first")
     return config
 

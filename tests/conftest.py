@@ -63,8 +63,14 @@ def tiny_config(**values: object) -> Config:
     base = from_dict(
         {
             "backbone": {"size": SIZE},
-            "flow": {"blocks": 2, "width": 0.5},
-            "train": {"steps": 30, "push_steps": 20, "images": 8, "positions": [16, 16, 8], "lr": 1e-2},
+            "flow": {"blocks": 2, "hidden_ratio": 0.5},
+            "train": {
+                "steps": 30,
+                "push_steps": 20,
+                "images_per_step": 8,
+                "positions_per_image": [16, 16, 8],
+                "lr": 1e-2,
+            },
             "pseudo": {"count": 8},
         }
     )
@@ -92,8 +98,8 @@ def plain_model(data_set: Path, tmp_path_factory: pytest.TempPathFactory) -> Pat
 
     out = tmp_path_factory.mktemp("plain") / "plate.bgad"
     config = tiny_config(
-        backbone={"summary": []},
-        score={"level_power": 0.0, "trust": 0.0},
+        backbone={"image_head_strides": []},
+        score={"level_prior_power": 0.0, "evidence_weight": 0.0},
         train={"steps": 3, "push_steps": 3},
         pseudo={"count": 3},
     )

@@ -7,7 +7,6 @@ import pytest
 
 from bgad.config import (
     METHODS,
-    OLDER,
     PRESETS,
     BackboneConfig,
     Config,
@@ -38,10 +37,10 @@ def test_presets_are_valid(preset: str) -> None:
 def test_paper_preset_is_the_paper() -> None:
     paper = PRESETS["paper"]
     assert paper.backbone.name == "tf_efficientnet_b6"
-    assert (paper.train.lr, paper.train.epochs, paper.train.images) == (2e-4, 200, 32)
-    assert (paper.loss.beta, paper.loss.tau, paper.loss.weight) == (0.01, 0.1, 1.0)
-    assert (paper.score.fusion, paper.score.level_power, paper.score.top_share) == ("probability", 0.0, 0.0)
-    assert paper.backbone.summary == ()  # the paper scores maps alone
+    assert (paper.train.lr, paper.train.epochs, paper.train.images_per_step) == (2e-4, 200, 32)
+    assert (paper.loss.beta, paper.loss.tau, paper.loss.push_pull_weight) == (0.01, 0.1, 1.0)
+    assert (paper.score.fusion, paper.score.level_prior_power, paper.score.top_share) == ("probability", 0.0, 0.0)
+    assert paper.backbone.image_head_strides == ()  # the paper scores maps alone
 
 
 def test_unknown_key_names_the_nearest() -> None:
@@ -58,21 +57,20 @@ def test_unknown_key_names_the_nearest() -> None:
         ("loss.tau=high", "must be of type float"),
         ("loss=3", "must be a table"),
         ("backbone.strides=4", "must be a list"),
-        ("backbone.strides=[4, 8]", "train.positions must be one number for each"),
+        ("backbone.strides=[4, 8]", "train.positions_per_image must be one number for each"),
         ("backbone.size=100", "multiple of 16"),
         ("loss.method=bgat", "loss.method must be one of"),
         ("loss.beta=1.5", "between 0 and 1"),
         ("train.steps=true", "must be of type int"),
-        ("train.passes=-1", "train.passes must be 0 or more"),
-        ("backbone.summary=[32, 16]", "backbone.summary must be distinct and ascending"),
+        ("backbone.image_head_strides=[32, 16]", "backbone.image_head_strides must be distinct and ascending"),
         ("loss.instance_share=1.5", "loss.instance_share must be 0 to 1"),
         ("score.top_share=2", "0 to 1"),
-        ("score.level_power=-1", "score.level_power must be 0 to 4"),
-        ("score.image_weight=-0.1", "score.image_weight must be 0 or more"),
-        ("score.trust=-1.0", "score.trust must be 0 to 100"),
-        ("score.trust=inf", "score.trust must be 0 to 100"),
+        ("score.level_prior_power=-1", "score.level_prior_power must be 0 to 4"),
+        ("score.image_head_weight=-0.1", "score.image_head_weight must be 0 or more"),
+        ("score.evidence_weight=-1.0", "score.evidence_weight must be 0 to 100"),
+        ("score.evidence_weight=inf", "score.evidence_weight must be 0 to 100"),
         ("score.sharpness=0.0", "score.sharpness must be above 0"),
-        ("score.known_weight=-0.1", "score.known_weight must be 0 or more"),
+        ("score.direction_weight=-0.1", "score.direction_weight must be 0 or more"),
         ("seed=-1", "seed must be 0 or more"),
     ],
 )
@@ -83,11 +81,11 @@ def test_bad_values_are_refused(text: str, message: str) -> None:
 
 def test_override_takes_words_numbers_and_lists() -> None:
     config = override(
-        Config(), ["loss.method=nfad", "loss.tau=1", "train.positions=[8, 8, 4]", 'backbone.name="lite1"']
+        Config(), ["loss.method=nfad", "loss.tau=1", "train.positions_per_image=[8, 8, 4]", 'backbone.name="lite1"']
     )
     assert config.loss.method == "nfad"
     assert config.loss.tau == 1.0
-    assert config.train.positions == (8, 8, 4)
+    assert config.train.positions_per_image == (8, 8, 4)
     assert config.backbone.name == "lite1"
 
 
@@ -102,18 +100,7 @@ def test_override_takes_words_numbers_and_lists() -> None:
 def test_the_strides_of_the_flows_come_first(
     strides: tuple[int, ...], summary: tuple[int, ...], expected: tuple[int, ...]
 ) -> None:
-    assert BackboneConfig(strides=strides, summary=summary).all_strides == expected
-
-
-def test_keys_that_an_older_card_lacks_switch_off_what_came_later() -> None:
-    card = to_dict(Config(seed=4))
-    del card["backbone"]["summary"], card["train"]["passes"], card["train"]["best"]
-    for key in ("level_power", "sharpness", "trust"):
-        del card["score"][key]
-    old = from_dict(card, OLDER)
-    assert (old.seed, old.backbone.summary, old.train.passes, old.train.best) == (4, (), 0, False)
-    assert (old.score.level_power, old.score.sharpness, old.score.trust) == (0.0, 4.0, 0.0)
-    assert from_dict(to_dict(PRESETS["default"]), OLDER) == PRESETS["default"]
+    assert BackboneConfig(strides=strides, image_head_strides=summary).all_strides == expected
 
 
 def test_broken_file(tmp_path: Path) -> None:
@@ -130,15 +117,15 @@ def test_methods_are_the_papers() -> None:
 
 
 def test_keys_that_depend_on_each_other_are_set_together() -> None:
-    config = override(Config(), ["backbone.strides=[8, 16]", "train.positions=[32, 16]"])
-    assert (config.backbone.strides, config.train.positions) == ((8, 16), (32, 16))
+    config = override(Config(), ["backbone.strides=[8, 16]", "train.positions_per_image=[32, 16]"])
+    assert (config.backbone.strides, config.train.positions_per_image) == ((8, 16), (32, 16))
     with pytest.raises(ConfigError, match="seed"):
         override(Config(), [f"seed={2**32}"])
 
 
 def test_steps_are_refused_where_epochs_take_their_place() -> None:
     paper = PRESETS["paper"]
-    for key in ("train.steps", "train.push_steps", "train.passes"):
+    for key in ("train.steps", "train.push_steps"):
         with pytest.raises(ConfigError, match=rf"{key} counts only without epochs \(200\): set train.epochs=0 first"):
             override(paper, [f"{key}=100"])
         assert override(paper, ["train.epochs=0", f"{key}=100"]) == override(paper, [f"{key}=100", "train.epochs=0"])

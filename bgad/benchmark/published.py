@@ -64,7 +64,7 @@ _ONE_CLASS_CATEGORIES = (
     *("bottle", "hazelnut", "grid", "tile", "wood"),
 )
 _NO_RPAG, _RPAG = "pseudo.method=none", "pseudo.method=rpag"
-_NO_AW, _AW = "loss.asymmetric=false", "loss.asymmetric=true"
+_NO_AW, _AW = "loss.asymmetric_weights=false", "loss.asymmetric_weights=true"
 
 TABLES: dict[str, PaperTable] = {
     "main": PaperTable(
@@ -160,7 +160,7 @@ TABLES: dict[str, PaperTable] = {
             Matrix(
                 MVTEC,
                 "hard",
-                tuple(Column(f"lambda {value}", changes=(f"loss.weight={value}",)) for value in (1, 5, 10)),
+                tuple(Column(f"lambda {value}", changes=(f"loss.push_pull_weight={value}",)) for value in (1, 5, 10)),
             ),
         ),
         means=True,

@@ -80,7 +80,7 @@ def main(argv: Sequence[str] | None = None) -> int:
     except (MemoryError, RuntimeError) as error:  # torch has a RuntimeError for it
         if isinstance(error, RuntimeError) and not re.search("out of memory|allocate memory", str(error)):
             raise
-        return _fail(f"out of memory: {LESS.get(command, 'lower --memory, --size or train.images')}")
+        return _fail(f"out of memory: {LESS.get(command, 'lower --memory, --size or train.images_per_step')}")
 
 
 def _close_stdout() -> None:
@@ -375,7 +375,7 @@ def _add_info(commands: Any) -> None:
 
 def _info(arguments: argparse.Namespace) -> int:
     from bgad.artifact import folder as modelfile
-    from bgad.config import OLDER, from_dict
+    from bgad.config import from_dict
 
     if arguments.json and arguments.recipe:
         raise ConfigError("--json has the whole card, the recipe included: leave out --recipe")
@@ -390,7 +390,7 @@ def _info(arguments: argparse.Namespace) -> int:
     if arguments.json:
         print(json.dumps(card.data, indent=1))  # noqa: T201
     elif arguments.recipe:
-        print(to_toml(from_dict(card.data["config"], OLDER)), end="")  # noqa: T201
+        print(to_toml(from_dict(card.data["config"])), end="")  # noqa: T201
     else:
         for line in modelfile.describe(card):
             print(console.printable(line))  # noqa: T201

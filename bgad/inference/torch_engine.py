@@ -9,7 +9,7 @@ import torch
 
 from bgad.artifact import folder as model_folder
 from bgad.artifact.folder import Card
-from bgad.config import OLDER, from_dict
+from bgad.config import from_dict
 from bgad.geometry.roi import Roi
 from bgad.inference.base import BaseScorer
 from bgad.model import backbone as backbones
@@ -50,7 +50,7 @@ class Detector(BaseScorer):
         devices.keep_memory()
         folder = Path(folder)
         card = model_folder.read(folder, needs=(FLOW_FILE, BACKBONE_FILE))
-        config = from_dict(card.data["config"], base=OLDER, source=str(folder / model_folder.CARD))
+        config = from_dict(card.data["config"], source=str(folder / model_folder.CARD))
         state = safetensors.torch.load_file(folder / BACKBONE_FILE)
         model = ScoringModel(config, backbones.build(config.backbone, state))
         learnt = safetensors.torch.load_file(folder / FLOW_FILE)

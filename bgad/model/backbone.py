@@ -159,10 +159,10 @@ def build(config: BackboneConfig, state: dict[str, Tensor] | None = None) -> Bac
         _load(net, _packaged_state(packaged), packaged.module)
     net.eval()
     if state is None:
-        return Backbone(_fused(net, config), picks, mean, std, finest=config.finest)
+        return Backbone(_fused(net, config), picks, mean, std, finest=config.min_stride)
     saved = {key.removeprefix("net.") for key in state} - {"mean", "std"}
     own = net if net.state_dict().keys() == saved else _fold(net)
-    backbone = Backbone(own, picks, mean, std, finest=config.finest)
+    backbone = Backbone(own, picks, mean, std, finest=config.min_stride)
     _load(backbone, state, f"the saved backbone {config.name}")
     return backbone
 
@@ -179,8 +179,8 @@ def _feature_net(name: str, config: BackboneConfig, pretrained: bool) -> tuple[n
     if missing:
         there = ", ".join(str(stride) for stride in sorted(set(reductions)))
         raise ModelError(
-            f"{config.name} has no stride {missing[0]}; it has {there}: set backbone.strides and backbone.summary to "
-            "those (summary=[] switches the image level off)"
+            f"{config.name} has no stride {missing[0]}; it has {there}: set backbone.strides and "
+            "backbone.image_head_strides to those (image_head_strides=[] switches the image head off)"
         )
     indices = [len(reductions) - 1 - reductions[::-1].index(s) for s in wanted]  # the deepest of a stride
     try:

@@ -57,8 +57,8 @@ class ConditionalFlow(nn.Module):
         channels: int,
         *,
         blocks: int = 8,
-        width: float = 2.0,
-        most: float = 0.0,
+        hidden_ratio: float = 2.0,
+        max_hidden_ratio: float = 0.0,
         clamp: float = CLAMP,
         seed: int = 0,
     ) -> None:
@@ -66,7 +66,8 @@ class ConditionalFlow(nn.Module):
         self.channels, self.blocks, self.clamp = channels, blocks, clamp
         self.kept, self.moved = channels - channels // 2, channels // 2  # x1, x2
         fan_in = self.kept + POSITION_CHANNELS
-        hidden = round(min(width * fan_in, most * channels) if most else width * fan_in)
+        wanted, limit = hidden_ratio * fan_in, max_hidden_ratio * channels
+        hidden = round(min(wanted, limit) if limit else wanted)
         generator = torch.Generator().manual_seed(seed)
 
         def uniform(fan: int, *shape: int) -> nn.Parameter:

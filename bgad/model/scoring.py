@@ -48,7 +48,12 @@ class Level(nn.Module):
         self.grid = grid
         flow = config.flow
         self.flow = ConditionalFlow(
-            channels, blocks=flow.blocks, width=flow.width, most=flow.most, clamp=flow.clamp, seed=seed
+            channels,
+            blocks=flow.blocks,
+            hidden_ratio=flow.hidden_ratio,
+            max_hidden_ratio=flow.max_hidden_ratio,
+            clamp=flow.clamp,
+            seed=seed,
         )
         self.register_buffer("mean", torch.zeros(channels))
         self.register_buffer("std", torch.ones(channels))
@@ -151,7 +156,7 @@ class ScoringModel(nn.Module):
             Level(channels, grid, config, seed=config.seed * 1000 + i)
             for i, (channels, grid) in enumerate(zip(backbone.channels[:flows], self.grids[:flows], strict=True))
         )
-        self.summed = [backbone.strides.index(s) for s in config.backbone.summary]
+        self.summed = [backbone.strides.index(s) for s in config.backbone.image_head_strides]
         self.image = ImageLevel([backbone.channels[i] for i in self.summed]) if self.summed else None
         self.register_buffer("region", None, persistent=False)  # see look_at
         self.register_buffer("map_constants", torch.tensor([0.0, 1.0]))
@@ -187,7 +192,7 @@ class ScoringModel(nn.Module):
         """Distance (B,) and places along the directions (B, D) -> how strange the images are as a whole (B,)."""
         if self.config.loss.method != "bgad-full-push":  # which knows no boundary
             beyond = beyond.clamp(min=0.0)
-        return distance + self.config.score.known_weight * beyond.sum(1)
+        return distance + self.config.score.direction_weight * beyond.sum(1)
 
     def forward(self, pixels: Tensor) -> tuple[Tensor, Tensor, list[Tensor]]:
         """Pixels (B, S, S, 3) -> image scores (B,), anomaly maps (B, S, S), log-likelihoods of each level."""
@@ -196,8 +201,8 @@ class ScoringModel(nn.Module):
 
 def default_mix(config: Config) -> list[float]:
     """Where no known anomaly says otherwise: levels by a power of their strides, the image as a whole by its weight."""
-    powers = [stride**config.score.level_power for stride in config.backbone.strides]
-    return [*(power / sum(powers) for power in powers), config.score.image_weight]
+    powers = [stride**config.score.level_prior_power for stride in config.backbone.strides]
+    return [*(power / sum(powers) for power in powers), config.score.image_head_weight]
 
 
 def strangeness(log_p: Tensor, constants: Tensor, config: ScoreConfig) -> Tensor:

@@ -23,9 +23,9 @@ PHASE_TWO: dict[str, tuple[str, ...]] = {  # what of the recipe only phase 2 or 
         "boundary",
         "beta",
         "tau",
-        "weight",
-        "asymmetric",
-        "weight_cap",
+        "push_pull_weight",
+        "asymmetric_weights",
+        "max_abnormal_weight",
         "exclude_far",
         "instance_share",
     ),
@@ -59,7 +59,7 @@ def phase_key(config: Config, split: Split, device: torch.device) -> str:
         recipe[part] = {name: value for name, value in recipe[part].items() if name not in names}
     normals = [(s.name, split.hashes[s.name]) for s in split.train]  # their order decides what a step draws
     weights_file = layouts.hash_file(Path(config.backbone.weights)) if config.backbone.weights else ""
-    aside = config.score.trust > 0  # see Weighing
+    aside = config.score.evidence_weight > 0  # see Weighing
     parts = [RECIPE, recipe, aside, normals, weights_file, device.type, torch.__version__, __version__]
     return hashlib.sha256(json.dumps(parts, sort_keys=True).encode()).hexdigest()
 

@@ -54,7 +54,7 @@ class Weighing:
         self.prior: list[float] = default_mix(model.config) if new is None else model.mix.tolist()
         normals = material.normals
         everyone = np.arange(normals.count)
-        wanted = model.image is not None or model.config.score.trust > 0
+        wanted = model.image is not None or model.config.score.evidence_weight > 0
         chosen = set_aside(normals.count, material.pictures) if aside is None else aside
         kept = chosen if wanted else everyone[:0]
         together = (
@@ -75,7 +75,7 @@ class Weighing:
         config = self.model.config.score
         found = list(self.prior)
         voters = np.arange(self.known.store.count if self.known else 0) if self.new is None else self.new
-        if self.known is not None and len(voters) and config.trust and self.unseen is not None:
+        if self.known is not None and len(voters) and config.evidence_weight and self.unseen is not None:
             some = voters[even_pick(len(voters), MAX_WEIGHED)]
             normals, known = self._maps(trainer, self.known.store.select(some))
             cells = _cells(self.known, 0, some)
@@ -85,9 +85,9 @@ class Weighing:
                 known,
                 cells,
                 top_share=config.top_share,
-                trust=config.trust,
+                trust=config.evidence_weight,
             )
-            if self.evidence is not None and config.image_weight:
+            if self.evidence is not None and config.image_head_weight:
                 shares = found[:-1]
                 ours, theirs = (
                     score_weights.top_mean(score_weights.mixed(shares, maps), config.top_share)
@@ -98,9 +98,9 @@ class Weighing:
                     found[-1],
                     ((ours - centre) / spread, self.evidence[0]),
                     ((theirs - centre) / spread, self.evidence[1][some]),
-                    trust=config.trust,
+                    trust=config.evidence_weight,
                 )
-                found[-1] = min(max(weight, config.image_weight / 8), config.image_weight * 8)
+                found[-1] = min(max(weight, config.image_head_weight / 8), config.image_head_weight * 8)
             part = len(voters) / self.known.store.count  # of the others the mix of before tells
             found = [part * now + (1 - part) * before for now, before in zip(found, self.prior, strict=True)]
         self.model.mix.copy_(torch.tensor(found))

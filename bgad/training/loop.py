@@ -205,14 +205,14 @@ class Trainer:
             self._choose_instances()
         lr = self.schedule.lr(step)
         rng = np.random.default_rng([self.config.seed, step])
-        images = min(self.config.train.images, self.normals.count)
+        images = min(self.config.train.images_per_step, self.normals.count)
         chosen = rng.choice(self.normals.count, images, replace=False)
         row = {"step": float(step), "lr": lr, "loss": 0.0, "likelihood": 0.0, "pull": 0.0, "push": 0.0}
         for found in self.workers.each(lambda i: self._level_step(i, step, lr, chosen, pushing)):
             for name, value in found.items():
                 row[name] = row.get(name, 0.0) + value
         if not row["loss"] < DIVERGED:  # true for nan, too
-            raise ModelError(f"training diverged at step {step}: lower train.lr or set train.clip")
+            raise ModelError(f"training diverged at step {step}: lower train.lr or set train.clip_norm")
         return row
 
     def _level_step(self, i: int, step: int, lr: float, chosen: Index, pushing: bool) -> dict[str, float]:
@@ -223,7 +223,7 @@ class Trainer:
         level, optimiser, train = self.levels[i], self.optimisers[i], self.config.train
         rng = np.random.default_rng([self.config.seed, step, i])
         near = self.near[i]
-        at = near[np.sort(rng.choice(len(near), min(train.positions[i], len(near)), replace=False))]
+        at = near[np.sort(rng.choice(len(near), min(train.positions_per_image[i], len(near)), replace=False))]
         normal = level(self._rows(self.normals, i, chosen[:, None], at), torch.from_numpy(at).to(self.device))
         abnormal = self._abnormal_log_p(i, max(1, len(chosen) // 2) * len(at), rng) if pushing else None
         b_n = (
@@ -234,8 +234,8 @@ class Trainer:
         parts = objective(self.config.loss, normal, abnormal, b_n)
         optimiser.zero_grad(set_to_none=True)
         parts.total.backward()  # type: ignore[no-untyped-call]
-        if train.clip:
-            torch.nn.utils.clip_grad_norm_(level.parameters(), train.clip)
+        if train.clip_norm:
+            torch.nn.utils.clip_grad_norm_(level.parameters(), train.clip_norm)
         optimiser.param_groups[0]["lr"] = lr
         optimiser.step()
         return {
@@ -251,7 +251,7 @@ class Trainer:
         to where they were most likely. A phase that pushes anomalies is not judged by normals alone. A level that has
         not become better for `train.patience` steps rests until then: few normals are soon learnt by heart."""
         unseen, step, push_at = self.unseen, self.step, self.schedule.push_at
-        if unseen is None or not self.config.train.best or (step > push_at and self.anomalies):
+        if unseen is None or not self.config.train.restore_best or (step > push_at and self.anomalies):
             return
         if step % LOOK_BACK and step != push_at and not ends:
             return

@@ -86,7 +86,7 @@ def objective(config: LossConfig, normal: Tensor, abnormal: Tensor | None, b_n: 
         return Parts(likelihood, likelihood, zero, zero)
     n = normal / NORMALISER
     a = None if abnormal is None or config.method == "bgad-wo" else abnormal / NORMALISER
-    weight_n = normal_weight(n) if config.asymmetric else None
+    weight_n = normal_weight(n) if config.asymmetric_weights else None
     likelihood = likelihood_loss(normal, config.likelihood, weight_n)
     if config.method == "bgad-full-push":
         pull, push = full_push_pull(n, a)
@@ -94,6 +94,6 @@ def objective(config: LossConfig, normal: Tensor, abnormal: Tensor | None, b_n: 
         pull = semi_pull(n, b_n, weight=weight_n, exclude_far=config.exclude_far)
         push = zero
         if a is not None:
-            weight_a = abnormal_weight(a, config.weight_cap) if config.asymmetric else None
+            weight_a = abnormal_weight(a, config.max_abnormal_weight) if config.asymmetric_weights else None
             push = semi_push(a, abnormal_boundary(b_n, config.tau), weight=weight_a, exclude_far=config.exclude_far)
-    return Parts(likelihood + config.weight * (pull + push), likelihood, pull, push)
+    return Parts(likelihood + config.push_pull_weight * (pull + push), likelihood, pull, push)

@@ -20,14 +20,12 @@ class Schedule:
     def plan(cls, config: TrainConfig, images: int, positions: int) -> Schedule:
         """From steps, or from epochs over `images` normals with `positions` features at the finest level."""
         if config.epochs:
-            per_epoch = math.ceil(images / config.images) * math.ceil(positions / config.positions[0])
+            per_epoch = math.ceil(images / config.images_per_step) * math.ceil(
+                positions / config.positions_per_image[0]
+            )
             steps = config.epochs * per_epoch
             return cls(steps, max(1, round(config.push_start * steps)), config)
-        share = 1.0
-        if config.passes:  # few normals get the same schedule, shortened
-            share = min(1.0, config.passes * images / min(config.images, images) / config.steps)
-        steps, push_steps = math.ceil(share * config.steps), math.ceil(share * config.push_steps)
-        return cls(steps + push_steps, steps, config)
+        return cls(config.steps + config.push_steps, config.steps, config)
 
     def lr(self, step: int) -> float:
         """Linear warm-up from a tenth, then cosine to a thousandth; once per phase, or once where push_lr is 0."""

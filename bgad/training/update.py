@@ -17,7 +17,7 @@ from typing import Any
 
 from bgad.artifact import folder as model_folder
 from bgad.calibration import check_rate, rank, require_supported, smallest_rate
-from bgad.config import OLDER, Config, from_dict
+from bgad.config import Config, from_dict
 from bgad.data import layouts
 from bgad.data.split import Split
 from bgad.data.validation import scan_images
@@ -146,7 +146,7 @@ def update(
     card = model_folder.read(folder)
     place = Path(out) if out else folder.with_name(f"{folder.stem}-taught{folder.suffix}")
     model_folder.check_destination(place, overwrite=overwrite)
-    recipe = config or shortened(from_dict(card.data["config"], base=OLDER, source=str(folder / model_folder.CARD)))
+    recipe = config or shortened(from_dict(card.data["config"], source=str(folder / model_folder.CARD)))
     origin = provenance.recall(card.data["checksum"])
     source = origin if data is None else provenance.given(data, None)
     if source is None:
@@ -212,7 +212,6 @@ def shortened(config: Config) -> Config:
     train = replace(
         config.train,
         epochs=0,
-        passes=0,
         steps=min(STEPS, config.train.steps),
         push_steps=min(PUSH_STEPS, config.train.push_steps),
         lr=min(LR, config.train.lr),

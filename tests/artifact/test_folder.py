@@ -108,8 +108,8 @@ def as_format_1(model: Path, folder: Path) -> Path:
     files = {name: digest for name, digest in data["files"].items() if name != "split.json"}
     old = {"seed": split["seed"], "images": split["images"]}
     for part, keys in {
-        "backbone": ["summary"],
-        "score": ["level_power", "image_weight", "known_weight", "trust"],
+        "backbone": ["image_head_strides"],
+        "score": ["level_prior_power", "image_head_weight", "direction_weight", "evidence_weight"],
     }.items():
         for key in keys:
             del data["config"][part][key]

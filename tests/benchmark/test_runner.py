@@ -46,19 +46,19 @@ CLASSES = {"cable": ("bent_wire", "cable_swap", "cut_outer_insulation"), "carpet
 SETTINGS = {
     "backbone.size": "64",
     "flow.blocks": "1",
-    "flow.width": "0.5",
+    "flow.hidden_ratio": "0.5",
     "train.steps": "2",
     "train.push_steps": "1",
-    "train.images": "4",
-    "train.positions": "[4, 4, 4]",
+    "train.images_per_step": "4",
+    "train.positions_per_image": "[4, 4, 4]",
     "pseudo.count": "2",
 }
 TINY = ["--device", "cpu", *(part for key, value in SETTINGS.items() for part in ("--set", f"{key}={value}"))]
 CONFIG = from_dict(
     {
         "backbone": {"size": 64},
-        "flow": {"blocks": 1, "width": 0.5},
-        "train": {"steps": 2, "push_steps": 1, "images": 4, "positions": [4, 4, 4]},
+        "flow": {"blocks": 1, "hidden_ratio": 0.5},
+        "train": {"steps": 2, "push_steps": 1, "images_per_step": 4, "positions_per_image": [4, 4, 4]},
         "pseudo": {"count": 2},
     }
 )
@@ -296,7 +296,7 @@ def test_models_may_be_wanted_later(root: Path, tmp_path: Path) -> None:
 
 def test_a_cell_is_what_train_and_evaluate_give(root: Path, tmp_path: Path) -> None:
     """Features in half precision instead of pixels: the same figures; a shared phase 1: the same weights."""
-    config = replace(CONFIG, train=replace(CONFIG.train, steps=12, push_steps=6, images=6))
+    config = replace(CONFIG, train=replace(CONFIG.train, steps=12, push_steps=6, images_per_step=6))
     fast(tmp_path / "out", root, "nfad", "bgad", protocol="multi-class", config=config, keep_models=True)
     dataset = layouts.load(root / "mvtec/carpet")
     compared = 0
@@ -660,7 +660,10 @@ def test_without_flock_a_file_is_the_lock(tmp_path: Path, monkeypatch: pytest.Mo
         (["--data", "mvtec", "--set", "seed=0"], "--set seed has no effect in this benchmark: use --seeds N"),
         (["--data", "mvtec", "--set", "loss.method = nfad"], "--set loss.method has no effect in this benchmark"),
         (["--data", "mvtec", "--set", "loss={method='nfad'}"], "loss.method = nfad of the recipe has no effect"),
-        (["--paper", "lambda", "--set", "loss.weight=2"], "--set loss.weight has no effect in this benchmark"),
+        (
+            ["--paper", "lambda", "--set", "loss.push_pull_weight=2"],
+            "--set loss.push_pull_weight has no effect in this",
+        ),
         ([], "give --data NAME"),
     ],
 )

@@ -318,22 +318,6 @@ def test_recipe_can_be_read_back(model: Path, tmp_path: Path, capsys: pytest.Cap
         assert read_toml(path) == expected
 
 
-def test_the_recipe_of_an_older_model_is_its_own(
-    model: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]
-) -> None:
-    folder, path = tmp_path / "old.bgad", tmp_path / "recipe.toml"
-    shutil.copytree(model, folder)
-    card = json.loads((folder / "card.json").read_text())
-    del card["config"]["backbone"]["summary"], card["config"]["train"]["passes"], card["config"]["score"]["level_power"]
-    card["checksum"] = model_folder.checksum(card)
-    (folder / "card.json").write_text(json.dumps(card))
-    assert main(["info", str(folder), "--recipe"]) == 0
-    path.write_text(capsys.readouterr().out)
-    old = read_toml(path)
-    assert (old.backbone.summary, old.train.passes, old.score.level_power) == ((), 0, 0.0)
-    assert (old.backbone.size, old.train.steps) == (64, 30)
-
-
 def test_training_names_what_is_wrong_and_goes_on(
     tmp_path: Path, recipe: str, capsys: pytest.CaptureFixture[str]
 ) -> None:

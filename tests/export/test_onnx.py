@@ -72,15 +72,15 @@ def test_training_writes_a_graph_that_agrees(model: Path, data_set: Path, detect
     [
         {"score": {"fusion": "standard"}},
         {"score": {"fusion": "probability", "top_share": 0.0}},
-        {"backbone": {"summary": []}},
-        {"backbone": {"strides": [8, 16]}, "train": {"positions": [8, 8]}},
+        {"backbone": {"image_head_strides": []}},
+        {"backbone": {"strides": [8, 16]}, "train": {"positions_per_image": [8, 8]}},
         {"backbone": {"size": 80}},  # not a multiple of 32: every "same" convolution pads differently
         {"loss": {"method": "bgad-full-push"}},
     ],
     ids=str,
 )
 def test_every_kind_of_score_is_exported(change: dict[str, object], data_set: Path, tmp_path: Path) -> None:
-    short: Config = from_dict({"train": {"steps": 3, "push_steps": 2, "positions": [8, 8, 8]}}, tiny_config())
+    short: Config = from_dict({"train": {"steps": 3, "push_steps": 2, "positions_per_image": [8, 8, 8]}}, tiny_config())
     train(data_set, tmp_path / "a.bgad", config=from_dict(change, short), known=4, device="cpu")
     parity = model_folder.read(tmp_path / "a.bgad", needs=(GRAPH,)).data["export"]["onnx"]["parity"]
     assert parity["score"] <= 1e-4

@@ -24,7 +24,7 @@ PIXELS = torch.rand(2, 64, 64, 3, generator=torch.Generator().manual_seed(1))
 
 
 def config(name: str = "lite0", **values: Any) -> BackboneConfig:
-    given: dict[str, Any] = {"summary": (), "finest": 0} | values
+    given: dict[str, Any] = {"image_head_strides": (), "min_stride": 0} | values
     return BackboneConfig(name=name, size=64, **given)
 
 
@@ -365,11 +365,11 @@ def test_a_size_that_the_network_does_not_take() -> None:
         backbones._fused(_Odd().eval(), BackboneConfig(name="odd", size=96))
 
 
-@pytest.mark.parametrize("finest", [4, 8, 16])
-def test_fine_maps_are_averaged_to_the_finest_grid(lite0: Backbone, finest: int) -> None:
-    fine, averaged = lite0(PIXELS), build(config(finest=finest))(PIXELS)
+@pytest.mark.parametrize("min_stride", [4, 8, 16])
+def test_fine_maps_are_averaged_to_the_finest_grid(lite0: Backbone, min_stride: int) -> None:
+    fine, averaged = lite0(PIXELS), build(config(min_stride=min_stride))(PIXELS)
     for whole, found, stride in zip(fine, averaged, (4, 8, 16), strict=True):
-        factor = max(1, finest // stride)
+        factor = max(1, min_stride // stride)
         b, c, h, w = whole.shape
         means = whole.reshape(b, c, h // factor, factor, w // factor, factor).mean((3, 5))
         torch.testing.assert_close(found, means)

@@ -165,7 +165,7 @@ def test_position_encoding_by_hand() -> None:
 
 
 def test_training_raises_the_likelihood() -> None:
-    flow = ConditionalFlow(6, blocks=3, width=0.5)
+    flow = ConditionalFlow(6, blocks=3, hidden_ratio=0.5)
     generator = torch.Generator().manual_seed(0)
     x = torch.randn(64, 4, 6, generator=generator) * torch.tensor([0.1, 1, 2, 0.5, 3, 1])
     position = position_encoding(2, 2)

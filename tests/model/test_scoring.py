@@ -164,7 +164,9 @@ def whole_by_hand(detector: Detector, path: Path) -> float:
     for i, place in enumerate(places):
         start, spread = known[f"start{i}"][0]
         beyond = float(place - start) / float(spread)
-        total += config.score.known_weight * (beyond if config.loss.method == "bgad-full-push" else max(beyond, 0.0))
+        total += config.score.direction_weight * (
+            beyond if config.loss.method == "bgad-full-push" else max(beyond, 0.0)
+        )
     weight = detector.card.data["image_weight"]
     assert isinstance(weight, float)
     return weight * total
@@ -217,7 +219,7 @@ def test_levels_count_by_their_shares() -> None:
 
 def test_the_default_mix_is_a_power_of_the_strides() -> None:
     for power, expected in ((0.0, [1 / 3] * 3), (1.0, [1 / 7, 2 / 7, 4 / 7]), (2.0, [1 / 21, 4 / 21, 16 / 21])):
-        config = Config(score=ScoreConfig(level_power=power, image_weight=0.7))
+        config = Config(score=ScoreConfig(level_prior_power=power, image_head_weight=0.7))
         assert default_mix(config) == pytest.approx([*expected, 0.7])
 
 

@@ -94,13 +94,13 @@ def test_where_no_normals_can_be_set_aside_the_mix_is_the_default(
 
 
 def test_normals_are_set_aside_for_what_needs_them(data_set: Path, tmp_path: Path) -> None:
-    plain: dict[str, Any] = {"backbone": {"summary": []}}
+    plain: dict[str, Any] = {"backbone": {"image_head_strides": []}}
     for number, (config, aside) in enumerate(
         (
             (tiny_config(), 6),
-            (tiny_config(score={"trust": 0.0}), 6),
+            (tiny_config(score={"evidence_weight": 0.0}), 6),
             (tiny_config(**plain), 6),
-            (tiny_config(**plain, score={"trust": 0.0}), 0),
+            (tiny_config(**plain, score={"evidence_weight": 0.0}), 0),
         )
     ):
         model, stuff = gathered(data_set, config, tmp_path / str(number))
@@ -111,7 +111,7 @@ def test_normals_are_set_aside_for_what_needs_them(data_set: Path, tmp_path: Pat
             assert not set(weigh.unseen.index) & set(weigh.learnt.index)
 
 
-@pytest.mark.parametrize("changes", [{"loss": {"method": "nfad"}}, {"score": {"trust": 0.0}}])
+@pytest.mark.parametrize("changes", [{"loss": {"method": "nfad"}}, {"score": {"evidence_weight": 0.0}}])
 def test_without_known_anomalies_or_trust_in_them_the_mix_is_the_default(
     data_set: Path, tmp_path: Path, changes: dict[str, Any]
 ) -> None:
@@ -158,7 +158,7 @@ def test_flows_of_another_model_are_weighed_by_what_they_have_not_learnt(
         assert [number for _, number in asked] == voters
         assert (model.mix.tolist() == parent) == (not new)
     assert asked[0][0] == [weighing.LEAST, 0.25, 0.75]  # a level that is ruled out may come back
-    assert model.config.score.image_weight / 8 <= float(model.mix[-1]) <= model.config.score.image_weight * 8
+    assert model.config.score.image_head_weight / 8 <= float(model.mix[-1]) <= model.config.score.image_head_weight * 8
 
 
 def test_known_anomalies_are_judged_by_directions_that_they_did_not_give(data_set: Path, tmp_path: Path) -> None:
@@ -185,7 +185,7 @@ def test_known_anomalies_are_judged_by_directions_that_they_did_not_give(data_se
         )
         places.append(float(along.beyond(image_head.peaks(known.store.rows(i, np.array([0])) @ along.towards))[0]))
     assert max(places) > 0
-    expected = total + config.score.known_weight * sum(max(place, 0.0) for place in places)
+    expected = total + config.score.direction_weight * sum(max(place, 0.0) for place in places)
     assert theirs[0] == pytest.approx(expected, rel=1e-3)
     # a single one says nothing of its own direction
     alone = Material(stuff.normals, [known], stuff.run)
@@ -227,7 +227,7 @@ def test_what_was_taught_has_directions_of_its_own(data_set: Path, tmp_path: Pat
     # as if they had not been seen: 0 and 5 are one fold, so 0 is judged by 1, 3 and 4, and by 2
     for k, kinds in ((0, [first[1:], taught[:1]]), (2, [first, taught[1:]])):
         far = along(kinds, k)
-        expected = float(fitted.distances(summaries[k : k + 1])[0]) + config.score.known_weight * sum(
+        expected = float(fitted.distances(summaries[k : k + 1])[0]) + config.score.direction_weight * sum(
             max(place, 0.0) for place in far
         )
         assert found[1][k] == pytest.approx(expected, rel=1e-3)

@@ -48,16 +48,17 @@ class Stub(nn.Module):
 def config(**values: Any) -> Config:
     base = from_dict(
         {
-            "backbone": {"strides": [4, 8], "summary": [], "size": 32},
-            "flow": {"blocks": 4, "width": 0.5, "clamp": 1.9, "standardise": True},
+            "backbone": {"strides": [4, 8], "image_head_strides": [], "size": 32},
+            "flow": {"blocks": 4, "hidden_ratio": 0.5, "clamp": 1.9, "standardise": True},
             "loss": {
                 "method": "bgad", "likelihood": "logsigmoid", "boundary": "set", "beta": 0.01, "tau": 0.1,
-                "weight": 1.0, "asymmetric": True, "weight_cap": 20.0, "exclude_far": True, "instance_share": 0.125,
+                "push_pull_weight": 1.0, "asymmetric_weights": True, "max_abnormal_weight": 20.0, "exclude_far": True,
+                "instance_share": 0.125,
             },
             "pseudo": {"share": 0.25},
             "train": {
-                "steps": 80, "push_steps": 80, "images": 16, "positions": [8, 4],
-                "lr": 1e-2, "push_lr": 1e-2, "warmup": 0.1, "clip": 1.0,
+                "steps": 80, "push_steps": 80, "images_per_step": 16, "positions_per_image": [8, 4],
+                "lr": 1e-2, "push_lr": 1e-2, "warmup": 0.1, "clip_norm": 1.0,
             },
         }
     )  # fmt: skip
@@ -669,7 +670,7 @@ def test_killed_twice_and_interrupted_once_it_is_the_same_model(
 
 def overfitting(tmp_path: Path, *, best: bool, unseen: Features | None = None, **values: Any) -> Trainer:
     """Few normals and many steps: the flows learn them by heart."""
-    train = {"steps": 200, "push_steps": 0, "images": 4, "lr": 1e-2, "best": best, **values}
+    train = {"steps": 200, "push_steps": 0, "images_per_step": 4, "lr": 1e-2, "restore_best": best, **values}
     made = make(tmp_path, train=train)
     made.normals = store(4, seed=3)
     made.unseen = unseen

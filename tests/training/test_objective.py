@@ -103,7 +103,7 @@ def test_full_push_pull_touches_every_feature() -> None:
 
 def test_objective_two_phases_and_lambda_by_hand() -> None:
     """log p / d in, normaliser 10: normals at -1 and -5, anomalies at -2 and -9, b_n = -0.3."""
-    config = LossConfig(method="bgad", likelihood="nll", asymmetric=False, weight=2.0, tau=0.1)
+    config = LossConfig(method="bgad", likelihood="nll", asymmetric_weights=False, push_pull_weight=2.0, tau=0.1)
     normal = torch.tensor([-1.0, -5.0], dtype=torch.float64)
     abnormal = torch.tensor([-2.0, -9.0], dtype=torch.float64)
     first = loss.objective(config, normal, None, None)
@@ -116,7 +116,7 @@ def test_objective_two_phases_and_lambda_by_hand() -> None:
 
 
 def test_asymmetric_weights_enter_every_term() -> None:
-    config = LossConfig(method="bgad", likelihood="nll", tau=0.1, asymmetric=True)
+    config = LossConfig(method="bgad", likelihood="nll", tau=0.1, asymmetric_weights=True)
     normal = torch.tensor([-1.0, -5.0], dtype=torch.float64)
     abnormal = torch.tensor([-2.0], dtype=torch.float64)
     parts = loss.objective(config, normal, abnormal, B_N)
@@ -129,7 +129,7 @@ def test_asymmetric_weights_enter_every_term() -> None:
 
 @pytest.mark.parametrize("method", METHODS)
 def test_methods_are_one_switch(method: str) -> None:
-    config = LossConfig(method=method, asymmetric=False)
+    config = LossConfig(method=method, asymmetric_weights=False)
     normal, abnormal = leaf(-1.0, -5.0), leaf(-2.0, -9.5)
     parts = loss.objective(config, normal, abnormal, B_N)
     parts.total.backward()  # type: ignore[no-untyped-call]

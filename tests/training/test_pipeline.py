@@ -328,8 +328,8 @@ def test_which_trainings_share_their_flows(data_set: Path, tmp_path: Path) -> No
     assert None not in keys
     assert keys[0] != keys[1] == keys[2]
     assert [key(known=0, **method(name)) for name in ("nfad", "bgad-wo", "bgad")] == keys
-    assert key(score={"image_weight": 0.7, "trust": 1.0}, **method("bgad")) == keys[2]
-    assert key(score={"trust": 0.0}, **method("bgad")) != keys[2]  # no normals may have to be set aside
+    assert key(score={"image_head_weight": 0.7, "evidence_weight": 1.0}, **method("bgad")) == keys[2]
+    assert key(score={"evidence_weight": 0.0}, **method("bgad")) != keys[2]  # no normals may have to be set aside
     assert key(data_set, **method("nfad")) == keys[0]  # the same pictures, and masks that it does not look at
     assert key(data_set, **method("bgad-wo")) == keys[1]
     assert key(known=0, **method("bgad-full-push")) not in [None, *keys]  # pulls every normal

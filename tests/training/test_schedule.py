@@ -14,12 +14,12 @@ BASE = TrainConfig(
     push_steps=50,
     epochs=0,
     push_start=0.04,
-    images=32,
-    positions=(128, 32, 8),
+    images_per_step=32,
+    positions_per_image=(128, 32, 8),
     lr=1.0,
     push_lr=0.5,
     warmup=0.1,
-    clip=0.0,
+    clip_norm=0.0,
 )
 
 
@@ -31,20 +31,6 @@ def test_steps_and_phases() -> None:
     both = plan()
     assert (both.steps, both.push_at) == (150, 100)
     assert plan(push_steps=0).push_at == 100
-
-
-def test_few_normals_get_fewer_steps() -> None:
-    """Both phases are shortened alike; 32 images a step, 100 + 50 steps."""
-    for images, passes, steps, push in (
-        (64, 4, 8, 4),
-        (65, 4, 9, 5),  # rounded up
-        (20, 4, 4, 2),
-        (64, 50, 100, 50),
-        (64, 51, 100, 50),
-        (64, 0, 100, 50),
-    ):
-        few = plan(images, passes=passes)
-        assert (few.push_at, few.steps) == (steps, steps + push), (images, passes)
 
 
 def test_epochs_show_every_feature_once() -> None:

@@ -155,7 +155,7 @@ def test_names_with_a_hash_are_names(data_set: Path, tmp_path: Path, monkeypatch
     copy = Path(shutil.copytree(data_set, tmp_path / "plate"))
     for path in (copy / "train/good").iterdir():
         path.rename(path.with_name(f"part #{path.name}"))
-    config = replace(SHORT, train=replace(SHORT.train, best=False))
+    config = replace(SHORT, train=replace(SHORT.train, restore_best=False))
     first = bgad.train(copy, tmp_path / "one.bgad", config=config, device="cpu", export=False)
     aside = first.card.data["training"]["aside"]
     assert len(aside) == 6
@@ -409,11 +409,11 @@ def test_the_recipe_is_that_of_the_model_but_shorter() -> None:
     config = tiny_config()
     long = replace(
         config,
-        train=replace(config.train, steps=800, push_steps=400, lr=0.05, passes=9),
+        train=replace(config.train, steps=800, push_steps=400, lr=0.05),
         pseudo=replace(config.pseudo, count=160),
     )
     found = shortened(long)
-    assert (found.train.steps, found.train.push_steps, found.train.passes) == (10, 80, 0)
+    assert (found.train.steps, found.train.push_steps) == (10, 80)
     assert (found.train.lr, found.train.push_lr) == (2e-3, 5e-4)
     for push_lr, lr, kept in ((1e-4, 0.05, 1e-4), (0.0, 2e-4, 2e-4), (0.0, 1e-2, 5e-4)):  # 0: the one schedule of lr
         other = shortened(replace(config, train=replace(config.train, push_lr=push_lr, lr=lr)))
