@@ -5,7 +5,7 @@ BIN := $(VENV)/bin
 PIP := $(BIN)/python -m pip install --quiet --disable-pip-version-check --constraint constraints.txt
 PYTEST := $(BIN)/python -m pytest --numprocesses 2 --dist loadfile --no-loadscope-reorder
 
-.PHONY: help demo test check bench clean
+.PHONY: help demo test check bench docs clean
 
 help:  ## this list
 	@grep -E '^[a-z]+:.*##' $(MAKEFILE_LIST) | sed -E 's/:.*## /\t/' | expand -t 10
@@ -31,8 +31,11 @@ bench: $(VENV)/.dev  ## measure speed against other ways of doing the same
 	$(BIN)/python -m benchmarks.training
 	$(BIN)/python -m benchmarks.table
 
+docs: $(VENV)/.docs  ## build the documentation site (./site); a broken link is an error
+	$(BIN)/mkdocs build --strict --quiet
+
 clean:  ## remove the environment and caches
-	rm -rf $(VENV) .pytest_cache .mypy_cache .ruff_cache .hypothesis
+	rm -rf $(VENV) site .pytest_cache .mypy_cache .ruff_cache .hypothesis
 
 $(BIN)/python:
 	$(PYTHON) -c 'import sys; sys.exit(sys.version_info < (3, 11) and "bgad needs Python 3.11 or later: make PYTHON=python3.11")'
@@ -47,3 +50,7 @@ $(VENV)/.dev: pyproject.toml constraints.txt | $(BIN)/python
 	@echo "installing (PyTorch is large: this takes a few minutes)"
 	$(PIP) -e '.[dev]'
 	touch $@ $(VENV)/.train
+
+$(VENV)/.docs: pyproject.toml constraints.txt | $(BIN)/python
+	$(PIP) -e '.[docs]'
+	touch $@
