@@ -1,26 +1,65 @@
-"""The demo: make the data, train, measure, and leave a report."""
+"""The command `bgad demo`: write the synthetic data, train, measure, and leave a report."""
 
 from __future__ import annotations
 
+import argparse
 from dataclasses import replace
 from pathlib import Path
+from shlex import quote
 from typing import Any
 
 from bgad.cli import console
-from bgad.config import Config
-from bgad.data import layouts
-from bgad.data.synthetic.demo import write_demo
-from bgad.evaluation.evaluate import evaluate, write_results
-from bgad.evaluation.report import page as report
+from bgad.cli.options import add_command, number
+from bgad.config import METHODS, Config
+from bgad.errors import ConfigError
 from bgad.io.files import check_folder
-from bgad.training.pipeline import train, unfinished
 from bgad.types import Progress
+
+
+def add_demo(commands: Any) -> None:
+    """Register the command."""
+    parser = add_command(
+        commands,
+        "demo",
+        _demo,
+        "Make a small data set, train on it and show what was found. Some minutes on two cores.",
+        "examples:\n  bgad demo\n  bgad demo --methods nfad,bgad --seeds 3",
+    )
+    parser.add_argument("--out", type=Path, default=Path("bgad-demo"), metavar="DIR", help="default ./bgad-demo")
+    parser.add_argument("--methods", default="bgad", metavar="A,B", help=f"of {', '.join(METHODS)} (default bgad)")
+    parser.add_argument(
+        "--seeds", type=number(int, 1), default=1, metavar="N", help="train with seeds 0 to N-1 (default 1)"
+    )
+    parser.add_argument("--known", type=number(int, 0), default=10, metavar="N", help="known anomalies (default 10)")
+    parser.add_argument("--device", default="auto", help="auto, cpu, cuda or mps")
+
+
+def _demo(arguments: argparse.Namespace) -> int:
+    methods = list(dict.fromkeys(name.strip() for name in arguments.methods.split(",")))
+    for method in methods:
+        if method not in METHODS:
+            raise ConfigError(f"unknown method {method!r}: choose from {', '.join(METHODS)}")
+    with console.progress() as progress:
+        cells = run_demo(arguments.out, methods, arguments.seeds, arguments.known, arguments.device, progress)
+    from bgad.cli.tables import evaluation_table
+
+    console.stdout_console().print(evaluation_table(cells))
+    out = quote(str(arguments.out))
+    console.say(f"figures: {out}/results.json\nreport:  {out}/report.html   (open it in a browser)")
+    console.say(f"next: bgad predict {out}/washer.bgad {out}/data/washer/test/scratch --out {out}/looked-at")
+    return 0
 
 
 def run_demo(
     out: Path, methods: list[str], seeds: int, known: int, device: str, progress: Progress
 ) -> list[dict[str, Any]]:
     """Train every method and seed on both categories; the result cells, also in results.json and report.html."""
+    from bgad.data import layouts
+    from bgad.data.synthetic.demo import write_demo
+    from bgad.evaluation.evaluate import evaluate, write_results
+    from bgad.evaluation.report import page as report
+    from bgad.training.pipeline import train, unfinished
+
     check_folder(out)
     console.say(f"making pictures in {out / 'data'}")
     categories = write_demo(out / "data")

@@ -185,3 +185,10 @@ def read_config(arguments: argparse.Namespace) -> Config:
     }
     given = [f"{key}={json.dumps(value)}" for key, value in pairs.items() if value is not None]
     return override(config, given + arguments.set)
+
+
+def add_max_bad(parser: Any) -> None:
+    """--max-bad."""
+    parser.add_argument(
+        "--max-bad", type=number(int, 0), default=10, metavar="N", help="broken images to skip before giving up"
+    )

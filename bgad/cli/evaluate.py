@@ -1,0 +1,51 @@
+"""The command `bgad evaluate`."""
+
+from __future__ import annotations
+
+import argparse
+from pathlib import Path
+from typing import Any
+
+from bgad.cli import console
+from bgad.cli.options import DATA_HELP, add_command, add_data, add_engine, add_model, load_scorer
+from bgad.cli.predict import EXIT_BAD_IMAGES
+from bgad.io.files import check_folder
+
+
+def add_evaluate(commands: Any) -> None:
+    """Register the command."""
+    parser = add_command(
+        commands,
+        "evaluate",
+        _evaluate,
+        "Measure a model on labelled images that it has not seen. Writes results.json and report.html.",
+        DATA_HELP
+        + "\nImages that the model was trained or calibrated on are recognised by content and left out.\n"
+        + "\nexamples:\n  bgad evaluate gear.bgad gears\n"
+        + "  bgad evaluate screw.bgad mvtec/screw --root ~/data --out screw-report",
+    )
+    add_model(parser)
+    add_data(parser)
+    parser.add_argument("--out", type=Path, metavar="DIR", help="where to write (default: ./NAME-evaluation)")
+    parser.add_argument("--false-reject-rate", type=float, metavar="RATE", help="another threshold than the model's")
+    add_engine(parser)
+
+
+def _evaluate(arguments: argparse.Namespace) -> int:
+    from bgad.data import locate
+    from bgad.evaluation.evaluate import evaluate, write_results
+    from bgad.evaluation.report import page as report
+
+    out = arguments.out or Path(f"{arguments.model.resolve().stem}-evaluation")
+    check_folder(out)
+    dataset = locate.load(arguments.data, arguments.root, need_normals=False)
+    scorer = load_scorer(arguments)
+    with console.progress() as progress:
+        cell, section, rows = evaluate(scorer, dataset, data=locate.set_name(arguments.data), progress=progress)
+    report.write(out / "report.html", f"bgad: {section.title}", [section], [cell])
+    results = write_results(out, [cell], rows)
+    from bgad.cli.tables import evaluation_table
+
+    console.stdout_console().print(evaluation_table([cell]))
+    console.say(f"figures: {results}\nreport:  {out / 'report.html'}")
+    return EXIT_BAD_IMAGES if any(note.startswith("left out:") for note in section.notes) else 0

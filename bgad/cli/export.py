@@ -1,0 +1,61 @@
+"""The command `bgad export`."""
+
+from __future__ import annotations
+
+import argparse
+from typing import Any
+
+from bgad.cli import console
+from bgad.cli.options import add_command, add_model, number
+
+
+def add_export(commands: Any) -> None:
+    """Register the command."""
+    parser = add_command(
+        commands,
+        "export",
+        _export,
+        "Write a model's graph, which scores without torch. `train` does it by itself; this is for older models.",
+        "The graph goes into the model folder as model.onnx: pixels in, score and map out. It is compared with torch\n"
+        "on the pictures of --check, or on made ones, and not written when it differs.\n\n"
+        "examples:\n  bgad export gear.bgad\n  bgad export gear.bgad --check parts/test\n"
+        "  bgad export gear.bgad --to openvino && bgad predict gear.bgad new/ --engine openvino",
+    )
+    add_model(parser)
+    parser.add_argument("--check", nargs="+", metavar="PATH", help="pictures to compare on: files, folders, patterns")
+    parser.add_argument("--to", choices=("onnx", "openvino"), default="onnx", help="openvino: model.xml and model.bin")
+    parser.add_argument(
+        "--half",
+        action="store_true",
+        help="weights in 16 bits: half the file, slightly other scores, which mostly need a --tolerance of 0.01",
+    )
+    parser.add_argument(
+        "--tolerance",
+        type=number(float, 0),
+        default=1e-4,
+        metavar="SHARE",
+        help="difference from torch that is allowed, as a share of the range of scores (default 0.0001)",
+    )
+
+
+def _export(arguments: argparse.Namespace) -> int:
+    from bgad.io import images
+
+    paths = images.expand(arguments.check) if arguments.check else None
+    from bgad.export.onnx import export
+
+    with console.progress() as progress:
+        parity = export(
+            arguments.model,
+            paths,
+            to=arguments.to,
+            half=arguments.half,
+            tolerance=arguments.tolerance,
+            progress=progress,
+        )
+    console.say(
+        f"on {parity.pictures} pictures the graph is within {parity.score:.1e} of torch's range of scores and "
+        f"{parity.map:.1e} of its range of map values (allowed: {parity.tolerance:g})"
+    )
+    console.say(f"graph: {arguments.model / ('model.onnx' if arguments.to == 'onnx' else 'model.xml')}")
+    return 0

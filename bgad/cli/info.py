@@ -1,0 +1,80 @@
+"""The commands that only tell: `bgad info` and `bgad datasets`."""
+
+from __future__ import annotations
+
+import argparse
+import json
+from pathlib import Path
+from typing import Any
+
+from bgad.cli import console
+from bgad.cli.options import add_command, add_root
+from bgad.config import PRESETS, to_toml
+from bgad.errors import ConfigError
+
+
+def add_info(commands: Any) -> None:
+    """Register the command."""
+    parser = add_command(
+        commands,
+        "info",
+        _info,
+        "Say what a model is: data, recipe, threshold and its guarantee. Checks every byte of the folder.",
+        "examples:\n  bgad info gear.bgad\n  bgad info --recipe > recipe.toml     (all keys with their defaults)",
+    )
+    parser.add_argument("model", type=Path, metavar="MODEL", nargs="?")
+    parser.add_argument("--json", action="store_true", help="the whole card as JSON")
+    parser.add_argument("--recipe", action="store_true", help="the recipe as TOML: the model's, or the preset's")
+    parser.add_argument("--preset", choices=list(PRESETS), help="with --recipe and no MODEL")
+
+
+def _info(arguments: argparse.Namespace) -> int:
+    from bgad.artifact import folder as modelfile
+    from bgad.config import from_dict
+
+    if arguments.json and arguments.recipe:
+        raise ConfigError("--json has the whole card, the recipe included: leave out --recipe")
+    if arguments.model is None:
+        if not arguments.recipe:
+            raise ConfigError("give a MODEL, or --recipe for the default one")
+        print(to_toml(PRESETS[arguments.preset or "default"]), end="")  # noqa: T201
+        return 0
+    if arguments.preset:
+        raise ConfigError("a model has a recipe of its own: leave out --preset, or the MODEL")
+    card = modelfile.read(arguments.model)
+    if arguments.json:
+        print(json.dumps(card.data, indent=1))  # noqa: T201
+    elif arguments.recipe:
+        print(to_toml(from_dict(card.data["config"])), end="")  # noqa: T201
+    else:
+        for line in modelfile.describe(card):
+            print(console.printable(line))  # noqa: T201
+    return 0
+
+
+def add_datasets(commands: Any) -> None:
+    """Register the command."""
+    parser = add_command(
+        commands,
+        "datasets",
+        _datasets,
+        "List the public data sets that bgad knows by name, and what of them is on disk. Nothing is downloaded.",
+        "examples:\n  bgad datasets\n  bgad datasets --root /data --json",
+    )
+    add_root(parser)
+    parser.add_argument("--json", action="store_true", help="everything as JSON")
+
+
+def _datasets(arguments: argparse.Namespace) -> int:
+    from bgad.data.datasets import registry
+
+    root = arguments.root or registry.default_root()
+    rows = registry.inventory(root)
+    if arguments.json:
+        print(json.dumps([row.to_json() for row in rows], indent=1))  # noqa: T201
+    else:
+        from bgad.cli.tables import dataset_table
+
+        console.stdout_console().print(dataset_table(rows))
+        console.say(f"looked in {root}")
+    return 0

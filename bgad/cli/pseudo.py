@@ -1,0 +1,78 @@
+"""The command `bgad pseudo`."""
+
+from __future__ import annotations
+
+import argparse
+from pathlib import Path
+from typing import Any
+
+from bgad.cli import console
+from bgad.cli.options import DATA_HELP, add_command, add_data, add_max_bad, add_recipe, number, read_config
+from bgad.config import PSEUDO_METHODS
+from bgad.errors import DataError
+from bgad.io.files import check_file
+from bgad.types import ProgressTask
+
+
+def add_pseudo(commands: Any) -> None:
+    """Register the command."""
+    parser = add_command(
+        commands,
+        "pseudo",
+        _pseudo,
+        "Draw a contact sheet of the pseudo anomalies that training would make.",
+        DATA_HELP
+        + "\nhow they are made (--set pseudo.method=NAME):\n"
+        + "".join(f"  {name:<6} {text}\n" for name, text in PSEUDO_METHODS.items() if name != "none")
+        + "\nexamples:\n  bgad pseudo gears\n  bgad pseudo gears --count 60 --set pseudo.method=nsa --out nsa.png",
+    )
+    add_data(parser)
+    parser.add_argument("--out", type=Path, default=Path("pseudo.png"), metavar="FILE", help="default ./pseudo.png")
+    parser.add_argument("--count", type=number(int, 1), default=24, metavar="N", help="how many (default 24)")
+    parser.add_argument("--known", type=number(int, 0), metavar="N", help="as for train")
+    add_max_bad(parser)
+    add_recipe(parser)
+
+
+def _pseudo(arguments: argparse.Namespace) -> int:
+    from bgad.data import locate
+    from bgad.data.split import make_split
+    from bgad.data.validation import scan_images
+    from bgad.io import images
+
+    config = read_config(arguments)
+    check_file(arguments.out, ".png")
+    dataset = locate.load(arguments.data, arguments.root)
+    from bgad.pseudo import rpag as pseudo
+
+    with console.progress() as progress:
+        dataset, scan = scan_images(dataset, arguments.max_bad, progress)
+    for note in dataset.notes:
+        console.warn(note)
+    split = make_split(dataset, seed=config.seed, known=arguments.known)
+    known = [s for s in split.known if s.mask is not None]
+    method = config.pseudo.method if config.pseudo.method != "none" else "rpag"
+    if not pseudo.can_make(method, known):
+        raise DataError(
+            f"{arguments.data}: {method} cuts pseudo anomalies from known anomalies with masks; there are none: "
+            "mark some, or --set pseudo.method=nsa"
+        )
+    size = (config.backbone.size, config.backbone.size)
+    with console.progress() as progress:
+        task = ProgressTask(progress, "pseudo anomalies", arguments.count)
+        tiles = []
+        for tile in pseudo.generate(
+            split.train,
+            known,
+            arguments.count,
+            seed=config.seed,
+            size=size,
+            method=method,
+            transforms=config.pseudo.transforms,
+            bits=scan.bits,
+        ):
+            tiles.append(tile)
+            task.advance()
+    images.save_png(pseudo.contact_sheet(tiles), arguments.out)
+    console.say(f"contact sheet: {arguments.out}")
+    return 0

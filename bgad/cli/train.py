@@ -1,0 +1,112 @@
+"""The command `bgad train`."""
+
+from __future__ import annotations
+
+import argparse
+from dataclasses import replace
+from pathlib import Path
+from shlex import quote
+from typing import Any
+
+from bgad.cli import console
+from bgad.cli.options import DATA_HELP, add_command, add_data, add_max_bad, add_recipe, add_tile, number, read_config
+from bgad.io.files import check_folder
+
+
+def add_train(commands: Any) -> None:
+    """Register the command."""
+    parser = add_command(
+        commands,
+        "train",
+        _train,
+        "Train a model on a folder of images. Part of the normals is held out to set a threshold that means something.",
+        DATA_HELP + "\nexamples:\n  bgad train parts/\n  bgad train parts/ --false-reject-rate 0.01 --out gear.bgad\n"
+        "  bgad train parts/ --resume        (after Ctrl-C or a crash)\n"
+        "  bgad train elpv --known 10 --test 0.25\n  bgad train mvtec/screw --root ~/data",
+    )
+    add_data(parser)
+    parser.add_argument("--out", type=Path, metavar="DIR", help="model folder to write (default: ./NAME.bgad)")
+    parser.add_argument(
+        "--known",
+        type=number(int, 0),
+        metavar="N",
+        help="use N known anomalies, drawn by seed; the others stay for test (default: all that are outside of a "
+        "test split; where all are in it, as in the MVTec layout, 10 of them, which `evaluate` then leaves out)",
+    )
+    parser.add_argument(
+        "--test",
+        type=number(float, 0, 1),
+        default=0.0,
+        metavar="SHARE",
+        help="keep this share of the normals aside for `evaluate`, where the data has no test split (default 0)",
+    )
+    parser.add_argument(
+        "--split",
+        type=Path,
+        metavar="FILE",
+        help="take every image's role from a split file, such as the split.json of another model; "
+        "in place of --known and --test",
+    )
+    parser.add_argument(
+        "--false-reject-rate",
+        type=float,
+        metavar="RATE",
+        help="share of good parts that may be rejected (default 0.05, or the smallest that the data supports)",
+    )
+    add_recipe(parser)
+    parser.add_argument(
+        "--roi",
+        type=Path,
+        metavar="FILE",
+        help="where to look, in training and ever after: a picture of the same size (black: do not look there), or a "
+        "JSON file with polygons",
+    )
+    add_tile(parser, "cut pictures into tiles of so many pixels, for defects that are too small in the whole picture")
+    group = parser.add_argument_group("run")
+    group.add_argument("--device", default="auto", help="auto (CUDA or MPS where there is one), cpu, cuda, mps")
+    group.add_argument(
+        "--memory", type=number(float, 0), default=4.0, metavar="GB", help="of cached features; beyond: on disk"
+    )
+    add_max_bad(group)
+    group.add_argument("--resume", action="store_true", help="go on with a run that was stopped")
+    group.add_argument("--overwrite", action="store_true", help="replace the model folder if there is one")
+    group.add_argument("--tensorboard", type=Path, metavar="DIR", help="also log to TensorBoard")
+    group.add_argument(
+        "--no-export", action="store_true", help="write no model.onnx: the model then needs torch to score"
+    )
+
+
+def _train(arguments: argparse.Namespace) -> int:
+    config = read_config(arguments)
+    if arguments.tile is not None:
+        size = arguments.tile or config.backbone.size
+        config = replace(config, tile=replace(config.tile, size=size)).check()
+    if arguments.tensorboard:
+        check_folder(arguments.tensorboard)
+    from bgad.data.locate import model_folder
+    from bgad.training.pipeline import train
+
+    with console.progress() as progress:
+        train(
+            arguments.data,
+            arguments.out,
+            root=arguments.root,
+            config=config,
+            known=arguments.known,
+            test_share=arguments.test,
+            split=arguments.split,
+            rate=arguments.false_reject_rate,
+            device=arguments.device,
+            memory_gb=arguments.memory,
+            max_bad=arguments.max_bad,
+            resume=arguments.resume,
+            overwrite=arguments.overwrite,
+            tensorboard=arguments.tensorboard,
+            export=not arguments.no_export,
+            roi=arguments.roi,
+            progress=progress,
+        )
+    model, data = quote(str(arguments.out or model_folder(arguments.data))), quote(str(arguments.data))
+    where = f" --root {quote(str(arguments.root))}" if arguments.root else ""
+    console.say(f"next: bgad predict {model} PICTURE...   or   bgad evaluate {model} {data}{where}")
+    return 0
