@@ -45,6 +45,19 @@ def option(action):
             "choices": sorted(map(str, action.choices)) if isinstance(action.choices, (list, tuple)) else None,
             "nargs": action.nargs, "required": action.required, "action": type(action).__name__}
 
+def caught(main, words):
+    try:
+        main(words)
+    except Caught as parsed:
+        return commands(parsed.args[0])
+
+def names(main):
+    try:
+        main([])
+    except Caught as parsed:
+        return [name for action in parsed.args[0]._actions if isinstance(action, argparse._SubParsersAction)
+                for name in action.choices]
+
 def commands(parser):
     found = {}
     for action in parser._actions:
@@ -59,7 +72,7 @@ class Caught(Exception):
     pass
 
 def catch(self, *args, **kwargs):
-    raise Caught(commands(self))
+    raise Caught(self)
 
 if job == "names":
     def signature(value):
@@ -69,10 +82,11 @@ if job == "names":
     found = {name: signature(getattr(bgad, name)) for name in bgad.__all__ if name != "__version__"}
 elif job == "options":
     argparse.ArgumentParser.parse_known_args = catch
-    try:
-        importlib.import_module("bgad.__main__" if argument == "main" else argument).main(["info"])
-    except Caught as caught:
-        found = caught.args[0]
+    main = importlib.import_module(argument).main
+    found = {}
+    for name in ["", *names(main)]:
+        options = caught(main, [name] if name else [])
+        found |= {key: value for key, value in options.items() if key.partition(" ")[0] == name or " " not in key}
 elif job == "demo":
     for entry in json.loads(argument)["demo"]:
         module, name = entry.split(":")

@@ -22,11 +22,15 @@ def add_demo(commands: Any) -> None:
         commands,
         "demo",
         _demo,
-        "Make a small data set, train on it and show what was found. Some minutes on two cores.",
+        "Write a small data set, train on it and show the results. Takes some minutes on two cores.",
         "examples:\n  bgad demo\n  bgad demo --methods nfad,bgad --seeds 3",
     )
-    parser.add_argument("--out", type=Path, default=Path("bgad-demo"), metavar="DIR", help="default ./bgad-demo")
-    parser.add_argument("--methods", default="bgad", metavar="A,B", help=f"of {', '.join(METHODS)} (default bgad)")
+    parser.add_argument(
+        "--out", type=Path, default=Path("bgad-demo"), metavar="DIR", help="folder to write (default ./bgad-demo)"
+    )
+    parser.add_argument(
+        "--methods", default="bgad", metavar="A,B", help=f"methods to train, of {', '.join(METHODS)} (default bgad)"
+    )
     parser.add_argument(
         "--seeds", type=number(int, 1), default=1, metavar="N", help="train with seeds 0 to N-1 (default 1)"
     )
@@ -46,14 +50,14 @@ def _demo(arguments: argparse.Namespace) -> int:
     console.stdout_console().print(evaluation_table(cells))
     out = quote(str(arguments.out))
     console.say(f"figures: {out}/results.json\nreport:  {out}/report.html   (open it in a browser)")
-    console.say(f"next: bgad predict {out}/washer.bgad {out}/data/washer/test/scratch --out {out}/looked-at")
+    console.say(f"next: bgad predict {out}/washer.bgad {out}/data/washer/test/scratch --out {out}/scored")
     return 0
 
 
 def run_demo(
     out: Path, methods: list[str], seeds: int, known: int, device: str, progress: Progress
 ) -> list[dict[str, Any]]:
-    """Train every method and seed on both categories; the result cells, also in results.json and report.html."""
+    """Train every method and seed on both categories; write results.json and report.html, and return the cells."""
     from bgad.data import layouts
     from bgad.data.synthetic.demo import write_demo
     from bgad.evaluation.evaluate import evaluate, write_results
@@ -61,7 +65,7 @@ def run_demo(
     from bgad.training.pipeline import train, unfinished
 
     check_folder(out)
-    console.say(f"making pictures in {out / 'data'}")
+    console.say(f"writing images to {out / 'data'}")
     categories = write_demo(out / "data")
     cells: list[dict[str, Any]] = []
     rows: list[dict[str, Any]] = []

@@ -20,14 +20,16 @@ def add_evaluate(commands: Any) -> None:
         _evaluate,
         "Measure a model on labelled images that it has not seen. Writes results.json and report.html.",
         DATA_HELP
-        + "\nImages that the model was trained or calibrated on are recognised by content and left out.\n"
+        + "\nImages that the model was trained or calibrated on are recognised by their content and left out.\n"
         + "\nexamples:\n  bgad evaluate gear.bgad gears\n"
         + "  bgad evaluate screw.bgad mvtec/screw --root ~/data --out screw-report",
     )
     add_model(parser)
     add_data(parser)
-    parser.add_argument("--out", type=Path, metavar="DIR", help="where to write (default: ./NAME-evaluation)")
-    parser.add_argument("--false-reject-rate", type=float, metavar="RATE", help="another threshold than the model's")
+    parser.add_argument("--out", type=Path, metavar="DIR", help="folder for the results (default: ./NAME-evaluation)")
+    parser.add_argument(
+        "--false-reject-rate", type=float, metavar="RATE", help="false-reject rate to use instead of the model's"
+    )
     add_engine(parser)
 
 

@@ -19,13 +19,15 @@ def add_info(commands: Any) -> None:
         commands,
         "info",
         _info,
-        "Say what a model is: data, recipe, threshold and its guarantee. Checks every byte of the folder.",
+        "Describe a model: data, recipe, threshold and its guarantee. Verifies every file of the folder.",
         "examples:\n  bgad info gear.bgad\n  bgad info --recipe > recipe.toml     (all keys with their defaults)",
     )
     parser.add_argument("model", type=Path, metavar="MODEL", nargs="?")
-    parser.add_argument("--json", action="store_true", help="the whole card as JSON")
-    parser.add_argument("--recipe", action="store_true", help="the recipe as TOML: the model's, or the preset's")
-    parser.add_argument("--preset", choices=list(PRESETS), help="with --recipe and no MODEL")
+    parser.add_argument("--json", action="store_true", help="print the whole card as JSON")
+    parser.add_argument(
+        "--recipe", action="store_true", help="print the recipe as TOML: the model's, or that of --preset"
+    )
+    parser.add_argument("--preset", choices=list(PRESETS), help="preset to print, with --recipe and without MODEL")
 
 
 def _info(arguments: argparse.Namespace) -> int:
@@ -33,14 +35,14 @@ def _info(arguments: argparse.Namespace) -> int:
     from bgad.config import from_dict
 
     if arguments.json and arguments.recipe:
-        raise ConfigError("--json has the whole card, the recipe included: leave out --recipe")
+        raise ConfigError("--json prints the whole card with its recipe: leave out --recipe")
     if arguments.model is None:
         if not arguments.recipe:
-            raise ConfigError("give a MODEL, or --recipe for the default one")
+            raise ConfigError("give a MODEL, or --recipe for the default recipe")
         print(to_toml(PRESETS[arguments.preset or "default"]), end="")  # noqa: T201
         return 0
     if arguments.preset:
-        raise ConfigError("a model has a recipe of its own: leave out --preset, or the MODEL")
+        raise ConfigError("a model has its own recipe: leave out --preset or MODEL")
     card = modelfile.read(arguments.model)
     if arguments.json:
         print(json.dumps(card.data, indent=1))  # noqa: T201
@@ -58,11 +60,11 @@ def add_datasets(commands: Any) -> None:
         commands,
         "datasets",
         _datasets,
-        "List the public data sets that bgad knows by name, and what of them is on disk. Nothing is downloaded.",
+        "List the public data sets that bgad knows by name, and which of them are on disk. Downloads nothing.",
         "examples:\n  bgad datasets\n  bgad datasets --root /data --json",
     )
     add_root(parser)
-    parser.add_argument("--json", action="store_true", help="everything as JSON")
+    parser.add_argument("--json", action="store_true", help="print everything as JSON")
 
 
 def _datasets(arguments: argparse.Namespace) -> int:

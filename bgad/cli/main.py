@@ -9,25 +9,31 @@ import re
 import sys
 from collections.abc import Sequence
 from contextlib import suppress
+from importlib import import_module
 
 from bgad._version import __version__
 from bgad.cli import console
-from bgad.cli.benchmark import add_benchmark
-from bgad.cli.demo import add_demo
-from bgad.cli.evaluate import add_evaluate
-from bgad.cli.export import add_export
-from bgad.cli.info import add_datasets, add_info
 from bgad.cli.options import Parser
-from bgad.cli.predict import add_predict
-from bgad.cli.pseudo import add_pseudo
-from bgad.cli.service import add_serve, add_token, add_update
-from bgad.cli.train import add_train
 from bgad.errors import BgadError, ConfigError
 
 EXIT_ERROR, EXIT_INTERRUPTED = 2, 130
-LESS = {  # of memory, by command
-    "predict": "take --batch 1 --threads 1, and --no-pictures where nobody looks at them",
-    "evaluate": "take --batch 1 --threads 1",
+COMMANDS = {  # name -> the module that adds it to the parser, and its line in the overview
+    "demo": ("bgad.cli.demo", "Write a small data set, train on it and show the results"),
+    "train": ("bgad.cli.train", "Train a model on a folder of images"),
+    "predict": ("bgad.cli.predict", "Score images with a model"),
+    "evaluate": ("bgad.cli.evaluate", "Measure a model on labelled images that it has not seen"),
+    "update": ("bgad.cli.service", "Teach a model new good parts and new defects"),
+    "serve": ("bgad.cli.service", "Start the workbench: score, review, teach, compare and release"),
+    "token": ("bgad.cli.service", "Create, list or revoke the access tokens of the workbench"),
+    "export": ("bgad.cli.export", "Write a model's graph, which scores without torch"),
+    "pseudo": ("bgad.cli.pseudo", "Draw a contact sheet of the pseudo anomalies that training would use"),
+    "info": ("bgad.cli.info", "Describe a model: data, recipe, threshold and its guarantee"),
+    "benchmark": ("bgad.cli.benchmark", "Run methods, data sets, protocols and seeds beside printed figures"),
+    "datasets": ("bgad.cli.info", "List the public data sets that bgad knows by name"),
+}
+LESS_MEMORY = {  # what to change when a command runs out of memory
+    "predict": "use --batch 1 --threads 1, and --no-overlays where overlays are not needed",
+    "evaluate": "use --batch 1 --threads 1",
 }
 
 
@@ -37,8 +43,9 @@ def main(argv: Sequence[str] | None = None) -> int:
         sys.stdout.reconfigure(errors="backslashreplace")  # a file name need not fit the terminal's encoding
     console.show_log()
     command = ""
+    words = sys.argv[1:] if argv is None else argv
     try:
-        arguments, unknown = _parser().parse_known_args(argv)
+        arguments, unknown = _parser(words).parse_known_args(words)
         command = arguments.command
         if unknown:
             raise ConfigError(f"unrecognized arguments: {' '.join(unknown)}; see bgad {command} --help")
@@ -65,7 +72,7 @@ def main(argv: Sequence[str] | None = None) -> int:
     except (MemoryError, RuntimeError) as error:  # torch has a RuntimeError for it
         if isinstance(error, RuntimeError) and not re.search("out of memory|allocate memory", str(error)):
             raise
-        return _fail(f"out of memory: {LESS.get(command, 'lower --memory, --size or train.images_per_step')}")
+        return _fail(f"out of memory: {LESS_MEMORY.get(command, 'lower --memory, --size or train.images_per_step')}")
 
 
 def _close_stdout() -> None:
@@ -79,26 +86,20 @@ def _fail(message: str) -> int:
     return EXIT_ERROR
 
 
-def _parser() -> argparse.ArgumentParser:
+def _parser(argv: Sequence[str]) -> argparse.ArgumentParser:
+    """Build the parser; only the module of the command at hand is imported, so that a command starts quickly."""
     parser = Parser(
         prog="bgad",
-        description="Find defects in pictures: learn normal from good images, sharpen its edge with a few bad ones.",
-        epilog="Start with `bgad demo`, then `bgad train FOLDER` on your own pictures. "
+        description="Find defects in images: learn normal from good images, sharpen its boundary with a few bad ones.",
+        epilog="Start with `bgad demo`, then `bgad train FOLDER` on your own images. "
         "Each command explains itself with --help.",
         allow_abbrev=False,
     )
     parser.add_argument("--version", action="version", version=f"bgad {__version__}")
     commands = parser.add_subparsers(title="commands", metavar="COMMAND", dest="command", required=True)
-    add_demo(commands)
-    add_train(commands)
-    add_predict(commands)
-    add_evaluate(commands)
-    add_update(commands)
-    add_serve(commands)
-    add_token(commands)
-    add_export(commands)
-    add_pseudo(commands)
-    add_info(commands)
-    add_benchmark(commands)
-    add_datasets(commands)
+    for name, (module, text) in COMMANDS.items():
+        if name in argv:
+            getattr(import_module(module), f"add_{name}")(commands)
+        else:
+            commands.add_parser(name, help=text)
     return parser

@@ -1,4 +1,4 @@
-"""What the commands share: how an option is read, how DATA is given, and how a recipe comes together."""
+"""Options that several commands share: data, model, engine and recipe."""
 
 from __future__ import annotations
 
@@ -18,36 +18,37 @@ if TYPE_CHECKING:
 
 DATA_HELP = """what DATA may be:
   DIR/train/good, DIR/test/<class>, DIR/ground_truth/<class>/<name>_mask.png   (MVTec layout)
-  DIR/good, DIR/bad, and, if you have them, DIR/masks                          (plain layout)
-  FILE.csv or FILE.jsonl with path, label and, if you like, mask, class, split (manifest)
+  DIR/good, DIR/bad and optionally DIR/masks                                   (plain layout)
+  FILE.csv or FILE.jsonl with path, label and optionally mask, class, split    (manifest)
   NAME or NAME/CATEGORY of `bgad datasets`, such as elpv or mvtec/screw        (public data set)
 A path that exists is taken as a path; a name is looked for in --root.
 """
 
 
 class Parser(argparse.ArgumentParser):
-    """Says what is wrong in one line, like every other error."""
+    """Argument parser that reports errors as ConfigError, in one line."""
 
     def error(self, message: str) -> NoReturn:
+        """Raise the error instead of exiting."""
         raise ConfigError(f"{message}; see {self.prog} --help")
 
 
 def add_command(commands: Any, name: str, run: Callable[[Any], int], text: str, epilog: str) -> argparse.ArgumentParser:
-    """Register a command; the first sentence of its text is its line in the overview."""
+    """Add a command to the parser; the first sentence of `text` is its line in the overview."""
     parser: argparse.ArgumentParser = commands.add_parser(
         name,
         help=text.split(". ")[0].rstrip("."),
         description=text,
         epilog=epilog,
         formatter_class=argparse.RawDescriptionHelpFormatter,
-        allow_abbrev=False,  # a shortened option would change its meaning with the next one that begins alike
+        allow_abbrev=False,  # an abbreviation would change its meaning with the next option that shares its beginning
     )
     parser.set_defaults(run=run)
     return parser
 
 
 def number(kind: type[float], least: float, below: float = math.inf) -> Callable[[str], float]:
-    """Reads an option's number (of type int or float) and says what is allowed."""
+    """Return a converter for an option: an int or float in [least, below), or an error that says what is allowed."""
 
     def read(text: str) -> float:
         try:
@@ -64,28 +65,28 @@ def number(kind: type[float], least: float, below: float = math.inf) -> Callable
 
 
 def add_root(parser: Any) -> None:
-    """--root, of a parser or of a group of its options."""
+    """Add --root to a parser or to a group of options."""
     parser.add_argument(
         "--root",
         type=Path,
         metavar="DIR",
-        help="the folder that holds the public data sets (default: $BGAD_DATA, else ./data)",
+        help="folder with the public data sets (default: $BGAD_DATA, else ./data)",
     )
 
 
 def add_data(parser: argparse.ArgumentParser) -> None:
-    """DATA, as DATA_HELP explains it, and --root."""
+    """Add DATA, as DATA_HELP explains it, and --root."""
     parser.add_argument("data", type=Path, metavar="DATA", help="a folder, a manifest or a public data set, see below")
     add_root(parser)
 
 
 def add_model(parser: argparse.ArgumentParser) -> None:
-    """MODEL."""
+    """Add MODEL, a model folder."""
     parser.add_argument("model", type=Path, metavar="MODEL", help="the folder of a trained model, NAME.bgad")
 
 
 def add_engine(parser: argparse.ArgumentParser) -> None:
-    """The options that `load_scorer` reads."""
+    """Add the options that `load_scorer` reads."""
     group = parser.add_argument_group("engine")
     group.add_argument(
         "--engine",
@@ -101,29 +102,34 @@ def add_engine(parser: argparse.ArgumentParser) -> None:
         "mps (torch)",
     )
     group.add_argument(
-        "--threads", type=number(int, 1), metavar="N", help="cores to use, those for reading pictures included"
+        "--threads",
+        type=number(int, 1),
+        metavar="N",
+        help="threads for decoding and scoring (default: all usable CPUs)",
     )
-    add_tile(parser, "cut pictures into tiles of so many pixels, whatever the model was trained on")
-    group.add_argument("--batch", type=number(int, 1), metavar="N", help="images at a time on each core (default 4)")
+    add_tile(parser, "cut images into tiles of this side, whatever the model was trained on")
+    group.add_argument("--batch", type=number(int, 1), metavar="N", help="images in a batch of each thread (default 4)")
     group.add_argument(
-        "--strict", action="store_true", help="stop where the graph cannot run on --device; else it runs on the CPU"
+        "--strict",
+        action="store_true",
+        help="fail when the graph cannot run on --device, instead of falling back to the CPU",
     )
 
 
 def add_tile(parser: argparse.ArgumentParser, text: str) -> None:
-    """--tile, with or without a number; 0 stands for without."""
+    """Add --tile, with or without a number; without one its value is 0."""
     parser.add_argument(
         "--tile",
         type=number(int, 32),
         nargs="?",
         const=0,
         metavar="PIXELS",
-        help=f"{text} (without a number: as many as the model's input has)",
+        help=f"{text} (without a number: the side of the model's input)",
     )
 
 
 def load_scorer(arguments: argparse.Namespace) -> BaseScorer:
-    """The model of `arguments.model`, with the threshold and on the engine that were asked for."""
+    """Load `arguments.model` on the engine, with the threshold and the tiles that the options ask for."""
     from bgad.inference.load import load
 
     scorer = load(
@@ -138,7 +144,7 @@ def load_scorer(arguments: argparse.Namespace) -> BaseScorer:
         size = arguments.tile or scorer.card.size
         if size != scorer.tile.size:
             console.warn(
-                f"the threshold was not set with tiles of {size} pixels: good pictures may be rejected more often"
+                f"the threshold was not calibrated with tiles of {size} pixels: good images may be rejected more often"
             )
         scorer.set_tile(size)
     if arguments.false_reject_rate is not None:
@@ -147,7 +153,7 @@ def load_scorer(arguments: argparse.Namespace) -> BaseScorer:
 
 
 def add_recipe(parser: argparse.ArgumentParser, *, one_model: bool = True) -> None:
-    """The options that `read_config` reads."""
+    """Add the options that `read_config` reads."""
     group = parser.add_argument_group("recipe")
     parser.set_defaults(method=None, seed=None)
     group.add_argument("--preset", choices=list(PRESETS), default="default", help="`paper` trains as the paper does")
@@ -157,7 +163,10 @@ def add_recipe(parser: argparse.ArgumentParser, *, one_model: bool = True) -> No
             "--method", choices=list(METHODS), help="; ".join(f"{name}: {text}" for name, text in METHODS.items())
         )
         group.add_argument(
-            "--seed", type=number(int, 0, 2**32), metavar="N", help="same seed, same machine, same model (default 0)"
+            "--seed",
+            type=number(int, 0, 2**32),
+            metavar="N",
+            help="random seed; the same seed gives the same model on the same machine (default 0)",
         )
     group.add_argument("--backbone", metavar="NAME", help="lite0 (default), lite1, lite2, or any timm model")
     group.add_argument("--weights", metavar="FILE", help="weights of the backbone: safetensors or a state dict")
@@ -167,12 +176,12 @@ def add_recipe(parser: argparse.ArgumentParser, *, one_model: bool = True) -> No
         action="append",
         default=[],
         metavar="KEY=VALUE",
-        help="any other key of the recipe, such as loss.tau=0.2, may be repeated; `bgad info --recipe` lists them",
+        help="set any key of the recipe, such as loss.tau=0.2; may be repeated; `bgad info --recipe` lists the keys",
     )
 
 
 def read_config(arguments: argparse.Namespace) -> Config:
-    """Preset, then file, then options, then --set."""
+    """Build the recipe: the preset, then --config, then single options, then --set."""
     config = PRESETS[arguments.preset]
     if arguments.config:
         config = read_toml(arguments.config, config)

@@ -1,4 +1,4 @@
-"""The commands for who uses a model: predict and export."""
+"""The command `bgad predict`."""
 
 from __future__ import annotations
 
@@ -15,7 +15,7 @@ from bgad.errors import ConfigError, OutputError
 from bgad.types import ProgressTask
 
 EXIT_BAD_IMAGES = 1
-TABLE_ROWS = 1000  # that a terminal gets to see
+TABLE_ROWS = 1000  # rows that the table on a terminal shows at most
 
 
 def add_predict(commands: Any) -> None:
@@ -24,10 +24,10 @@ def add_predict(commands: Any) -> None:
         commands,
         "predict",
         _predict,
-        "Score images with a model. A table on a terminal, JSON lines into a pipe.",
-        "A JSON line has path, score, p_value, is_anomaly, threshold, error, and with --out stem. The exit code is 1\n"
-        "when an image could not be scored, whatever the others say.\n\n"
-        "examples:\n  bgad predict gear.bgad new/ --out looked-at/\n"
+        "Score images with a model. Prints a table on a terminal and JSON lines into a pipe.",
+        "A JSON line has path, score, p_value, is_anomaly, threshold, error and, with --out, stem. The exit code is 1\n"
+        "when an image could not be scored.\n\n"
+        "examples:\n  bgad predict gear.bgad new/ --out scored/\n"
         "  bgad predict gear.bgad 'new/**/*.png' | jq 'select(.is_anomaly)'",
     )
     add_model(parser)
@@ -36,19 +36,21 @@ def add_predict(commands: Any) -> None:
         "--out",
         type=Path,
         metavar="DIR",
-        help="write overlays (.png), raw maps (.tif) and every row (scores.jsonl) there; after a stop, the same "
-        "command goes on where it was",
+        help="folder for overlays (.png), anomaly maps (.tif) and rows (scores.jsonl); the same command continues "
+        "a run that was stopped",
     )
     parser.add_argument(
-        "--no-pictures", action="store_true", help="with --out: the rows alone, without overlays and maps"
+        "--no-overlays", action="store_true", help="with --out: write rows only, without overlays and maps"
     )
     parser.add_argument(
         "--overwrite",
         action="store_true",
-        help="with --out: score again what has a row there; rows of another model or of other options go",
+        help="with --out: score images again that have a row there, and drop rows of another model or of other options",
     )
-    parser.add_argument("--false-reject-rate", type=float, metavar="RATE", help="another threshold than the model's")
-    parser.add_argument("--json", action="store_true", help="JSON lines on a terminal, too")
+    parser.add_argument(
+        "--false-reject-rate", type=float, metavar="RATE", help="false-reject rate to use instead of the model's"
+    )
+    parser.add_argument("--json", action="store_true", help="print JSON lines on a terminal too")
     add_engine(parser)
 
 
@@ -58,8 +60,8 @@ def _predict(arguments: argparse.Namespace) -> int:
     from bgad.inference.batch import find, output_stems, predict, strangest
 
     out = arguments.out
-    if out is None and (arguments.no_pictures or arguments.overwrite):
-        raise ConfigError("--no-pictures and --overwrite say something about --out: give it, or leave them out")
+    if out is None and (arguments.no_overlays or arguments.overwrite):
+        raise ConfigError("--no-overlays and --overwrite need --out: give it, or leave them out")
     paths = find(arguments.paths, out)
     scorer = load_scorer(arguments)  # after the paths are known to be good
     terminal = bool(sys.stdout and sys.stdout.isatty())
@@ -80,9 +82,9 @@ def _predict(arguments: argparse.Namespace) -> int:
         "threshold": scorer.threshold,
         "engine": type(scorer).__name__,
         "tile": scorer.tile.size,
-        "pictures": not arguments.no_pictures,
+        "overlays": not arguments.no_overlays,
     }
-    drawn = None if arguments.no_pictures else out
+    drawn = None if arguments.no_overlays else out
     with ExitStack() as stack:
         kept = stack.enter_context(score_log.opened(out, about, paths, overwrite=arguments.overwrite)) if out else None
         stems = dict(zip(paths, output_stems(paths, kept.stems), strict=True)) if kept and drawn else {}
@@ -111,8 +113,8 @@ def _predict(arguments: argparse.Namespace) -> int:
     if as_table:
         console.stdout_console().print(score_table(strangest(rows, TABLE_ROWS), len(scorer.calibration.scores)))
         if len(paths) > TABLE_ROWS:
-            console.say(f"{len(paths) - TABLE_ROWS} less strange ones are not shown")
-    what = "rows are in" if arguments.no_pictures else "rows, overlays and maps are in"
+            console.say(f"{len(paths) - TABLE_ROWS} images with lower scores are not shown")
+    what = "rows are in" if arguments.no_overlays else "rows, overlays and maps are in"
     images = f"{scored} image{'' if scored == 1 else 's'}"
     flagged = f"{failed} of {images} could not be scored" if failed else f"{images} scored"
     console.say(flagged + (f"; {what} {out}" if out else ""))

@@ -20,16 +20,20 @@ def add_pseudo(commands: Any) -> None:
         commands,
         "pseudo",
         _pseudo,
-        "Draw a contact sheet of the pseudo anomalies that training would make.",
+        "Draw a contact sheet of the pseudo anomalies that training would use.",
         DATA_HELP
-        + "\nhow they are made (--set pseudo.method=NAME):\n"
+        + "\nmethods (--set pseudo.method=NAME):\n"
         + "".join(f"  {name:<6} {text}\n" for name, text in PSEUDO_METHODS.items() if name != "none")
         + "\nexamples:\n  bgad pseudo gears\n  bgad pseudo gears --count 60 --set pseudo.method=nsa --out nsa.png",
     )
     add_data(parser)
-    parser.add_argument("--out", type=Path, default=Path("pseudo.png"), metavar="FILE", help="default ./pseudo.png")
-    parser.add_argument("--count", type=number(int, 1), default=24, metavar="N", help="how many (default 24)")
-    parser.add_argument("--known", type=number(int, 0), metavar="N", help="as for train")
+    parser.add_argument(
+        "--out", type=Path, default=Path("pseudo.png"), metavar="FILE", help="image to write (default ./pseudo.png)"
+    )
+    parser.add_argument(
+        "--count", type=number(int, 1), default=24, metavar="N", help="number of pseudo anomalies (default 24)"
+    )
+    parser.add_argument("--known", type=number(int, 0), metavar="N", help="number of known anomalies, as for train")
     add_max_bad(parser)
     add_recipe(parser)
 
@@ -54,8 +58,8 @@ def _pseudo(arguments: argparse.Namespace) -> int:
     method = config.pseudo.method if config.pseudo.method != "none" else "rpag"
     if not pseudo.can_make(method, known):
         raise DataError(
-            f"{arguments.data}: {method} cuts pseudo anomalies from known anomalies with masks; there are none: "
-            "mark some, or --set pseudo.method=nsa"
+            f"{arguments.data}: {method} needs known anomalies with masks, and there are none: "
+            "add masks, or use --set pseudo.method=nsa"
         )
     size = (config.backbone.size, config.backbone.size)
     with console.progress() as progress:

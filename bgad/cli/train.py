@@ -19,7 +19,7 @@ def add_train(commands: Any) -> None:
         commands,
         "train",
         _train,
-        "Train a model on a folder of images. Part of the normals is held out to set a threshold that means something.",
+        "Train a model on a folder of images. Part of the normals is held out to calibrate the threshold.",
         DATA_HELP + "\nexamples:\n  bgad train parts/\n  bgad train parts/ --false-reject-rate 0.01 --out gear.bgad\n"
         "  bgad train parts/ --resume        (after Ctrl-C or a crash)\n"
         "  bgad train elpv --known 10 --test 0.25\n  bgad train mvtec/screw --root ~/data",
@@ -30,22 +30,22 @@ def add_train(commands: Any) -> None:
         "--known",
         type=number(int, 0),
         metavar="N",
-        help="use N known anomalies, drawn by seed; the others stay for test (default: all that are outside of a "
-        "test split; where all are in it, as in the MVTec layout, 10 of them, which `evaluate` then leaves out)",
+        help="number of known anomalies to train on, drawn by seed; the others stay for the test (default: all "
+        "outside the test split, or 10 where all are inside it, as in the MVTec layout; `evaluate` leaves those out)",
     )
     parser.add_argument(
         "--test",
         type=number(float, 0, 1),
         default=0.0,
         metavar="SHARE",
-        help="keep this share of the normals aside for `evaluate`, where the data has no test split (default 0)",
+        help="share of the normals to keep for `evaluate`, where the data has no test split (default 0)",
     )
     parser.add_argument(
         "--split",
         type=Path,
         metavar="FILE",
-        help="take every image's role from a split file, such as the split.json of another model; "
-        "in place of --known and --test",
+        help="file that gives every image its role, such as the split.json of another model; replaces --known "
+        "and --test",
     )
     parser.add_argument(
         "--false-reject-rate",
@@ -58,21 +58,25 @@ def add_train(commands: Any) -> None:
         "--roi",
         type=Path,
         metavar="FILE",
-        help="where to look, in training and ever after: a picture of the same size (black: do not look there), or a "
-        "JSON file with polygons",
+        help="region of interest, for training and scoring: an image of the same size (black is ignored), or a JSON "
+        "file with polygons",
     )
-    add_tile(parser, "cut pictures into tiles of so many pixels, for defects that are too small in the whole picture")
+    add_tile(parser, "cut images into tiles of this side, for defects that are too small in the whole image")
     group = parser.add_argument_group("run")
-    group.add_argument("--device", default="auto", help="auto (CUDA or MPS where there is one), cpu, cuda, mps")
+    group.add_argument("--device", default="auto", help="auto (CUDA or MPS where available), cpu, cuda, mps")
     group.add_argument(
-        "--memory", type=number(float, 0), default=4.0, metavar="GB", help="of cached features; beyond: on disk"
+        "--memory",
+        type=number(float, 0),
+        default=4.0,
+        metavar="GB",
+        help="memory for cached features; the rest goes to disk (default 4)",
     )
     add_max_bad(group)
-    group.add_argument("--resume", action="store_true", help="go on with a run that was stopped")
-    group.add_argument("--overwrite", action="store_true", help="replace the model folder if there is one")
+    group.add_argument("--resume", action="store_true", help="continue a run that was stopped")
+    group.add_argument("--overwrite", action="store_true", help="replace an existing model folder")
     group.add_argument("--tensorboard", type=Path, metavar="DIR", help="also log to TensorBoard")
     group.add_argument(
-        "--no-export", action="store_true", help="write no model.onnx: the model then needs torch to score"
+        "--no-export", action="store_true", help="do not write model.onnx; the model then needs torch to score"
     )
 
 
@@ -108,5 +112,5 @@ def _train(arguments: argparse.Namespace) -> int:
         )
     model, data = quote(str(arguments.out or model_folder(arguments.data))), quote(str(arguments.data))
     where = f" --root {quote(str(arguments.root))}" if arguments.root else ""
-    console.say(f"next: bgad predict {model} PICTURE...   or   bgad evaluate {model} {data}{where}")
+    console.say(f"next: bgad predict {model} IMAGE...   or   bgad evaluate {model} {data}{where}")
     return 0

@@ -141,7 +141,7 @@ def test_missing_torch_is_one_line(model: Path, data_set: Path) -> None:
         (["evaluate", "MODEL", "gone"], "gone: no such folder or manifest"),
         (["evaluate", "FILE", "DATA"], "is not a folder"),
         (["pseudo", "DATA", "--count", "0"], "'0' must be a whole number, 1 or more"),
-        (["pseudo", "DATA", "--known", "0"], "with masks; there are none"),
+        (["pseudo", "DATA", "--known", "0"], "with masks, and there are none"),
         (["pseudo", "DATA", "--out", "FILE/x.png"], "is not a folder"),
         (["info"], "give a MODEL, or --recipe"),
         (["info", "gone"], "gone does not exist"),
@@ -342,7 +342,7 @@ def test_training_names_what_is_wrong_and_goes_on(
         "000_mask.png is 32x128 instead of 64x64: it is resized",
         "001_mask.png marks no pixel",
         "mask without an image: ground_truth/blot/999_mask.png",
-        f"next: bgad predict '{model}' PICTURE",
+        f"next: bgad predict '{model}' IMAGE",
     ):
         assert part in said.err
     card = model_folder.read(model).data
@@ -517,7 +517,7 @@ def test_out_of_memory_is_one_line(
     monkeypatch.setattr(Runtime, "run", greedy)
     command = ["predict", str(model), str(data_set / "test/good/000.png")]
     assert main(command) == 2
-    assert "error: out of memory: take --batch 1" in capsys.readouterr().err.splitlines()[-1]
+    assert "error: out of memory: use --batch 1" in capsys.readouterr().err.splitlines()[-1]
     error = RuntimeError("a bug")
     with pytest.raises(RuntimeError, match="a bug"):
         main(command)
@@ -578,7 +578,7 @@ def test_pseudo_skips_what_training_skips(tmp_path: Path, capsys: pytest.Capture
     assert "cannot be read (more than --max-bad 0)" in line
     bare = write_set(tmp_path / "bare", masks=False)
     line = fails(capsys, tmp_path, "pseudo", bare, "--out", tmp_path / "t.png", "--size", "64")
-    assert "known anomalies with masks; there are none: mark some, or --set pseudo.method=nsa" in line
+    assert "known anomalies with masks, and there are none: add masks, or use --set pseudo.method=nsa" in line
 
 
 @pytest.mark.parametrize("way", ["draem", "nsa"])

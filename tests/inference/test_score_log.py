@@ -181,7 +181,7 @@ def test_a_disk_that_is_full_of_pictures(
 def test_predict_goes_on(model: Path, data_set: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
     out = tmp_path / "out"
     good, all_of_them = str(data_set / "test/good"), str(data_set / "test")
-    assert main(["predict", str(model), good, "--out", str(out), "--no-pictures"]) == 0
+    assert main(["predict", str(model), good, "--out", str(out), "--no-overlays"]) == 0
     said = capsys.readouterr()
     assert len(said.out.splitlines()) == 10
     assert said.err.splitlines()[-1] == f"10 images scored; rows are in {out}"
@@ -190,7 +190,7 @@ def test_predict_goes_on(model: Path, data_set: Path, tmp_path: Path, capsys: py
     assert {key: first[key] for key in printed} == printed
     assert sorted(first.keys() - printed.keys()) == ["changed", "file"]
     assert printed["stem"] is None
-    assert main(["predict", str(model), all_of_them, "--out", str(out), "--no-pictures"]) == 0
+    assert main(["predict", str(model), all_of_them, "--out", str(out), "--no-overlays"]) == 0
     said = capsys.readouterr()
     assert "10 of 18 images have their rows in" in said.err
     assert "8 images scored" in said.err
