@@ -5,7 +5,7 @@ BIN := $(VENV)/bin
 PIP := $(BIN)/python -m pip install --quiet --disable-pip-version-check --constraint constraints.txt
 PYTEST := $(BIN)/python -m pytest --numprocesses 2 --dist loadfile --no-loadscope-reorder
 
-.PHONY: help demo test check bench docs clean
+.PHONY: help demo test lint wheel check bench docs clean
 
 help:  ## this list
 	@grep -E '^[a-z]+:.*##' $(MAKEFILE_LIST) | sed -E 's/:.*## /\t/' | expand -t 10
@@ -16,11 +16,16 @@ demo: $(VENV)/.train  ## make pictures, train on them, show what was found (./bg
 test: $(VENV)/.dev  ## run the tests
 	$(PYTEST)
 
-check: $(VENV)/.dev  ## lint, format, types and tests
+lint: $(VENV)/.dev  ## lint, format, types and import contracts
 	$(BIN)/ruff check .
 	$(BIN)/ruff format --check .
 	$(BIN)/mypy
-	$(PYTEST)
+	$(BIN)/lint-imports --no-cache
+
+wheel: $(VENV)/.dev  ## build the wheel and score with it in an environment without torch
+	$(BIN)/python tools/check_wheel.py
+
+check: lint test wheel  ## everything that a change must pass
 
 bench: $(VENV)/.dev  ## measure speed against other ways of doing the same
 	$(BIN)/python -m benchmarks.flow
