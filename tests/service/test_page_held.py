@@ -261,7 +261,7 @@ def test_steps_that_can_be_taken_back_are_small(page: Any, live: Start) -> None:
     sync_api.expect(undo).to_be_disabled()
     sizes = page.evaluate(
         """async () => {
-            const { Painting } = await import("/static/paint.js");
+            const { Painting } = await import("/static/image/painting.js");
             const painting = new Painting(2000, 2000, () => {});
             const bytes = (step) => step.before.length + step.after.length;
             painting.polygon([[10, 10], [60, 10], [60, 60], [10, 60]]);

@@ -1,8 +1,8 @@
 // The API as a page: every operation of /v1/openapi.json, with what it takes and what it answers.
 
-import { download, get, path, token } from "./api.js";
-import { el, fail } from "./dom.js";
-import { prepareTheme } from "./theme.js";
+import { download, get, path, token } from "./lib/api.js";
+import { el, fail } from "./lib/dom.js";
+import { prepareTheme } from "./lib/theme.js";
 
 const METHODS = ["get", "post", "put", "patch", "delete"];
 const by = (id) => document.getElementById(id);

@@ -1,17 +1,17 @@
 // Starts the page: top bar, theme, and which view belongs to the address.
 
-import { forgetToken, get, token } from "./api.js";
-import { el, fail } from "./dom.js";
-import { showDrift } from "./drift.js";
-import { showHistory } from "./history.js";
-import { showImage } from "./image.js";
-import { askNews, followNews } from "./news.js";
-import { showQueue } from "./queue.js";
-import { loadModels, mayReview, newList, state } from "./state.js";
-import { showTeach } from "./teach.js";
-import { prepareTheme } from "./theme.js";
-import { showThreshold } from "./threshold.js";
-import { prepareUpload } from "./upload.js";
+import { forgetToken, get, token } from "./lib/api.js";
+import { el, fail } from "./lib/dom.js";
+import { showDrift } from "./views/drift.js";
+import { showHistory } from "./views/history.js";
+import { showImage } from "./views/image.js";
+import { askNews, followNews } from "./lib/poll.js";
+import { showQueue } from "./views/queue.js";
+import { loadModels, mayReview, newList, state } from "./lib/state.js";
+import { showTeach } from "./views/teach.js";
+import { prepareTheme } from "./lib/theme.js";
+import { showThreshold } from "./views/threshold.js";
+import { prepareUpload } from "./lib/upload.js";
 
 const VIEWS = {
   queue: showQueue,

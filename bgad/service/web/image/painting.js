@@ -1,6 +1,6 @@
 // Masks at the image's own resolution: brush, polygon, fill, undo and redo.
 
-import { base64 } from "./review.js";
+import { base64 } from "../lib/reviews.js";
 
 export const COLOURS = { defect: [255, 0, 200, 130], ignore: [0, 140, 255, 130] };
 const MOST_STEPS = 100;

@@ -1,9 +1,9 @@
 // History: who did what and when.
 
-import { get } from "./api.js";
-import { el, fail, plural, select, time } from "./dom.js";
-import { state } from "./state.js";
-import { imageLink } from "./trail.js";
+import { get } from "../lib/api.js";
+import { el, fail, plural, select, time } from "../lib/dom.js";
+import { state } from "../lib/state.js";
+import { imageLink } from "../lib/back_links.js";
 
 const shown = { model: "", limit: "200" };
 

@@ -1,9 +1,9 @@
 // Two versions side by side: figures, and image by image what improved and what got worse.
 
-import { path, show, thumbnail } from "./api.js";
-import { badge, button, decision, el, number, select } from "./dom.js";
-import { state } from "./state.js";
-import { imageLink } from "./trail.js";
+import { path, show, thumbnail } from "../lib/api.js";
+import { badge, button, decision, el, number, select } from "../lib/dom.js";
+import { state } from "../lib/state.js";
+import { imageLink } from "../lib/back_links.js";
 
 const MOST = 40; // rows of a table, until somebody asks for more
 const PARTS = [["", "all pictures"], ["validation", "test pictures"], ["reviews", "reviewed pictures"]];

@@ -1,7 +1,7 @@
 // What the pages share: who asks, the model, and the list of the queue.
 
 import { get } from "./api.js";
-import { List } from "./list.js";
+import { List } from "./image_list.js";
 
 const FILTERS = "bgad-filters";
 

@@ -1,10 +1,10 @@
 // Teach: choose reviewed images, follow the job, compare the new version with the old one, release it or not.
 
-import { follow, get, send, show, thumbnail } from "./api.js";
-import { againLine } from "./again.js";
+import { follow, get, send, show, thumbnail } from "../lib/api.js";
+import { againLine } from "../lib/rescore_progress.js";
 import { comparison } from "./compare.js";
-import { badge, button, el, fail, guarded, percent, plural, say, time, versionText } from "./dom.js";
-import { loadModels, mayAll, modelRoute, newList, state } from "./state.js";
+import { badge, button, el, fail, guarded, percent, plural, say, time, versionText } from "../lib/dom.js";
+import { loadModels, mayAll, modelRoute, newList, state } from "../lib/state.js";
 
 const ENDED = ["done", "failed", "cancelled", "interrupted"];
 const ADMIN = "This needs the role admin";

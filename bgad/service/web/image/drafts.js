@@ -1,6 +1,6 @@
 // What was painted or noted and not saved yet: it waits here until its picture is opened again.
 
-import { say } from "./dom.js";
+import { say } from "../lib/dom.js";
 
 const MOST = 8;
 const drafts = new Map(); // by image, the oldest first

@@ -1,9 +1,9 @@
 // What is known of a picture: what a version says of it, what people said, and the pictures with scores nearby.
 
-import { show, thumbnail } from "./api.js";
-import { badge, decision, el, number, percent, plural, time, versionText } from "./dom.js";
-import { state } from "./state.js";
-import { imageLink, otherImage } from "./trail.js";
+import { show, thumbnail } from "../lib/api.js";
+import { badge, decision, el, number, percent, plural, time, versionText } from "../lib/dom.js";
+import { state } from "../lib/state.js";
+import { imageLink, otherImage } from "../lib/back_links.js";
 
 /** What a version says; `calibration` is how many good parts its p-value rests on. */
 export function facts(said, calibration) {

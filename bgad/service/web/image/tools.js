@@ -1,7 +1,7 @@
 // The tools of one picture: brush, polygon, fill, layers, the look of the map. What was chosen stays for the next one.
 
-import { button, el, say } from "./dom.js";
-import { COLOURS } from "./paint.js";
+import { button, el, say } from "../lib/dom.js";
+import { COLOURS } from "./painting.js";
 import { Viewer } from "./viewer.js";
 
 const TOOLS = [["move", "Move", "1"], ["paint", "Paint", "2"], ["erase", "Erase", "3"], ["polygon", "Polygon", "4"], ["fill", "Fill", "5"]];

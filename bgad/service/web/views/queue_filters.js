@@ -1,7 +1,7 @@
 // What the queue shows, and in which order.
 
-import { el, select } from "./dom.js";
-import { setFilter, state } from "./state.js";
+import { el, select } from "../lib/dom.js";
+import { setFilter, state } from "../lib/state.js";
 
 const FIRST = "2000-01-01"; // a day before is one whose year is still being typed
 const LAST = "2199-12-31";

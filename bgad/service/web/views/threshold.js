@@ -1,9 +1,9 @@
 // The threshold: the scores, where they are cut, and what that may promise.
 
-import { chart, histogram, linear, mark, ruled, ticks, tip, xAxis, yAxis } from "./chart.js";
-import { get, send } from "./api.js";
-import { button, el, guarded, number, percent, plural, say, svg } from "./dom.js";
-import { loadModels, mayAll, modelRoute, newList, state } from "./state.js";
+import { chart, histogram, linear, mark, ruled, ticks, tip, xAxis, yAxis } from "../lib/chart.js";
+import { get, send } from "../lib/api.js";
+import { button, el, guarded, number, percent, plural, say, svg } from "../lib/dom.js";
+import { loadModels, mayAll, modelRoute, newList, state } from "../lib/state.js";
 
 const BINS = 36;
 const LABELS = 18; // room above the first chart for the names of the lines

@@ -1,14 +1,14 @@
 // The queue: a grid of thumbnails of which only the visible ones exist.
 
-import { againLine } from "./again.js";
-import { path, request, show, thumbnail } from "./api.js";
-import { badge, button, decision, el, fail, number, plural, say, typing } from "./dom.js";
-import { filterBar } from "./filters.js";
-import { List } from "./list.js";
-import { hearNews } from "./news.js";
-import { judgeListed } from "./review.js";
-import { state } from "./state.js";
-import { uploading } from "./upload.js";
+import { againLine } from "../lib/rescore_progress.js";
+import { path, request, show, thumbnail } from "../lib/api.js";
+import { badge, button, decision, el, fail, number, plural, say, typing } from "../lib/dom.js";
+import { filterBar } from "./queue_filters.js";
+import { List } from "../lib/image_list.js";
+import { hearNews } from "../lib/poll.js";
+import { judgeListed } from "../lib/reviews.js";
+import { state } from "../lib/state.js";
+import { uploading } from "../lib/upload.js";
 
 const CELL = 172; // least width in pixels
 const GAP = 10;

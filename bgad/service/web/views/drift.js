@@ -1,11 +1,11 @@
 // Drift: have the parts changed? Scores over time, what was flagged, and the test with its alarm line.
 
-import { chart, linear, momentText, ruled, ticks, timeTicks, tip, xAxis, yAxis } from "./chart.js";
-import { get, show, thumbnail } from "./api.js";
-import { badge, decision, el, guarded, number, percent, plural, select, svg, time } from "./dom.js";
-import { seeAlarms } from "./news.js";
-import { modelRoute, state } from "./state.js";
-import { imageLink } from "./trail.js";
+import { chart, linear, momentText, ruled, ticks, timeTicks, tip, xAxis, yAxis } from "../lib/chart.js";
+import { get, show, thumbnail } from "../lib/api.js";
+import { badge, decision, el, guarded, number, percent, plural, select, svg, time } from "../lib/dom.js";
+import { seeAlarms } from "../lib/poll.js";
+import { modelRoute, state } from "../lib/state.js";
+import { imageLink } from "../lib/back_links.js";
 
 let by = "auto"; // until somebody chooses
 

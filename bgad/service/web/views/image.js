@@ -1,16 +1,16 @@
 // One image: look at it closely, paint what is wrong, and say what it is.
 
-import { facts, lineText, neighbours, otherVersions, reviewList } from "./about.js";
-import { bitmap, download, get, path } from "./api.js";
-import { contour, heatOf, readMap } from "./contour.js";
-import { button, el, fail, guarded, say, select, time, typing, versionText } from "./dom.js";
-import { dropDraft, keepDraft, takeDraft } from "./drafts.js";
-import { Painting } from "./paint.js";
+import { facts, lineText, neighbours, otherVersions, reviewList } from "./image_details.js";
+import { bitmap, download, get, path } from "../lib/api.js";
+import { contour, heatOf, readMap } from "../image/contour.js";
+import { button, el, fail, guarded, say, select, time, typing, versionText } from "../lib/dom.js";
+import { dropDraft, keepDraft, takeDraft } from "../image/drafts.js";
+import { Painting } from "../image/painting.js";
 import { hint } from "./queue.js";
-import { judge } from "./review.js";
-import { newList, state, theList } from "./state.js";
-import { Tools } from "./tools.js";
-import { arrive, goBack, imageLink, rename, stepTo } from "./trail.js";
+import { judge } from "../lib/reviews.js";
+import { newList, state, theList } from "../lib/state.js";
+import { Tools } from "../image/tools.js";
+import { arrive, goBack, imageLink, rename, stepTo } from "../lib/back_links.js";
 
 const HINT = [
   ["G", "good"], ["B", "bad"], ["U", "unsure"], ["N", "next"], ["P", "previous"], ["Esc", "back"], ["+ − 0", "zoom"],
