@@ -1,309 +1,234 @@
-// Masks at the image's own resolution: brush, polygon, fill, undo and redo.
+// What is painted on an image: two masks, with strokes, undo and redo. Nothing here touches the page.
 
-import { base64 } from "../lib/reviews.js";
+import { Mask, unionBox } from "./mask.js";
 
-export const COLOURS = { defect: [255, 0, 200, 130], ignore: [0, 140, 255, 130] };
-const MOST_STEPS = 100;
-const MOST_BYTES = 64 * 2 ** 20; // of all steps
+/** @import { Bit, Box, Point } from "./mask.js" */
+/** @typedef {"defect" | "ignore"} LayerName */
+/** @typedef {{ layer: LayerName, box: Box, before: Uint8Array, after: Uint8Array, number: number }} Step */
+/** @typedef {{ layer: LayerName, before: Uint8Array, box: Box | null, last: Point | null }} Stroke */
+/** @typedef {{ layer: LayerName, box: Box | null, bits: Uint8Array }[]} Snapshot `box` is null for an empty layer */
 
-/** One mask: a byte for each pixel, and a canvas that shows it. */
-class Layer {
-  constructor(width, height, rgba) {
-    this.width = width;
-    this.height = height;
-    this.rgba = rgba;
-    this.bits = new Uint8Array(width * height);
-    this.canvas = new OffscreenCanvas(width, height);
-    this.context = this.canvas.getContext("2d");
-  }
-
-  /** Draw a part of the mask anew. */
-  refresh({ x, y, width, height }) {
-    if (width <= 0 || height <= 0) return;
-    const drawn = new ImageData(width, height);
-    for (let row = 0; row < height; row += 1) {
-      for (let column = 0; column < width; column += 1) {
-        if (this.bits[(y + row) * this.width + x + column]) drawn.data.set(this.rgba, 4 * (row * width + column));
-      }
-    }
-    this.context.putImageData(drawn, x, y);
-  }
-
-  crop({ x, y, width, height }, bits = this.bits) {
-    const cut = new Uint8Array(width * height);
-    for (let row = 0; row < height; row += 1) {
-      const from = (y + row) * this.width + x;
-      cut.set(bits.subarray(from, from + width), row * width);
-    }
-    return cut;
-  }
-
-  /** The part of a box in which the mask is not what it was; null if there is none. */
-  changed(box, before) {
-    let [left, top, right, bottom] = [Infinity, Infinity, -1, -1];
-    for (let row = box.y; row < box.y + box.height; row += 1) {
-      for (let column = box.x; column < box.x + box.width; column += 1) {
-        const at = row * this.width + column;
-        if (this.bits[at] === before[at]) continue;
-        left = Math.min(left, column);
-        right = Math.max(right, column);
-        top = Math.min(top, row);
-        bottom = row;
-      }
-    }
-    return bottom < 0 ? null : { x: left, y: top, width: right - left + 1, height: bottom - top + 1 };
-  }
-
-  paste(box, cut) {
-    for (let row = 0; row < box.height; row += 1) {
-      const part = cut.subarray(row * box.width, (row + 1) * box.width);
-      this.bits.set(part, (box.y + row) * this.width + box.x);
-    }
-    this.refresh(box);
-  }
-}
+/** @type {LayerName[]} */
+export const LAYER_NAMES = ["defect", "ignore"];
+const MAX_STEPS = 100;
+const MAX_BYTES = 64 * 2 ** 20; // of all steps together
 
 export class Painting {
-  constructor(width, height, changed) {
+  /** @type {LayerName} */
+  currentLayer = "defect";
+  /** @type {Step[]} */
+  undoSteps = [];
+  /** @type {Step[]} */
+  redoSteps = [];
+  /** @type {Stroke | null} */
+  stroke = null;
+  #stepCount = 0; // steps ever made
+  #oldestRevision = 0; // the last step that can no longer be undone
+
+  /**
+   * @param {number} width
+   * @param {number} height
+   * @param {(layer: LayerName, box: Box) => void} onPixels is called when pixels of a layer have changed
+   * @param {() => void} onSteps is called when what can be undone or redone has changed
+   */
+  constructor(width, height, onPixels = () => {}, onSteps = () => {}) {
     this.width = width;
     this.height = height;
-    this.changed = changed;
-    this.layers = {
-      defect: new Layer(width, height, COLOURS.defect),
-      ignore: new Layer(width, height, COLOURS.ignore),
-    };
-    this.current = "defect";
-    this.whole = { x: 0, y: 0, width, height };
-    this.done = [];
-    this.undone = [];
-    this.steps = 0; // that were ever made
-    this.forgotten = 0; // the last step that cannot be taken back any more
-    this.stroke = null;
+    this.onPixels = onPixels;
+    this.onSteps = onSteps;
+    this.layers = { defect: new Mask(width, height), ignore: new Mask(width, height) };
   }
 
-  get layer() {
-    return this.layers[this.current];
-  }
-
-  /** A number that says what is painted: the same again when steps were taken back. */
-  get mark() {
-    return this.done.at(-1)?.number ?? this.forgotten;
+  /** A number that identifies what is painted; it returns to its former value when steps are undone. */
+  get revision() {
+    return this.undoSteps.at(-1)?.number ?? this.#oldestRevision;
   }
 
   // --- strokes
 
-  begin(layer = this.layer) {
-    this.stroke = { layer, before: layer.bits.slice(), box: null, last: null };
+  /**
+   * Begins a stroke, or any other step that can be undone.
+   * @param {LayerName} [layer]
+   */
+  begin(layer = this.currentLayer) {
+    this.stroke = { layer, before: this.layers[layer].bits.slice(), box: null, last: null };
   }
 
-  /** A round brush from where it was last to here. */
+  /**
+   * Draws with a round brush from its last position to a point.
+   * @param {number} x
+   * @param {number} y
+   * @param {number} size the brush's diameter
+   * @param {Bit} value 1 paints, 0 erases
+   */
   brush(x, y, size, value) {
-    const { last } = this.stroke;
-    const [fromX, fromY] = last ?? [x, y];
-    const steps = Math.max(1, Math.ceil(Math.hypot(x - fromX, y - fromY) / Math.max(1, size / 4)));
-    let dirty = null;
-    for (let i = last ? 1 : 0; i <= steps; i += 1) {
-      const part = i / steps;
-      dirty = joined(dirty, this.#disc(fromX + (x - fromX) * part, fromY + (y - fromY) * part, size / 2, value));
-    }
+    if (!this.stroke) return;
+    const { layer, last } = this.stroke;
     this.stroke.last = [x, y];
-    this.#dirty(dirty);
+    this.#touch(this.layers[layer].strokeLine(last ?? [x, y], [x, y], size, value));
   }
 
-  #disc(x, y, radius, value) {
-    const box = this.#clipped(x - radius, y - radius, x + radius, y + radius);
-    for (let row = box.y; row < box.y + box.height; row += 1) {
-      for (let column = box.x; column < box.x + box.width; column += 1) {
-        const near = (column + 0.5 - x) ** 2 + (row + 0.5 - y) ** 2 <= Math.max(radius, 0.71) ** 2;
-        if (near) this.stroke.layer.bits[row * this.width + column] = value;
-      }
-    }
-    return box;
-  }
-
-  #clipped(left, top, right, bottom) {
-    const x = Math.min(this.width, Math.max(0, Math.floor(left)));
-    const y = Math.min(this.height, Math.max(0, Math.floor(top)));
-    const width = Math.max(0, Math.min(this.width, Math.ceil(right) + 1) - x);
-    const height = Math.max(0, Math.min(this.height, Math.ceil(bottom) + 1) - y);
-    return { x, y, width, height };
-  }
-
-  #dirty(box) {
-    if (!box || !box.width || !box.height) return;
-    this.stroke.box = joined(this.stroke.box, box);
-    this.stroke.layer.refresh(box);
-    this.changed();
-  }
-
-  /** Keep what the stroke has changed, so that it can be taken back. */
+  /** Ends the stroke, and keeps what it has changed as a step that can be undone. */
   end() {
     const { stroke } = this;
     this.stroke = null;
-    const box = stroke?.box && stroke.layer.changed(stroke.box, stroke.before);
-    if (!box) return;
-    const { layer } = stroke;
-    this.steps += 1;
-    this.done.push({ number: this.steps, layer, box, before: layer.crop(box, stroke.before), after: layer.crop(box) });
-    while (this.done.length > MOST_STEPS || (this.done.length > 1 && bytes(this.done) > MOST_BYTES)) {
-      this.forgotten = this.done.shift().number;
-    }
-    this.undone = [];
-    this.changed();
+    const mask = stroke && this.layers[stroke.layer];
+    const box = stroke?.box && mask?.changedBox(stroke.box, stroke.before);
+    if (!stroke || !mask || !box) return;
+    this.#stepCount += 1;
+    const before = mask.crop(box, stroke.before);
+    this.undoSteps.push({ number: this.#stepCount, layer: stroke.layer, box, before, after: mask.crop(box) });
+    this.#limitSteps();
+    this.redoSteps = [];
+    this.onSteps();
   }
 
-  /** Forget the stroke: a second finger came, and it was meant to move the picture. */
+  /** Drops the oldest steps where there are too many, but never the last one. */
+  #limitSteps() {
+    const steps = this.undoSteps;
+    while (steps.length > MAX_STEPS || (steps.length > 1 && byteCount(steps) > MAX_BYTES)) {
+      this.#oldestRevision = steps.shift()?.number ?? 0;
+    }
+  }
+
+  /** Takes back the stroke: a second finger has arrived, so the gesture is a pinch. */
   abandon() {
     const { stroke } = this;
     this.stroke = null;
-    if (!stroke?.box) return;
-    stroke.layer.paste(stroke.box, stroke.layer.crop(stroke.box, stroke.before));
-    this.changed();
+    if (stroke?.box) this.#paste(stroke.layer, stroke.box, this.layers[stroke.layer].crop(stroke.box, stroke.before));
   }
 
   // --- areas
 
-  /** Mark what is inside a polygon. */
+  /**
+   * Marks the inside of a polygon.
+   * @param {Point[]} points
+   */
   polygon(points) {
-    this.begin();
-    const ys = points.map(([, y]) => y);
-    const xs = points.map(([x]) => x);
-    const box = this.#clipped(Math.min(...xs), Math.min(...ys), Math.max(...xs), Math.max(...ys));
-    for (let row = box.y; row < box.y + box.height; row += 1) {
-      const crossings = crossed(points, row + 0.5);
-      for (let i = 0; i + 1 < crossings.length; i += 2) {
-        const from = Math.max(0, Math.round(crossings[i]));
-        const to = Math.min(this.width, Math.round(crossings[i + 1]));
-        if (to > from) this.layer.bits.fill(1, row * this.width + from, row * this.width + to);
-      }
-    }
-    this.#dirty(box);
-    this.end();
+    this.#step(this.currentLayer, (mask) => mask.fillPolygon(points));
   }
 
-  /** Mark the empty area around a point if it is closed; false if it reaches the border of the image. */
+  /**
+   * Marks the unmarked area around a point; returns false where the area is not enclosed.
+   * @param {number} x
+   * @param {number} y
+   */
   fill(x, y) {
-    const { width, height } = this;
-    const start = Math.floor(y) * width + Math.floor(x);
-    const { bits } = this.layer;
-    if (x < 0 || y < 0 || x >= width || y >= height || bits[start]) return true;
-    const area = new Uint8Array(bits.length);
-    const waiting = [start];
-    area[start] = 1;
-    while (waiting.length) {
-      const at = waiting.pop();
-      const column = at % width;
-      const row = (at - column) / width;
-      if (column === 0 || row === 0 || column === width - 1 || row === height - 1) return false;
-      for (const next of [at - 1, at + 1, at - width, at + width]) {
-        if (bits[next] || area[next]) continue;
-        area[next] = 1;
-        waiting.push(next);
-      }
-    }
-    this.begin();
-    for (let i = 0; i < area.length; i += 1) if (area[i]) bits[i] = 1;
-    this.#dirty(this.whole);
-    this.end();
+    const mask = this.layers[this.currentLayer];
+    const [column, row] = [Math.floor(x), Math.floor(y)];
+    const isInside = x >= 0 && y >= 0 && x < this.width && y < this.height;
+    if (!isInside || mask.bits[row * this.width + column]) return true;
+    const area = mask.enclosedArea(column, row);
+    if (!area) return false;
+    this.#step(this.currentLayer, () => {
+      for (let i = 0; i < area.length; i += 1) if (area[i]) mask.bits[i] = 1;
+      return mask.bounds;
+    });
     return true;
   }
 
+  /** Erases the current layer. */
   clear() {
-    this.begin();
-    this.layer.bits.fill(0);
-    this.#dirty(this.whole);
-    this.end();
-  }
-
-  // --- back and forth
-
-  undo() {
-    this.#step(this.done, this.undone, "before");
-  }
-
-  redo() {
-    this.#step(this.undone, this.done, "after");
-  }
-
-  #step(from, to, side) {
-    const step = from.pop();
-    if (!step) return;
-    step.layer.paste(step.box, step[side]);
-    to.push(step);
-    this.changed();
-  }
-
-  // --- in and out
-
-  marked(name) {
-    return this.layers[name].bits.includes(1);
-  }
-
-  /** A mask that was painted before. */
-  load(name, picture) {
-    const layer = this.layers[name];
-    const context = new OffscreenCanvas(this.width, this.height).getContext("2d", { willReadFrequently: true });
-    context.drawImage(picture, 0, 0, this.width, this.height);
-    const { data } = context.getImageData(0, 0, this.width, this.height);
-    for (let i = 0; i < layer.bits.length; i += 1) layer.bits[i] = data[4 * i] || data[4 * i + 1] || data[4 * i + 2] ? 1 : 0;
-    layer.refresh(this.whole);
-    this.changed();
-  }
-
-  /** What is marked in each layer, for `restore`; null where nothing is. */
-  kept() {
-    const empty = new Uint8Array(this.width * this.height);
-    return Object.entries(this.layers).map(([name, layer]) => {
-      const box = layer.changed(this.whole, empty);
-      return [name, box && { box, cut: layer.crop(box) }];
+    this.#step(this.currentLayer, (mask) => {
+      mask.bits.fill(0);
+      return mask.bounds;
     });
   }
 
-  /** Paint what was kept, as a step that can be taken back. */
-  restore(kept) {
-    for (const [name, part] of kept) {
-      const layer = this.layers[name];
-      this.begin(layer);
-      layer.bits.fill(0);
-      if (part) layer.paste(part.box, part.cut);
-      this.#dirty(this.whole);
-      this.end();
+  // --- undo and redo
+
+  undo() {
+    const step = this.undoSteps.pop();
+    if (!step) return;
+    this.redoSteps.push(step);
+    this.#paste(step.layer, step.box, step.before);
+  }
+
+  redo() {
+    const step = this.redoSteps.pop();
+    if (!step) return;
+    this.undoSteps.push(step);
+    this.#paste(step.layer, step.box, step.after);
+  }
+
+  // --- loading and drafts
+
+  /**
+   * Replaces a layer by a saved mask; this is not a step.
+   * @param {LayerName} layer
+   * @param {Uint8Array} bits
+   */
+  load(layer, bits) {
+    const mask = this.layers[layer];
+    mask.bits.set(bits);
+    this.onPixels(layer, mask.bounds);
+  }
+
+  /**
+   * Copies the marked part of each layer, for `restore`.
+   * @returns {Snapshot}
+   */
+  snapshot() {
+    const empty = new Uint8Array(this.width * this.height);
+    return LAYER_NAMES.map((layer) => {
+      const mask = this.layers[layer];
+      const box = mask.changedBox(mask.bounds, empty);
+      return { layer, box, bits: box ? mask.crop(box) : new Uint8Array() };
+    });
+  }
+
+  /**
+   * Paints a snapshot, as steps that can be undone.
+   * @param {Snapshot} snapshot
+   */
+  restore(snapshot) {
+    for (const { layer, box, bits } of snapshot) {
+      this.#step(layer, (mask) => {
+        mask.bits.fill(0);
+        if (box) mask.paste(box, bits);
+        return mask.bounds;
+      });
     }
   }
 
-  /** White on black as PNG in base64; null where nothing is marked. */
-  async encoded(name) {
-    if (!this.marked(name)) return null;
-    const { bits } = this.layers[name];
-    const drawn = new ImageData(this.width, this.height);
-    const words = new Uint32Array(drawn.data.buffer);
-    for (let i = 0; i < bits.length; i += 1) words[i] = bits[i] ? 0xffffffff : 0xff000000;
-    const canvas = new OffscreenCanvas(this.width, this.height);
-    canvas.getContext("2d").putImageData(drawn, 0, 0);
-    return base64(await canvas.convertToBlob({ type: "image/png" }));
+  // --- helpers
+
+  /**
+   * Runs a change as one step that can be undone.
+   * @param {LayerName} layer
+   * @param {(mask: Mask) => Box} change returns the box that may have changed
+   */
+  #step(layer, change) {
+    this.begin(layer);
+    this.#touch(change(this.layers[layer]));
+    this.end();
+  }
+
+  /**
+   * Records that the stroke may have changed a box.
+   * @param {Box | null} box
+   */
+  #touch(box) {
+    if (!this.stroke || !box?.width || !box.height) return;
+    this.stroke.box = unionBox(this.stroke.box, box);
+    this.onPixels(this.stroke.layer, box);
+  }
+
+  /**
+   * @param {LayerName} layer
+   * @param {Box} box
+   * @param {Uint8Array} part
+   */
+  #paste(layer, box, part) {
+    this.layers[layer].paste(box, part);
+    this.onPixels(layer, box);
+    this.onSteps();
   }
 }
 
-/** Where a row crosses a polygon, from left to right. */
-function crossed(points, y) {
-  const found = [];
-  points.forEach(([x1, y1], i) => {
-    const [x2, y2] = points[(i + 1) % points.length];
-    if (y1 <= y !== y2 <= y) found.push(x1 + ((y - y1) / (y2 - y1)) * (x2 - x1));
-  });
-  return found.sort((a, b) => a - b);
-}
-
-function bytes(steps) {
+/**
+ * @param {Step[]} steps
+ */
+function byteCount(steps) {
   return steps.reduce((sum, step) => sum + step.before.length + step.after.length, 0);
-}
-
-function joined(one, two) {
-  if (!one) return two;
-  if (!two) return one;
-  const x = Math.min(one.x, two.x);
-  const y = Math.min(one.y, two.y);
-  const width = Math.max(one.x + one.width, two.x + two.width) - x;
-  const height = Math.max(one.y + one.height, two.y + two.height) - y;
-  return { x, y, width, height };
 }

@@ -1,56 +1,86 @@
-// The address of a picture, and the way back from it to where it was opened.
+// Addresses of images, and the way back from an image to the view that opened it.
 
 import { el } from "./dom.js";
 
+/** @typedef {{ address: string, trail: string[] }} Visit `trail`: the addresses to go back to, the nearest last */
+
 const HOME = "#/queue";
 
-let left = ""; // the address that was left last
-let shown = null; // the picture that was shown last: its address and its trail
-let led = null; // the picture that a link or a step leads to, and its trail
+let previousAddress = ""; // the address left last
+/** @type {Visit} */
+let shownImage = { address: "", trail: [] }; // the image shown last
+/** @type {Visit | null} */
+let nextImage = null; // the image that a followed link leads to
 
 addEventListener("hashchange", ({ oldURL }) => {
-  if (oldURL) left = new URL(oldURL).hash || HOME;
+  if (oldURL) previousAddress = new URL(oldURL).hash || HOME;
 });
 
-/** Of a picture as a model sees it: its released version, where no other one is named. */
-export function imageLink(image, model, version) {
-  return ["#/image", image, model && encodeURIComponent(model), version].filter(Boolean).join("/");
+/**
+ * The address of an image as scored by a model: by its released version where no other one is given.
+ * @param {number} imageId
+ * @param {string} [modelName]
+ * @param {number} [versionId]
+ */
+export function imageAddress(imageId, modelName, versionId) {
+  return ["#/image", imageId, modelName && encodeURIComponent(modelName), versionId].filter(Boolean).join("/");
 }
 
-/** The addresses on the way back from a picture that is shown now, the nearest last. They stay with its entry in the
- * browser's history, so that they are right also after its own "back" and "reload". */
-export function arrive(address) {
-  const trail = history.state?.trail ?? (led?.address === location.hash ? led.trail : fromElsewhere());
-  led = null;
-  shown = { address, trail };
+/**
+ * Records that an image is shown now, and returns its trail. The browser's history stores the trail with its entry, so
+ * that it is still right after "back" and "reload".
+ * @param {string} address
+ * @returns {string[]}
+ */
+export function enterImage(address) {
+  const linkedTrail = nextImage?.address === location.hash ? nextImage.trail : null;
+  const trail = history.state?.trail ?? linkedTrail ?? defaultTrail();
+  nextImage = null;
+  shownImage = { address, trail };
   history.replaceState({ trail }, "");
   return trail;
 }
 
-/** From another view; or by an address that was typed while a picture was shown, which changes nothing. */
-function fromElsewhere() {
-  if (left.startsWith("#/image")) return shown?.trail ?? [];
-  return left ? [left] : [];
+/** The trail where no link was followed; an address typed while an image was shown keeps that image's trail. */
+function defaultTrail() {
+  if (previousAddress.startsWith("#/image")) return shownImage.trail;
+  return previousAddress ? [previousAddress] : [];
 }
 
-/** The picture is shown in another way: the address says so, the way back is the same. */
-export function rename(address) {
+/**
+ * Changes the address of the shown image; its trail stays.
+ * @param {string} address
+ */
+export function replaceAddress(address) {
   history.replaceState(history.state, "", address);
-  shown.address = address;
+  shownImage.address = address;
 }
 
-/** A link from the picture that is shown to another one, from which the way back leads over this one. */
-export function otherImage(address, attributes, ...children) {
-  const lead = () => (led = { address, trail: [...shown.trail, shown.address] });
-  return el("a", { href: address, onclick: lead, ...attributes }, ...children);
+/**
+ * Creates a link from the shown image to another one, whose way back leads over the shown one.
+ * @param {string} address
+ * @param {import("./dom.js").Attributes} attributes
+ * @param {...import("./dom.js").Child} children
+ */
+export function linkFromImage(address, attributes, ...children) {
+  const follow = () => (nextImage = { address, trail: [...shownImage.trail, shownImage.address] });
+  return el("a", { href: address, onclick: follow, ...attributes }, ...children);
 }
 
-/** To another picture, from which the way back is the same. */
-export function stepTo(address, trail) {
-  led = { address, trail };
+/**
+ * Opens an address with a given trail.
+ * @param {string} address
+ * @param {string[]} trail
+ */
+export function openAddress(address, trail) {
+  nextImage = { address, trail };
   location.hash = address;
 }
 
+/**
+ * Opens the nearest address of a trail.
+ * @param {string[]} trail
+ */
 export function goBack(trail) {
-  stepTo(trail.at(-1) ?? HOME, trail.slice(0, -1));
+  openAddress(trail.at(-1) ?? HOME, trail.slice(0, -1));
 }

@@ -1,101 +1,115 @@
-// Small parts of charts in SVG.
+// Parts of charts in SVG.
 
 import { el, svg } from "./dom.js";
+import { formatCount } from "./format.js";
 
-/** A scale from values to places. */
-export function linear([from, to], [start, end]) {
-  const wide = to - from || 1;
-  return (value) => start + ((value - from) / wide) * (end - start);
+/** @import { Attributes } from "./dom.js" */
+/** @import { Scale } from "./scales.js" */
+/** @typedef {{ left: number, right: number, top: number, bottom: number }} Box the area inside the axes */
+
+const WIDTH = 900; // units of the drawing, which the page scales to its own width
+const LEFT_MARGIN = 56;
+const RIGHT_MARGIN = 14;
+const EDGE = 24; // labels closer to the left or right edge are not centred
+const LETTER_WIDTH = 7;
+
+/**
+ * @typedef {object} ChartOptions
+ * @property {number} [height]
+ * @property {number} [top]
+ * @property {number} [foot] room below the box
+ * @property {boolean} [hasLinks] screen readers treat a chart without links as one image
+ */
+
+/**
+ * Creates a figure with a caption and a drawing.
+ * @param {string} title
+ * @param {ChartOptions} options
+ * @param {(drawing: SVGSVGElement, box: Box) => void} draw
+ */
+export function chart(title, { height = 170, top = 10, foot = 24, hasLinks = false }, draw) {
+  const role = hasLinks ? "group" : "img";
+  const drawing = svg("svg", { viewBox: `0 0 ${WIDTH} ${height}`, class: "chart", role, "aria-label": title });
+  draw(drawing, { left: LEFT_MARGIN, right: WIDTH - RIGHT_MARGIN, top, bottom: height - foot });
+  return el("figure", {}, el("figcaption", {}, title), drawing);
 }
 
-/** Round numbers that cut a range into about so many parts. */
-export function ticks(from, to, about = 5) {
-  const rough = (to - from) / about || 1;
-  const power = 10 ** Math.floor(Math.log10(rough));
-  const step = [1, 2, 5, 10].map((times) => times * power).find((value) => value >= rough);
-  const found = [];
-  for (let i = Math.ceil(from / step); i * step <= to + step * 1e-9; i += 1) found.push(Number((i * step).toPrecision(12)));
-  return found;
-}
-
-/** How many of the sorted values fall into each of the bins. */
-export function histogram(values, from, to, bins) {
-  const counts = new Array(bins).fill(0);
-  for (const value of values) counts[Math.min(bins - 1, Math.max(0, Math.floor(((value - from) / (to - from || 1)) * bins)))] += 1;
-  return counts;
-}
-
-/** A chart with a title and room for axes; `draw` gets the SVG and the inner box. One with links is no single image. */
-export function chart(title, { height = 170, top = 10, foot = 24, links = false }, draw) {
-  const width = 900;
-  const box = { left: 56, right: width - 14, top, bottom: height - foot };
-  const drawn = svg("svg", { viewBox: `0 0 ${width} ${height}`, class: "chart", role: links ? "group" : "img", "aria-label": title });
-  draw(drawn, box);
-  return el("figure", {}, el("figcaption", {}, title), drawn);
-}
-
-const plain = (value) => value.toLocaleString("en");
-
-export function yAxis(drawn, box, scale, values, text = plain) {
+/**
+ * Draws grid lines with their labels.
+ * @param {SVGSVGElement} drawing
+ * @param {Box} box
+ * @param {Scale} scale
+ * @param {number[]} values
+ * @param {(value: number) => string} [text]
+ */
+export function yAxis(drawing, box, scale, values, text = formatCount) {
   for (const value of values) {
     const y = scale(value);
-    drawn.append(svg("line", { class: "rule", x1: box.left, x2: box.right, y1: y, y2: y }),
+    drawing.append(
+      svg("line", { class: "rule", x1: box.left, x2: box.right, y1: y, y2: y }),
       svg("text", { x: box.left - 6, y: y + 4, "text-anchor": "end" }, text(value)));
   }
 }
 
-/** `below` gives a second line of text. */
-export function xAxis(drawn, box, scale, values, text = plain, below = null) {
-  drawn.append(svg("line", { class: "axis", x1: box.left, x2: box.right, y1: box.bottom, y2: box.bottom }));
+/**
+ * Draws the horizontal axis with its labels.
+ * @param {SVGSVGElement} drawing
+ * @param {Box} box
+ * @param {Scale} scale
+ * @param {number[]} values
+ * @param {(value: number) => string} [text]
+ * @param {((value: number) => string) | null} [secondText] gives a second line below each label
+ */
+export function xAxis(drawing, box, scale, values, text = formatCount, secondText = null) {
+  drawing.append(svg("line", { class: "axis", x1: box.left, x2: box.right, y1: box.bottom, y2: box.bottom }));
   for (const value of values) {
     const x = scale(value);
-    const anchor = x > box.right - 24 ? "end" : x < box.left + 24 ? "start" : "middle";
-    drawn.append(svg("text", { x, y: box.bottom + 16, "text-anchor": anchor }, text(value)));
-    if (below) drawn.append(svg("text", { x, y: box.bottom + 32, "text-anchor": anchor }, below(value)));
+    const anchor = x > box.right - EDGE ? "end" : x < box.left + EDGE ? "start" : "middle";
+    drawing.append(svg("text", { x, y: box.bottom + 16, "text-anchor": anchor }, text(value)));
+    if (secondText) drawing.append(svg("text", { x, y: box.bottom + 32, "text-anchor": anchor }, secondText(value)));
   }
 }
 
-/** A line that is seen on bars as well: a wider one of the background lies below it. */
-export function ruled(drawn, kind, ends, text = "") {
-  drawn.append(svg("line", { class: "under", ...ends }), svg("line", { class: kind, ...ends }, text && tip(text)));
+/**
+ * Draws a line that stands out from bars: a wider one in the background's colour lies below it.
+ * @param {SVGSVGElement} drawing
+ * @param {string} kind the CSS class
+ * @param {Attributes} ends
+ * @param {string} tooltipText
+ */
+export function outlinedLine(drawing, kind, ends, tooltipText) {
+  drawing.append(svg("line", { class: "under", ...ends }), svg("line", { class: kind, ...ends }, tooltip(tooltipText)));
 }
 
-/** The name of an upright line, above the box and on one side of it, or on the other where there is no room. */
-export function mark(drawn, box, x, text, right) {
-  const room = 7 * text.length + 6;
-  const after = right ? x + room < box.right : x - room < box.left;
-  drawn.append(svg("text", { class: "mark", x: after ? x + 4 : x - 4, y: box.top - 10, "text-anchor": after ? "start" : "end" }, text));
+/**
+ * Draws a bar with a tooltip.
+ * @param {SVGSVGElement} drawing
+ * @param {string} kind the CSS class
+ * @param {{ x: number, y: number, width: number, height: number }} bar
+ * @param {string} tooltipText
+ */
+export function drawBar(drawing, kind, bar, tooltipText) {
+  drawing.append(svg("rect", { class: `bar ${kind}`, ...bar }, tooltip(tooltipText)));
 }
 
-/** Times to write below an axis: whole days or whole hours, not too many. */
-export function timeTicks(from, to, most = 8) {
-  const hours = [1, 2, 3, 6, 12, 24, 48, 24 * 7, 24 * 30, 24 * 91, 24 * 365];
-  const step = hours.find((wide) => (to - from) / 3600 / wide <= most) ?? 24 * 365;
-  const start = new Date(from * 1000);
-  start.setHours(step < 24 ? Math.ceil(start.getHours() / step) * step : 24, 0, 0, 0);
-  const found = [];
-  for (let at = start.getTime() / 1000; at <= to; at += step * 3600) found.push(at);
-  return { values: found, text: (at) => tickText(at, step) };
+/**
+ * Labels a vertical line above the box, on the other side where the preferred one has no room.
+ * @param {SVGSVGElement} drawing
+ * @param {Box} box
+ * @param {number} x
+ * @param {string} text
+ * @param {boolean} prefersRight
+ */
+export function lineLabel(drawing, box, x, text, prefersRight) {
+  const width = LETTER_WIDTH * text.length + 6;
+  const isRight = prefersRight ? x + width < box.right : x - width < box.left;
+  const [labelX, anchor] = isRight ? [x + 4, "start"] : [x - 4, "end"];
+  drawing.append(svg("text", { class: "mark", x: labelX, y: box.top - 10, "text-anchor": anchor }, text));
 }
 
-function tickText(at, step) {
-  return step < 24 ? hourText(at) : dayText(at);
-}
-
-function hourText(at) {
-  return new Date(at * 1000).toLocaleTimeString([], { hour: "2-digit", minute: "2-digit", hour12: false });
-}
-
-function dayText(at) {
-  return new Date(at * 1000).toLocaleDateString([], { day: "numeric", month: "short" });
-}
-
-/** How a moment of a span is written: with the hour where that is a few days at most. */
-export function momentText(at, from, to) {
-  return to - from < 5 * 86400 ? `${dayText(at)} ${hourText(at)}` : dayText(at);
-}
-
-/** The words that show when the mouse rests on something. */
-export function tip(text) {
+/**
+ * @param {string} text
+ */
+export function tooltip(text) {
   return svg("title", {}, text);
 }

@@ -1,117 +1,166 @@
-// Builds elements and texts. Everything that comes from outside goes in as text, never as markup.
+// Creates elements that are built once. What comes from outside is inserted as text, never as markup. Views whose
+// elements change in place are lit-html templates instead.
 
-const SVG = "http://www.w3.org/2000/svg";
+import { decisionText } from "./format.js";
 
-/** An element with attributes (`on...` are listeners) and children (text or elements). */
+const SVG_NAMESPACE = "http://www.w3.org/2000/svg";
+
+/** @typedef {Node | string | null | undefined | false | Child[]} Child */
+/** @typedef {string | number | boolean | null | undefined | ((event: any) => unknown)} AttributeValue */
+/** @typedef {Record<string, AttributeValue>} Attributes */
+
+/**
+ * Creates an HTML element. Attributes named `on...` are listeners; null, undefined and false are left out.
+ * @template {keyof HTMLElementTagNameMap} K
+ * @param {K} tag
+ * @param {Attributes} [attributes]
+ * @param {...Child} children
+ * @returns {HTMLElementTagNameMap[K]}
+ */
 export function el(tag, attributes = {}, ...children) {
-  return filled(document.createElement(tag), attributes, children);
+  return fill(document.createElement(tag), attributes, children);
 }
 
+/**
+ * Creates an SVG element; otherwise like `el`.
+ * @template {keyof SVGElementTagNameMap} K
+ * @param {K} tag
+ * @param {Attributes} [attributes]
+ * @param {...Child} children
+ * @returns {SVGElementTagNameMap[K]}
+ */
 export function svg(tag, attributes = {}, ...children) {
-  return filled(document.createElementNS(SVG, tag), attributes, children);
+  return fill(document.createElementNS(SVG_NAMESPACE, tag), attributes, children);
 }
 
-function filled(node, attributes, children) {
+/**
+ * @template {Element} E
+ * @param {E} node
+ * @param {Attributes} attributes
+ * @param {Child[]} children
+ */
+function fill(node, attributes, children) {
   for (const [key, value] of Object.entries(attributes)) {
     if (value === undefined || value === null || value === false) continue;
-    if (key.startsWith("on")) node.addEventListener(key.slice(2), value);
-    else if (key === "value" || key === "checked" || key === "disabled") node[key] = value;
+    if (typeof value === "function") node.addEventListener(key.slice(2), value);
+    else if (key === "value" || key === "checked" || key === "disabled") Object.assign(node, { [key]: value });
     else node.setAttribute(key, value === true ? "" : String(value));
   }
-  node.append(...children.flat().filter((child) => child !== null && child !== undefined && child !== false));
+  node.append(...flatten(children));
   return node;
 }
 
-export function select(label, options, value, changed) {
-  const chosen = el("select", { "aria-label": label, onchange: (event) => changed(event.target.value) });
-  for (const [key, text] of options) chosen.append(el("option", { value: key }, text));
-  chosen.value = value;
-  return el("label", { class: "field" }, `${label} `, chosen);
+/**
+ * @param {Child} child
+ * @returns {(Node | string)[]}
+ */
+function flatten(child) {
+  if (Array.isArray(child)) return child.flatMap(flatten);
+  return child === null || child === undefined || child === false ? [] : [child];
 }
 
-export function button(text, pressed, attributes = {}) {
-  return el("button", { type: "button", onclick: pressed, ...attributes }, text);
+/**
+ * Returns the element with an id, which must exist and be of the given type.
+ * @template {HTMLElement} E
+ * @param {string} id
+ * @param {new () => E} type
+ * @returns {E}
+ */
+export function byId(id, type) {
+  const element = document.getElementById(id);
+  if (!(element instanceof type)) throw new Error(`the page has no ${type.name} with the id ${id}`);
+  return element;
 }
 
-// --- messages
-
-let hiding = 0;
-
-/** One line for everyone to see, and for screen readers to read; `act`, a text and what it does, is a button in it. */
-export function say(text, bad = false, act = null) {
-  const box = document.getElementById("message");
-  const offer = document.getElementById("message-act");
-  document.getElementById("message-text").textContent = text;
-  box.classList.toggle("bad", bad);
-  box.hidden = false;
-  offer.hidden = !act;
-  offer.textContent = act ? act[0] : "";
-  offer.onclick = () => {
-    box.hidden = true;
-    act[1]();
-  };
-  clearTimeout(hiding);
-  hiding = setTimeout(hide, bad || act ? 12000 : 5000);
+/**
+ * Creates a labelled drop-down list; `onChange` receives the selected key.
+ * @param {string} label
+ * @param {[key: string, text: string][]} options
+ * @param {string} value
+ * @param {(value: string) => unknown} onChange
+ */
+export function select(label, options, value, onChange) {
+  /** @type {HTMLSelectElement} */
+  const field = el("select", { "aria-label": label, onchange: () => onChange(field.value) });
+  for (const [key, text] of options) field.append(el("option", { value: key }, text));
+  field.value = value;
+  return el("label", { class: "field" }, `${label} `, field);
 }
 
-/** Not while somebody is at its buttons. */
-function hide() {
-  const box = document.getElementById("message");
-  if (box.matches(":focus-within")) hiding = setTimeout(hide, 2000);
-  else box.hidden = true;
+/**
+ * @param {Child} content
+ * @param {(event: MouseEvent) => unknown} onClick
+ * @param {Attributes} [attributes]
+ */
+export function button(content, onClick, attributes = {}) {
+  return el("button", { type: "button", onclick: onClick, ...attributes }, content);
 }
 
-export function fail(error) {
-  if (error.name !== "AbortError") say(error.message, true);
-}
-
-/** A listener that shows what goes wrong. */
-export function guarded(work) {
-  return async (...given) => {
-    try {
-      return await work(...given);
-    } catch (error) {
-      fail(error);
-      return undefined;
-    }
-  };
-}
-
-/** Whether a key is meant for a field and not for the page. */
-export function typing(event) {
-  const into = event.target;
-  const field = into instanceof HTMLElement && into.matches("textarea, select, input:not([type=range], [type=checkbox])");
-  return field || document.querySelector("dialog[open]") !== null;
-}
-
-// --- texts
-
-export function time(seconds) {
-  return new Date(seconds * 1000).toLocaleString([], { dateStyle: "medium", timeStyle: "short" });
-}
-
-export function number(value) {
-  return Math.abs(value) >= 1000 || value === 0 ? value.toFixed(0) : value.toPrecision(3);
-}
-
-export function percent(share) {
-  const value = share * 100;
-  return `${value >= 10 || value === 0 ? Math.round(value) : Number(value.toPrecision(2))} %`;
-}
-
-export function plural(count, one, many = `${one}s`) {
-  return `${count.toLocaleString("en")} ${count === 1 ? one : many}`;
-}
-
-export function decision(isAnomaly) {
-  return isAnomaly ? "anomalous" : "normal";
-}
-
+/**
+ * @param {Child} content
+ * @param {string} kind the CSS class that colours the badge
+ */
 export function badge(content, kind) {
   return el("span", { class: `badge ${kind}` }, content);
 }
 
-/** The version of a model as people call it: its number here and the start of its checksum. */
-export function versionText(version) {
-  return `version ${version.id ?? version.version} (${version.checksum.slice(0, 8)})`;
+/**
+ * @param {boolean} isAnomaly
+ */
+export function decisionBadge(isAnomaly) {
+  return badge(decisionText(isAnomaly), decisionText(isAnomaly));
+}
+
+/**
+ * Creates a table that scrolls sideways where it does not fit.
+ * @param {string[]} headings
+ * @param {HTMLTableSectionElement} body
+ * @param {Attributes} [attributes]
+ */
+export function table(headings, body, attributes = {}) {
+  const head = el("tr", {}, headings.map((text) => el("th", { scope: "col" }, text)));
+  return el("div", { class: "scroll" }, el("table", attributes, el("thead", {}, head), body));
+}
+
+/**
+ * Creates a row of plain cells.
+ * @param {Child[]} cells
+ */
+export function tableRow(cells) {
+  return el("tr", {}, cells.map((content) => el("td", {}, content)));
+}
+
+/**
+ * Creates a line that lists keyboard shortcuts.
+ * @param {[key: string, action: string][]} shortcuts
+ */
+export function shortcutHint(shortcuts) {
+  return el("p", { class: "hint" }, shortcuts.map(([key, action]) => [el("kbd", {}, key), ` ${action}  `]));
+}
+
+/**
+ * Whether a key press is input for a form field or a dialog rather than a shortcut.
+ * @param {KeyboardEvent} event
+ */
+export function isTyping(event) {
+  const { target } = event;
+  const inField = target instanceof HTMLElement && target.matches("textarea, select, input:not([type=range], [type=checkbox])");
+  return inField || document.querySelector("dialog[open]") !== null;
+}
+
+/**
+ * Returns the key of an event, letters in lower case.
+ * @param {KeyboardEvent} event
+ */
+export function keyOf(event) {
+  return event.key.length === 1 ? event.key.toLowerCase() : event.key;
+}
+
+/**
+ * Resolves after a pause.
+ * @param {number} milliseconds
+ * @returns {Promise<void>}
+ */
+export function pause(milliseconds) {
+  return new Promise((resolve) => setTimeout(resolve, milliseconds));
 }

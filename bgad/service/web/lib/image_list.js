@@ -1,87 +1,137 @@
-// The images of the queue in their order: pages of 100, fetched when they are looked at. A list stays as it was when it
-// was made: what comes in, is reviewed or released later does not move it.
+// The images of the queue in their order, fetched in pages. A list is a snapshot: images, reviews and releases that
+// come later do not move its rows.
 
-import { get } from "./api.js";
+import { getJson } from "./api.js";
 
-const PAGE = 100;
+/** @import { ImageList as ListPage, Listed, Verdict } from "./types.js" */
+/** @typedef {{ order: string, decision: string, review: string, from: string, to: string }} Filters */
 
-export class List {
+const PAGE_SIZE = 100;
+
+export class ImageList {
+  /** @type {number | null} */
+  total = null; // unknown before the first answer
+  /** @type {string | null} */
+  asOf = null; // the moment of the snapshot, as the service names it
+  /** @type {(Listed | undefined)[]} */
+  rows = [];
+  /** @type {Map<number, Promise<unknown>>} */
+  #pages = new Map();
+  /** @type {Promise<ListPage> | null} */
+  #firstRequest = null; // under way while `asOf` is unknown
+
+  /**
+   * @param {string} model
+   * @param {Filters} filters
+   */
   constructor(model, filters) {
     this.model = model;
     this.filters = { ...filters };
-    this.total = null; // not known yet
-    this.asOf = null; // when it was made, as the service calls it
-    this.rows = [];
-    this.pages = new Map();
-    this.first = null; // the question that is under way while that is not known
   }
 
-  /** The row at a place, if it has been fetched. */
-  at(index) {
+  /**
+   * Returns a row that has been fetched already.
+   * @param {number} index
+   */
+  rowAt(index) {
     return this.rows[index];
   }
 
-  placeOf(image) {
-    return this.rows.findIndex((row) => row?.id === image);
+  /**
+   * Returns the index of an image among the fetched rows, or -1.
+   * @param {number} imageId
+   */
+  indexOf(imageId) {
+    return this.rows.findIndex((row) => row?.id === imageId);
   }
 
-  /** Fetch the first page; the place of an image in the list, or null. */
-  async open(image) {
-    return this.#keep(0, await this.#ask({ limit: PAGE, find: image })).place;
+  /**
+   * Fetches the first page, and returns the index of an image in the whole list, or null.
+   * @param {number} [imageId]
+   */
+  async open(imageId) {
+    const page = await this.#request({ limit: PAGE_SIZE, find: imageId });
+    this.#store(0, page);
+    return page.place;
   }
 
-  /** Fetch the page of a place, once. */
-  fetch(index) {
-    const page = Math.floor(index / PAGE);
-    if (!this.pages.has(page)) {
-      const first = page * PAGE;
-      const coming = this.#ask({ limit: PAGE, offset: first }).then((found) => this.#keep(first, found));
-      coming.catch(() => this.pages.delete(page));
-      this.pages.set(page, coming);
+  /**
+   * Fetches the page that holds a row, once.
+   * @param {number} index
+   */
+  fetchPage(index) {
+    const number = Math.floor(index / PAGE_SIZE);
+    let page = this.#pages.get(number);
+    if (!page) {
+      const first = number * PAGE_SIZE;
+      page = this.#request({ limit: PAGE_SIZE, offset: first }).then((answer) => this.#store(first, answer));
+      page.catch(() => this.#pages.delete(number));
+      this.#pages.set(number, page);
     }
-    return this.pages.get(page);
+    return page;
   }
 
-  async row(index) {
-    await this.fetch(index);
+  /**
+   * @param {number} index
+   */
+  async fetchRow(index) {
+    await this.fetchPage(index);
     return this.rows[index];
   }
 
-  /** Which images are in it, as the service wants to be asked. */
-  fits() {
+  /** Returns the filters as query parameters of the API. */
+  filterQuery() {
     const { decision, review, from, to } = this.filters;
     return { decision, review, since: from && midnight(from, 0), until: to && midnight(to, 1) };
   }
 
-  /** The first answer says when the list was made; all others are of the same moment. */
-  async #ask(query) {
-    while (!this.asOf && this.first) await this.first.catch(() => {});
+  /**
+   * The first answer names the moment of the snapshot; all later requests refer to it.
+   * @param {import("./api.js").Query} query
+   * @returns {Promise<ListPage>}
+   */
+  async #request(query) {
+    while (!this.asOf && this.#firstRequest) await this.#firstRequest.catch(() => {});
     const { model, asOf } = this;
-    const asked = get("images", { model, order: this.filters.order, ...this.fits(), as_of: asOf, ...query });
-    if (!asOf) this.first = asked;
+    const answer = getJson("images", { model, order: this.filters.order, ...this.filterQuery(), as_of: asOf, ...query });
+    if (!asOf) this.#firstRequest = answer;
     try {
-      return await asked;
+      return await answer;
     } finally {
-      if (this.first === asked) this.first = null;
+      if (this.#firstRequest === answer) this.#firstRequest = null;
     }
   }
 
-  #keep(first, found) {
-    this.asOf ??= found.as_of;
-    this.total ??= found.total;
-    this.pages.set(first / PAGE, Promise.resolve());
-    found.images.forEach((row, i) => (this.rows[first + i] ??= row)); // one that is here may hold a newer verdict
-    return found;
+  /**
+   * @param {number} first
+   * @param {ListPage} page
+   */
+  #store(first, page) {
+    this.asOf ??= page.as_of;
+    this.total ??= page.total;
+    this.#pages.set(first / PAGE_SIZE, Promise.resolve());
+    page.images.forEach((row, i) => (this.rows[first + i] ??= row)); // a stored row may hold a newer verdict
   }
 
-  /** Remember a new verdict, or that there is none; the row stays where it is, so that nothing moves under the eyes. */
-  judged(image, verdict, note, hasMask) {
-    const place = this.placeOf(image);
-    if (place >= 0) Object.assign(this.rows[place], { verdict, note, has_mask: hasMask });
+  /**
+   * Stores a new verdict, or null for none; the row keeps its place even where it no longer matches the filters.
+   * @param {number} imageId
+   * @param {Verdict | null} verdict
+   * @param {string} note
+   * @param {boolean} hasMask
+   */
+  setVerdict(imageId, verdict, note, hasMask) {
+    const row = this.rows[this.indexOf(imageId)];
+    if (row) Object.assign(row, { verdict, note, has_mask: hasMask });
   }
 }
 
-function midnight(day, later) {
+/**
+ * Returns local midnight of a day, in seconds since 1970.
+ * @param {string} day as YYYY-MM-DD
+ * @param {number} daysLater
+ */
+function midnight(day, daysLater) {
   const [year, month, date] = day.split("-").map(Number);
-  return new Date(year, month - 1, date + later).getTime() / 1000;
+  return new Date(year, month - 1, date + daysLater).getTime() / 1000;
 }

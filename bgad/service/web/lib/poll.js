@@ -1,55 +1,71 @@
-// What happens meanwhile: asked every few seconds while the page is seen. Dots on the tabs say what waits elsewhere.
+// Polls the service for changes while the page is visible, and marks tabs that need attention with a dot.
 
-import { get } from "./api.js";
-import { el, say, versionText } from "./dom.js";
-import { loadModels, modelRoute, state } from "./state.js";
+import { getJson } from "./api.js";
+import { el } from "./dom.js";
+import { versionText } from "./format.js";
+import { showMessage } from "./messages.js";
+import { currentModel, loadModels, modelRoute, state } from "./state.js";
 
-const PAUSE = 4000; // milliseconds from an answer to the next question
-const LONGEST = 60000; // while the service is away
-const PATIENCE = 20000; // with an answer
-const DRIFT = 600000; // it is much work for the service
+/** @import { Alarm, Job, News } from "./types.js" */
+/** @typedef {{ newImages: number, decisionChanged: boolean }} Update `decisionChanged`: another version or threshold */
 
-let tell = null; // the queue, while it is shown
-let soon = false;
+const INTERVAL = 4000; // milliseconds from an answer to the next request
+const MAX_INTERVAL = 60000; // while the service does not answer
+const TIMEOUT = 20000;
+const DRIFT_INTERVAL = 600000; // the drift test is expensive for the service
+
+/** @type {((update: Update) => void) | null} */
+let listener = null;
+let isPollRequested = false;
 let wake = () => {};
-let ran = { model: "", jobs: [] }; // the jobs of the last answer
-let tested = { model: "", latest: "", at: 0 }; // when drift was asked last, and how things stood then
+let lastJobs = { model: "", jobs: /** @type {number[]} */ ([]) };
+let lastDrift = { model: "", latest: "", time: 0 };
 
-/** Be told how many pictures are new, and whether another version or threshold decides. */
-export function hearNews(signal, listener) {
-  tell = listener;
+/**
+ * Calls `onChange` after every poll until the signal aborts; there is one listener at a time.
+ * @param {AbortSignal} signal
+ * @param {(update: Update) => void} onChange
+ */
+export function onUpdate(signal, onChange) {
+  listener = onChange;
   signal.addEventListener("abort", () => {
-    if (tell === listener) tell = null;
+    if (listener === onChange) listener = null;
   });
 }
 
-/** Ask now, and once more where an answer is under way that may be too old. */
-export function askNews() {
-  soon = true;
+/** Polls now; where a request is under way, whose answer may be outdated, once more after it. */
+export function pollNow() {
+  isPollRequested = true;
   wake();
 }
 
-export async function followNews() {
-  document.addEventListener("visibilitychange", askNews);
-  for (let pause = PAUSE, first = true; ; ) {
-    soon = false;
+/** Polls for as long as the page is open. */
+export async function startPolling() {
+  document.addEventListener("visibilitychange", pollNow);
+  for (let interval = INTERVAL, isFirst = true; ; ) {
+    isPollRequested = false;
     try {
-      const latest = await ask();
-      if (!first) await askDrift(latest);
-      pause = PAUSE;
-      first = false;
+      const latest = await poll();
+      if (!isFirst) await pollDrift(latest);
+      interval = INTERVAL;
+      isFirst = false;
     } catch {
-      pause = Math.min(2 * pause, LONGEST); // nobody has asked for it: nothing is said
+      interval = Math.min(2 * interval, MAX_INTERVAL); // the user did not ask, so no error is shown
     }
-    while (document.hidden || !soon) {
-      const woken = await rest(document.hidden ? LONGEST : pause);
-      if (!woken && !document.hidden) break;
-      if (document.hidden) soon = false;
+    while (document.hidden || !isPollRequested) {
+      const wasWoken = await sleep(document.hidden ? MAX_INTERVAL : interval);
+      if (!wasWoken && !document.hidden) break;
+      if (document.hidden) isPollRequested = false;
     }
   }
 }
 
-function rest(milliseconds) {
+/**
+ * Resolves to true when `wake` is called, to false after the given time.
+ * @param {number} milliseconds
+ * @returns {Promise<boolean>}
+ */
+function sleep(milliseconds) {
   return new Promise((resolve) => {
     const timer = setTimeout(() => resolve(false), milliseconds);
     wake = () => {
@@ -59,77 +75,106 @@ function rest(milliseconds) {
   });
 }
 
-async function ask() {
-  const { name } = state.model;
+async function poll() {
+  const { name } = currentModel();
   const list = state.list?.model === name ? state.list : null;
-  const query = list?.asOf ? { ...list.fits(), after: list.asOf } : {};
-  const news = await get(modelRoute("/news"), query, { signal: AbortSignal.timeout(PATIENCE) });
-  if (name !== state.model.name) return "";
-  const changed = await followModel(news);
-  await followJobs(name, news.jobs);
-  const waits = news.candidates.length > 0 && "a new version waits for a decision";
-  dot("teach", news.jobs.length ? "a job runs" : waits);
-  tell?.({ count: list && list === state.list ? news.new : 0, changed });
+  const query = list?.asOf ? { ...list.filterQuery(), after: list.asOf } : {};
+  /** @type {News} */
+  const news = await getJson(modelRoute("/news"), query, { signal: AbortSignal.timeout(TIMEOUT) });
+  if (name !== currentModel().name) return "";
+  const decisionChanged = await updateModel(news);
+  await reportEndedJobs(name, news.jobs);
+  const candidateText = news.candidates.length ? "a new version awaits your decision" : "";
+  setDot("teach", news.jobs.length ? "a job is running" : candidateText);
+  listener?.({ newImages: list && list === state.list ? news.new : 0, decisionChanged });
   return news.latest;
 }
 
-/** Whether another version or threshold decides than before. */
-async function followModel(news) {
-  const { name, version, threshold, versions } = state.model;
-  const decides = (number, cut) => number === version.id && cut === threshold;
+/**
+ * Reloads the models where they have changed; returns whether another version or threshold decides now.
+ * @param {News} news
+ */
+async function updateModel(news) {
+  const { name, version, threshold, versions } = currentModel();
+  const isSame = (/** @type {number} */ id, /** @type {number} */ cut) => id === version.id && cut === threshold;
   const candidates = versions.filter((one) => one.state === "candidate").map((one) => one.id);
-  if (decides(news.version, news.threshold) && String(candidates) === String(news.candidates)) return false;
+  if (isSame(news.version, news.threshold) && String(candidates) === String(news.candidates)) return false;
   await loadModels();
-  const now = state.model;
-  if (now.name !== name || decides(now.version.id, now.threshold)) return false;
-  say(now.version.id === version.id ? `The threshold of ${name} has changed.` : `${versionText(now.version)} of ${name} scores now.`);
+  const updated = currentModel();
+  if (updated.name !== name || isSame(updated.version.id, updated.threshold)) return false;
+  const { id, checksum } = updated.version;
+  showMessage(id === version.id
+    ? `The threshold of ${name} has changed.`
+    : `Model ${name} now scores with ${versionText(id, checksum)}.`);
   return true;
 }
 
-/** Say that a job has ended, unless its page is open, which does. */
-async function followJobs(model, jobs) {
-  const ended = ran.model === model ? ran.jobs.filter((job) => !jobs.includes(job)) : [];
+/**
+ * Reports jobs that have ended since the last poll, unless the teach view is open, which does so itself.
+ * @param {string} model
+ * @param {number[]} jobs
+ */
+async function reportEndedJobs(model, jobs) {
+  const ended = lastJobs.model === model ? lastJobs.jobs.filter((job) => !jobs.includes(job)) : [];
   if (!location.hash.startsWith("#/teach")) {
-    for (const number of ended) {
-      const { state: how, message } = await get(`jobs/${number}`);
-      const more = { done: " Compare the new version and decide.", failed: ` ${message}` }[how] ?? "";
-      say(`Job ${number}: ${how}.${more}`, how === "failed", ["Show", () => (location.hash = `#/teach/${number}`)]);
+    for (const id of ended) {
+      /** @type {Job} */
+      const job = await getJson(`jobs/${id}`);
+      const isError = job.state === "failed";
+      const hint = job.state === "done" ? " Compare the new version, then release or discard it." : "";
+      const action = { label: "Show", run: () => (location.hash = `#/teach/${id}`) };
+      showMessage(`Job ${id}: ${job.state}.${isError ? ` ${job.message}` : hint}`, { isError, action });
     }
   }
-  ran = { model, jobs };
+  lastJobs = { model, jobs };
 }
 
-async function askDrift(latest) {
-  const { name } = state.model;
-  const same = tested.model === name;
-  if (!latest || (same && (tested.latest === latest || Date.now() - tested.at < DRIFT))) return;
-  const data = await get(modelRoute("/drift"), { last: 0 }, { signal: AbortSignal.timeout(PATIENCE) });
-  tested = { model: name, latest, at: Date.now() };
-  if (name !== state.model.name) return;
-  const last = lastAlarm(data);
-  dot("drift", last && last !== localStorage.getItem(seenKey()) && "an alarm that you have not seen yet");
+/**
+ * @param {string} latest changes whenever the service has scored, reviewed or released something
+ */
+async function pollDrift(latest) {
+  const { name } = currentModel();
+  const isUnchanged = lastDrift.latest === latest || Date.now() - lastDrift.time < DRIFT_INTERVAL;
+  if (!latest || (lastDrift.model === name && isUnchanged)) return;
+  const data = await getJson(modelRoute("/drift"), { last: 0 }, { signal: AbortSignal.timeout(TIMEOUT) });
+  lastDrift = { model: name, latest, time: Date.now() };
+  if (name !== currentModel().name) return;
+  const alarm = lastAlarm(data);
+  const isUnseen = alarm !== "" && alarm !== localStorage.getItem(seenAlarmKey());
+  setDot("drift", isUnseen ? "an alarm you have not seen yet" : "");
 }
 
-/** What the page of the drift shows has been seen in this browser. */
-export function seeAlarms(data) {
-  localStorage.setItem(seenKey(), lastAlarm(data));
-  dot("drift", "");
+/**
+ * Remembers in this browser that the user has seen the alarms.
+ * @param {{ alarms: Alarm[] }} data
+ */
+export function markAlarmsSeen(data) {
+  localStorage.setItem(seenAlarmKey(), lastAlarm(data));
+  setDot("drift", "");
 }
 
-function seenKey() {
-  return `bgad-alarm-${state.model.name}`;
+function seenAlarmKey() {
+  return `bgad-alarm-${currentModel().name}`;
 }
 
+/**
+ * Identifies the last alarm of the released version; empty where there is none.
+ * @param {{ alarms: Alarm[] }} data
+ */
 function lastAlarm(data) {
   const last = data.alarms.at(-1);
-  return last ? `${state.model.version.id}:${last.image}` : "";
+  return last ? `${currentModel().version.id}:${last.image}` : "";
 }
 
-/** A dot on a tab, with words for who does not see it; none without a text. */
-function dot(tab, text) {
+/**
+ * Shows a dot on a tab, with a text for screen readers; removes it where the text is empty.
+ * @param {string} tab
+ * @param {string} text
+ */
+function setDot(tab, text) {
   const link = document.querySelector(`.tabs a[href="#/${tab}"]`);
-  const there = link.querySelector(".dot");
-  if ((there?.title ?? "") === (text || "")) return;
-  there?.remove();
-  if (text) link.append(el("span", { class: "dot", title: text }, el("span", { class: "unseen" }, ` (${text})`)));
+  const dot = /** @type {HTMLElement | null | undefined} */ (link?.querySelector(".dot"));
+  if ((dot?.title ?? "") === text) return; // an unchanged dot stays, so that it is not announced again
+  dot?.remove();
+  if (text) link?.append(el("span", { class: "dot", title: text }, el("span", { class: "unseen" }, ` (${text})`)));
 }

@@ -1,30 +1,44 @@
-// How far a version that was released is with the pictures that it scores again.
+// Progress of rescoring after a release.
 
-import { get } from "./api.js";
-import { el } from "./dom.js";
-import { modelRoute, state } from "./state.js";
+import { getJson } from "./api.js";
+import { el, pause } from "./dom.js";
+import { currentModel, modelRoute } from "./state.js";
 
-const PAUSE = 3000; // milliseconds
+/** @import { Again, Model } from "./types.js" */
 
-/** A line that says so while there is something to say. */
-export function againLine(signal) {
-  const line = el("p", { class: "dim again", hidden: true });
-  const show = ({ done, total }) => {
+const INTERVAL = 3000; // milliseconds
+
+/**
+ * Creates a line that shows the progress while rescoring is under way, and is hidden otherwise.
+ * @param {AbortSignal} signal
+ */
+export function rescoreProgress(signal) {
+  const line = el("p", { class: "dim rescore", hidden: true });
+
+  /** @param {Again} progress */
+  function show({ done, total }) {
     line.hidden = done >= total;
-    line.textContent = `${done} of ${total} pictures scored again`;
+    line.textContent = `${done} of ${total} images rescored`;
     return !line.hidden;
-  };
-  const watch = async () => {
+  }
+
+  async function watch() {
+    await pause(INTERVAL);
     while (!signal.aborted && line.isConnected) {
       try {
-        const { name, again } = await get(modelRoute(), {}, { signal });
-        if (name !== state.model.name) return;
-        state.model.again = again;
+        /** @type {Model} */
+        const { name, again } = await getJson(modelRoute(), {}, { signal });
+        const model = currentModel();
+        if (name !== model.name) return;
+        model.again = again;
         if (!show(again)) return;
-      } catch {} // it is asked again
-      await new Promise((resolve) => setTimeout(resolve, PAUSE));
+      } catch {
+        // the next request may succeed
+      }
+      await pause(INTERVAL);
     }
-  };
-  if (show(state.model.again)) setTimeout(watch, PAUSE);
+  }
+
+  if (show(currentModel().again)) watch();
   return line;
 }

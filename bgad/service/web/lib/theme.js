@@ -1,15 +1,19 @@
-// The light and the dark look: the system's, or the one that was chosen.
+// The light and the dark theme: the system's, or the one that the user has chosen.
 
-import { say } from "./dom.js";
+import { byId } from "./dom.js";
+import { showMessage } from "./messages.js";
 
-export function prepareTheme() {
-  const root = document.documentElement;
-  const saved = localStorage.getItem("bgad-theme");
-  if (saved) root.dataset.theme = saved;
-  document.getElementById("theme").addEventListener("click", () => {
-    const dark = root.dataset.theme ? root.dataset.theme === "dark" : matchMedia("(prefers-color-scheme: dark)").matches;
-    root.dataset.theme = dark ? "light" : "dark";
-    localStorage.setItem("bgad-theme", root.dataset.theme);
-    say(`The ${root.dataset.theme} theme.`);
+const STORAGE_KEY = "bgad-theme";
+
+/** Applies the saved theme and connects the button that switches it. */
+export function setUpTheme() {
+  const { dataset } = document.documentElement;
+  const saved = localStorage.getItem(STORAGE_KEY);
+  if (saved) dataset.theme = saved;
+  byId("theme", HTMLButtonElement).addEventListener("click", () => {
+    const isDark = dataset.theme ? dataset.theme === "dark" : matchMedia("(prefers-color-scheme: dark)").matches;
+    dataset.theme = isDark ? "light" : "dark";
+    localStorage.setItem(STORAGE_KEY, dataset.theme);
+    showMessage(`The ${dataset.theme} theme is on.`);
   });
 }

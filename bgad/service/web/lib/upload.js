@@ -1,34 +1,48 @@
-// Adds pictures: by the button, or dropped anywhere; sent eight at a time.
+// Uploads images, chosen by the button or dropped anywhere on the page, in small batches.
 
-import { path, request } from "./api.js";
-import { fail, plural, say } from "./dom.js";
+import { apiUrl, sendForm } from "./api.js";
+import { byId } from "./dom.js";
+import { formatPlural } from "./format.js";
+import { reportErrors, showError, showMessage } from "./messages.js";
 import { modelRoute, state } from "./state.js";
 
-const CHUNK = 8;
-const PICTURE = /\.(png|jpe?g|bmp|tiff?|webp|gif|ppm|pgm)$/i;
-const by = (id) => document.getElementById(id);
+const BATCH_SIZE = 8;
+const IMAGE_NAME = /\.(png|jpe?g|bmp|tiff?|webp|gif|ppm|pgm)$/i;
 
-let stopped = false;
-let busy = false;
+/** @typedef {{ name: string, error?: string }} UploadResult */
 
-/** Wire up the button and the drop zone; `done` is called when pictures have come in. */
-export function prepareUpload(done) {
-  by("add").addEventListener("click", () => by("files").click());
-  by("files").addEventListener("change", (event) => {
-    const chosen = [...event.target.files];
-    upload(chosen, done).catch(fail);
-    event.target.value = "";
-  });
-  by("upload-stop").addEventListener("click", () => (stopped = true));
-  prepareDrop(done);
+let isStopped = false;
+let isBusy = false;
+
+/** Whether an upload is under way. */
+export function isUploading() {
+  return isBusy;
 }
 
-function prepareDrop(done) {
-  let depth = 0;
-  const zone = by("drop");
-  const holdsFiles = (event) => event.dataTransfer?.types.includes("Files");
+/**
+ * Connects the button and the drop zone.
+ * @param {() => void} onUploaded is called after images have been scored
+ */
+export function setUpUpload(onUploaded) {
+  const picker = byId("files", HTMLInputElement);
+  byId("add", HTMLButtonElement).addEventListener("click", () => picker.click());
+  picker.addEventListener("change", () => {
+    upload([...(picker.files ?? [])], onUploaded).catch(showError);
+    picker.value = ""; // so that the same files can be chosen again
+  });
+  byId("upload-stop", HTMLButtonElement).addEventListener("click", () => (isStopped = true));
+  setUpDropZone(onUploaded);
+}
+
+/**
+ * @param {() => void} onUploaded
+ */
+function setUpDropZone(onUploaded) {
+  const zone = byId("drop", HTMLDivElement);
+  let depth = 0; // dragenter and dragleave also come from children
+  const hasFiles = (/** @type {DragEvent} */ event) => event.dataTransfer?.types.includes("Files");
   addEventListener("dragenter", (event) => {
-    if (!holdsFiles(event)) return;
+    if (!hasFiles(event)) return;
     depth += 1;
     zone.hidden = false;
   });
@@ -36,87 +50,116 @@ function prepareDrop(done) {
     depth = Math.max(0, depth - 1);
     zone.hidden = depth === 0;
   });
-  addEventListener("dragover", (event) => holdsFiles(event) && event.preventDefault());
-  addEventListener("drop", async (event) => {
-    if (!holdsFiles(event)) return;
+  addEventListener("dragover", (event) => hasFiles(event) && event.preventDefault());
+  addEventListener("drop", reportErrors(async (event) => {
+    if (!event.dataTransfer || !hasFiles(event)) return;
     event.preventDefault();
     depth = 0;
     zone.hidden = true;
-    const entries = [...event.dataTransfer.items].map((item) => item.webkitGetAsEntry?.()).filter(Boolean);
-    const plain = [...event.dataTransfer.files];
-    try {
-      await upload(entries.length ? (await Promise.all(entries.map(filesOf))).flat() : plain, done);
-    } catch (error) {
-      fail(error);
-    }
-  });
+    await upload(await droppedFiles(event.dataTransfer), onUploaded);
+  }));
 }
 
-/** The files of what was dropped, folders with all that is in them. */
+/**
+ * Returns the dropped files, and those inside dropped folders.
+ * @param {DataTransfer} transfer
+ */
+async function droppedFiles(transfer) {
+  const files = [...transfer.files];
+  const entries = [...transfer.items].map((item) => item.webkitGetAsEntry()).filter((entry) => entry !== null);
+  return entries.length ? (await Promise.all(entries.map(filesOf))).flat() : files;
+}
+
+/**
+ * @param {FileSystemEntry} entry
+ * @returns {Promise<File[]>}
+ */
 async function filesOf(entry) {
-  if (entry.isFile) return [await new Promise((resolve, reject) => entry.file(resolve, reject))];
-  const reader = entry.createReader();
-  const found = [];
-  for (;;) {
-    const some = await new Promise((resolve, reject) => reader.readEntries(resolve, reject));
-    if (!some.length) return (await Promise.all(found.map(filesOf))).flat();
-    found.push(...some);
+  if (entry.isFile) {
+    const fileEntry = /** @type {FileSystemFileEntry} */ (entry);
+    return [await new Promise((resolve, reject) => fileEntry.file(resolve, reject))];
+  }
+  const reader = /** @type {FileSystemDirectoryEntry} */ (entry).createReader();
+  const children = [];
+  for (;;) { // a reader returns the entries of a folder in several parts
+    /** @type {FileSystemEntry[]} */
+    const part = await new Promise((resolve, reject) => reader.readEntries(resolve, reject));
+    if (!part.length) return (await Promise.all(children.map(filesOf))).flat();
+    children.push(...part);
   }
 }
 
-/** Whether pictures are being sent. */
-export function uploading() {
-  return busy;
-}
-
-async function upload(files, done) {
-  const pictures = files.filter((file) => file.type.startsWith("image/") || PICTURE.test(file.name));
-  if (!pictures.length) return say("There is no picture among these files.", true);
-  if (!state.model) return say("There is no model here to score them.", true);
-  if (busy) return say("Pictures are being sent already: wait, or stop them.", true);
-  const route = path(modelRoute("/batches")); // of the model that is chosen now, also when another one is meanwhile
-  busy = true;
-  stopped = false;
-  by("upload").hidden = false;
+/**
+ * @param {File[]} files
+ * @param {() => void} onUploaded
+ */
+async function upload(files, onUploaded) {
+  const images = files.filter((file) => file.type.startsWith("image/") || IMAGE_NAME.test(file.name));
+  const problem = uploadProblem(images);
+  if (problem) return showMessage(problem, { isError: true });
+  const url = apiUrl(modelRoute("/batches")); // stays with this model even if another one is selected meanwhile
+  const bar = byId("upload", HTMLDivElement);
+  isBusy = true;
+  isStopped = false;
+  bar.hidden = false;
+  /** @type {UploadResult[]} */
   const failures = [];
   let sent = 0;
   try {
-    for (let i = 0; i < pictures.length && !stopped; i += CHUNK) {
-      progress(sent, pictures.length);
-      const some = pictures.slice(i, i + CHUNK);
-      failures.push(...(await sendSome(route, some)));
-      sent += some.length;
+    while (sent < images.length && !isStopped) {
+      showProgress(sent, images.length);
+      const batch = images.slice(sent, sent + BATCH_SIZE);
+      failures.push(...(await sendBatch(url, batch)));
+      sent += batch.length;
     }
   } finally {
-    busy = false;
-    by("upload").hidden = true;
-    if (sent) done();
+    isBusy = false;
+    bar.hidden = true;
+    if (sent) onUploaded();
   }
-  report(sent, failures);
+  return showResult(sent, failures);
 }
 
-function progress(sent, all) {
-  by("upload-text").textContent = `Scoring ${sent} of ${plural(all, "picture")} …`;
-  by("upload-bar").value = sent / all;
+/**
+ * Says why images cannot be uploaded now; empty where they can.
+ * @param {File[]} images
+ */
+function uploadProblem(images) {
+  if (!images.length) return "There is no image among these files.";
+  if (!state.model) return "There is no model to score them with.";
+  return isBusy ? "An upload is already running: wait for it, or stop it." : "";
 }
 
-function report(sent, failures) {
-  const scored = `${plural(sent - failures.length, "picture")} scored.`;
-  if (!failures.length) return say(scored);
-  const first = failures[0];
-  say(`${scored} ${failures.length} could not be: ${first.name}: ${first.error}`, true);
+/**
+ * @param {number} sent
+ * @param {number} total
+ */
+function showProgress(sent, total) {
+  byId("upload-text", HTMLSpanElement).textContent = `Scoring ${sent} of ${formatPlural(total, "image")} …`;
+  byId("upload-bar", HTMLProgressElement).value = sent / total;
 }
 
-async function sendSome(route, files) {
+/**
+ * @param {number} sent
+ * @param {UploadResult[]} failures
+ */
+function showResult(sent, failures) {
+  const scored = `${formatPlural(sent - failures.length, "image")} scored.`;
+  const [first] = failures;
+  if (!first) return showMessage(scored);
+  return showMessage(`${scored} ${failures.length} failed: ${first.name}: ${first.error}`, { isError: true });
+}
+
+/**
+ * Sends one batch and returns the images that could not be scored.
+ * @param {string} url
+ * @param {File[]} files
+ * @returns {Promise<UploadResult[]>}
+ */
+async function sendBatch(url, files) {
   const form = new FormData();
   for (const file of files) form.append("files", file, file.name);
-  for (;;) {
-    try {
-      const answer = await request(route, { method: "POST", body: form });
-      return (await answer.json()).results.filter((result) => result.error !== undefined);
-    } catch (error) {
-      if (error.status !== 503 || stopped) throw error;
-      await new Promise((resolve) => setTimeout(resolve, 1000));
-    }
-  }
+  /** @type {{ results: UploadResult[] }} */
+  const { results } = await sendForm(url, form, () => isStopped);
+  return results.filter((result) => result.error !== undefined);
 }

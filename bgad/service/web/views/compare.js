@@ -1,138 +1,227 @@
 // Two versions side by side: figures, and image by image what improved and what got worse.
 
-import { path, show, thumbnail } from "../lib/api.js";
-import { badge, button, decision, el, number, select } from "../lib/dom.js";
-import { state } from "../lib/state.js";
-import { imageLink } from "../lib/back_links.js";
+import { apiUrl } from "../lib/api.js";
+import { imageAddress } from "../lib/back_links.js";
+import { badge, button, decisionBadge, el, select, table } from "../lib/dom.js";
+import { formatNumber } from "../lib/format.js";
+import { setImageSource, thumbnailUrl } from "../lib/image_loader.js";
+import { currentModel } from "../lib/state.js";
 
-const MOST = 40; // rows of a table, until somebody asks for more
-const PARTS = [["", "all pictures"], ["validation", "test pictures"], ["reviews", "reviewed pictures"]];
-const SHOWN = [["changed", "changed decisions"], ["all", "all, the most moved first"]];
+/** @import { ComparedImage, ComparedSet, Job, JobResult } from "../lib/types.js" */
+/** @typedef {Job & { made: number, result: JobResult }} FinishedJob */
+/** @typedef {"validation" | "reviews"} SetName */
+/** @typedef {"before" | "after"} Side */
+/** @typedef {ComparedImage & { set: SetName, place: number }} Row `place` is the index within its set */
 
+const PAGE_SIZE = 40; // rows of a table that each click adds
+const NOTICEABLE = 0.005; // smaller changes of a margin are not shown
+/** @type {[string, string][]} */
+const SETS = [["", "all images"], ["validation", "test images"], ["reviews", "reviewed images"]];
+/** @type {[string, string][]} */
+const SELECTIONS = [["changed", "changed decisions"], ["all", "all, largest change first"]];
+
+/**
+ * Shows the comparison that a job has made.
+ * @param {FinishedJob} job
+ */
 export function comparison(job) {
   const { validation, reviews, threshold } = job.result;
   return el("div", {},
     el("div", { class: "sides" },
-      side("Test pictures that neither has learnt from", validation, threshold),
-      side("Reviewed pictures", reviews, threshold, learntText(reviews))),
-    pictures(job));
+      figureTable("Test images that neither version was trained on", validation, threshold),
+      figureTable("Reviewed images", reviews, threshold, taughtText(reviews))),
+    imageTables(job));
 }
 
-/** Figures on what was learnt say little about what is to come: say how many those are. */
-function learntText(reviews) {
-  const learnt = reviews.rows.filter((row) => row.learnt).length;
-  return `Learnt from by one version or both: ${learnt}. How well new parts are judged shows on the test pictures.`;
+/**
+ * Warns that figures on taught images say little about new ones.
+ * @param {ComparedSet} reviews
+ */
+function taughtText(reviews) {
+  const count = reviews.rows.filter((row) => row.learnt).length;
+  return `Taught to one version or both: ${count}. The test images show how well new parts are judged.`;
 }
 
-function side(title, found, threshold, text = "") {
-  if (!found.images) return el("div", {}, el("h3", {}, title), el("p", { class: "dim" }, found.why || "There are none here."));
-  const rows = [
-    ["AUROC", "auroc", true],
-    [`Missed, of ${found.bad} bad`, "missed", false],
-    [`False rejects, of ${found.images - found.bad} good`, "false_rejects", false],
-  ];
-  return el("div", {}, el("h3", {}, `${title}: ${found.images}`),
-    el("table", { class: "figures" },
-      el("thead", {}, el("tr", {}, ["", "Before", "After"].map((words) => el("th", { scope: "col" }, words)))),
-      el("tbody", {},
-        threshold && el("tr", {}, el("th", { scope: "row" }, "Threshold"), el("td", {}, number(threshold.before)), el("td", {}, number(threshold.after))),
-        rows.map(([words, key, more]) => figures(words, found.before[key], found.after[key], more)))),
-    text && el("p", { class: "dim" }, text));
+// --- figures
+
+/**
+ * @param {string} title
+ * @param {ComparedSet} set
+ * @param {{ before: number, after: number }} threshold
+ * @param {string} [text]
+ */
+function figureTable(title, set, threshold, text = "") {
+  if (!set.images) return el("div", {}, el("h3", {}, title), el("p", { class: "dim" }, set.why || "There are none."));
+  const { before, after, images, bad } = set;
+  const count = (/** @type {number | null} */ value) => String(value);
+  const body = el("tbody", {},
+    el("tr", {}, rowHeading("Threshold"),
+      el("td", {}, formatNumber(threshold.before)), el("td", {}, formatNumber(threshold.after))),
+    figureRow("AUROC", before.auroc, after.auroc, true, (value) => value.toFixed(3)),
+    figureRow(`Missed, of ${bad} bad`, before.missed, after.missed, false, count),
+    figureRow(`False rejects, of ${images - bad} good`, before.false_rejects, after.false_rejects, false, count));
+  return el("div", {}, el("h3", {}, `${title}: ${images}`),
+    table(["", "Before", "After"], body, { class: "figures" }), text && el("p", { class: "dim" }, text));
 }
 
-function figures(text, before, after, more) {
-  const change = before === null || after === null || before === after ? "" : after > before === more ? "better" : "worse";
-  const shown = (value) => (value === null ? "–" : Number.isInteger(value) && !more ? String(value) : value.toFixed(3));
+/**
+ * @param {string} text
+ */
+function rowHeading(text) {
+  return el("th", { scope: "row" }, text);
+}
+
+/**
+ * @param {string} title
+ * @param {number | null} before
+ * @param {number | null} after
+ * @param {boolean} isHigherBetter
+ * @param {(value: number) => string} format
+ */
+function figureRow(title, before, after, isHigherBetter, format) {
+  const isKnown = before !== null && after !== null;
+  const change = !isKnown || before === after ? "" : after > before === isHigherBetter ? "better" : "worse";
   const mark = { better: " ▲ better", worse: " ▼ worse", "": "" }[change];
-  return el("tr", {}, el("th", { scope: "row" }, text), el("td", {}, shown(before)), el("td", { class: change }, shown(after) + mark));
+  const text = (/** @type {number | null} */ value) => (value === null ? "–" : format(value));
+  return el("tr", {}, rowHeading(title), el("td", {}, text(before)), el("td", { class: change }, text(after) + mark));
 }
 
 // --- image by image
 
-/** How far a picture moved to the right side of the threshold; scores of two versions cannot be compared, margins can. */
-function moved(row) {
-  const up = (row.after.margin ?? 0) - (row.before.margin ?? 0); // older results have none
-  return row.label ? up : -up;
+/**
+ * Returns how far an image moved towards its right side of the threshold. Scores of two versions are on different
+ * scales, so their margins are compared.
+ * @param {ComparedImage} row
+ */
+function improvement({ before, after, label }) {
+  const change = after.margin - before.margin;
+  return label ? change : -change;
 }
 
-function pictures(job) {
-  const rows = ["validation", "reviews"].flatMap((part) => job.result[part].rows.map((row, place) => ({ ...row, part, place })));
-  rows.sort((one, other) => Math.abs(moved(other)) - Math.abs(moved(one)));
-  const wanted = { shown: "changed", part: "" };
-  const lists = el("div");
+/**
+ * @param {FinishedJob} job
+ */
+function imageTables(job) {
+  /** @type {Row[]} */
+  const rows = /** @type {SetName[]} */ (["validation", "reviews"]).flatMap((set) =>
+    job.result[set].rows.map((row, place) => ({ ...row, set, place })));
+  rows.sort((one, other) => Math.abs(improvement(other)) - Math.abs(improvement(one)));
+  const filter = { selection: "changed", set: "" };
+  const tables = el("div");
   const draw = () => {
-    const found = rows.filter((row) => !wanted.part || row.part === wanted.part);
-    lists.replaceChildren(...(wanted.shown === "all"
-      ? [list("All", found, job)]
-      : [["What improved", "better"], ["What got worse", "worse"]].map(([title, kind]) => list(title, found.filter((row) => row.change === kind), job))));
+    const matches = rows.filter((row) => !filter.set || row.set === filter.set);
+    const changed = (/** @type {string} */ change) => matches.filter((row) => row.change === change);
+    tables.replaceChildren(...(filter.selection === "all"
+      ? [imageTable("All", matches, job)]
+      : [imageTable("What improved", changed("better"), job), imageTable("What got worse", changed("worse"), job)]));
   };
-  const choice = (label, options, key) => select(label, options, wanted[key], (value) => {
-    wanted[key] = value;
+  const setter = (/** @type {"selection" | "set"} */ key) => (/** @type {string} */ value) => {
+    filter[key] = value;
     draw();
-  });
+  };
   draw();
   return el("section", { "aria-label": "Image by image" },
-    el("div", { class: "toolbar" }, choice("Show", SHOWN, "shown"), choice("Of", PARTS, "part")),
-    el("p", { class: "dim" }, "Each version scores on a scale of its own. So each score is also given as its distance from the threshold: how many standard deviations of that version's own good parts it lies above (+) or below (−)."),
-    lists);
+    el("div", { class: "toolbar" },
+      select("Show", SELECTIONS, filter.selection, setter("selection")), select("Of", SETS, filter.set, setter("set"))),
+    el("p", { class: "dim" }, "Each version scores on its own scale. Therefore each score is also given as its distance above (+) or below (−) the threshold, in standard deviations of the good parts' scores by the same version."),
+    tables);
 }
 
-function list(title, rows, job) {
-  if (!rows.length) return el("p", {}, el("strong", {}, `${title}: `), "nothing.");
+/**
+ * @param {string} title
+ * @param {Row[]} rows
+ * @param {FinishedJob} job
+ */
+function imageTable(title, rows, job) {
+  if (!rows.length) return el("p", {}, el("strong", {}, `${title}: `), "none.");
   const body = el("tbody");
-  const more = button("", () => add());
-  const add = () => {
-    const from = body.childElementCount;
-    body.append(...rows.slice(from, from + MOST).map((row) => line(row, job)));
+  const addRows = () => {
+    const shown = body.childElementCount;
+    body.append(...rows.slice(shown, shown + PAGE_SIZE).map((row) => imageRow(row, job)));
     const left = rows.length - body.childElementCount;
-    more.textContent = `Show ${Math.min(MOST, left)} more of ${left}`;
-    more.hidden = !left;
+    moreButton.textContent = `Show ${Math.min(PAGE_SIZE, left)} more of ${left}`;
+    moreButton.hidden = !left;
   };
-  add();
-  const heads = ["Picture", "Is", `Before: version ${job.version}`, `After: version ${job.made}`, "Moved"];
+  const moreButton = button("", addRows);
+  addRows();
+  const headings = ["Image", "Is", `Before: version ${job.version}`, `After: version ${job.made}`, "Change"];
   return el("details", { open: true }, el("summary", {}, `${title}: ${rows.length}`),
-    el("div", { class: "scroll" }, el("table", { class: "compared" },
-      el("thead", {}, el("tr", {}, heads.map((text) => el("th", { scope: "col" }, text)))), body)),
-    more);
+    table(headings, body, { class: "compared" }), moreButton);
 }
 
-function line(row, job) {
-  const name = row.image ? el("a", { href: link(row.image, job.made) }, row.name) : row.name;
-  const by = moved(row);
-  const change = Math.abs(by) < 0.005 ? "" : by > 0 ? "better" : "worse";
+/**
+ * @param {Row} row
+ * @param {FinishedJob} job
+ */
+function imageRow(row, job) {
+  const name = row.image ? el("a", { href: imageHref(row.image, job.made) }, row.name) : row.name;
+  const label = row.label ? "bad" : "good";
+  const gain = improvement(row);
+  const change = Math.abs(gain) < NOTICEABLE ? "" : gain > 0 ? "better" : "worse";
   return el("tr", {},
     el("td", {}, name, row.learnt && el("span", { class: "dim" }, " taught")),
-    el("td", {}, row.label ? badge("bad", "bad") : badge("good", "good")),
-    said(row, "before", job),
-    said(row, "after", job),
-    el("td", { class: change }, change ? `${change === "better" ? "▲" : "▼"} ${Math.abs(by).toFixed(2)} ${change}` : "–"));
+    el("td", {}, badge(label, label)),
+    scoreCell(row, "before", job),
+    scoreCell(row, "after", job),
+    el("td", { class: change }, change ? `${change === "better" ? "▲" : "▼"} ${Math.abs(gain).toFixed(2)} ${change}` : "–"));
 }
 
-function said(row, side, job) {
-  const { score, is_anomaly: strange, margin } = row[side];
-  const distance = margin === undefined ? "" : `${margin < 0 ? "−" : "+"}${Math.abs(margin).toFixed(2)}`;
+/**
+ * @param {Row} row
+ * @param {Side} side
+ * @param {FinishedJob} job
+ */
+function scoreCell(row, side, job) {
+  const { score, is_anomaly: isAnomaly, margin } = row[side];
+  const distance = `${margin < 0 ? "−" : "+"}${Math.abs(margin).toFixed(2)}`;
   return el("td", {}, el("div", { class: "said-by" },
-    heat(row, side, job),
-    el("div", {}, badge(decision(strange), decision(strange)), el("div", { class: "score" }, number(score), " ", el("span", { class: "dim" }, distance)))));
+    heatThumbnail(row, side, job),
+    el("div", {}, decisionBadge(isAnomaly),
+      el("div", { class: "score" }, formatNumber(score), " ", el("span", { class: "dim" }, distance)))));
 }
 
-/** The picture with its heat by one of the two versions; test pictures were drawn by the job. */
-function heat(row, side, job) {
-  const version = side === "before" ? job.version : job.made;
-  const url = row.part === "validation"
-    ? row.sha256 && path(`jobs/${job.id}/validation/${row.place}/${side}.jpg`)
-    : usable(version) && thumbnail(row.image, state.model.name, version);
+/**
+ * Shows the image with its heat map by one of the versions; null where there is none.
+ * @param {Row} row
+ * @param {Side} side
+ * @param {FinishedJob} job
+ */
+function heatThumbnail(row, side, job) {
+  const versionId = side === "before" ? job.version : job.made;
+  const url = thumbnailAddress(row, side, versionId, job.id);
   if (!url) return null;
-  const small = el("img", { alt: `${row.name} by version ${version}`, loading: "lazy", class: "small", onerror: () => small.remove() });
-  show(small, url);
-  return row.image ? el("a", { href: link(row.image, version) }, small) : small;
+  /** @type {HTMLImageElement} */
+  const img = el("img", {
+    alt: `${row.name} by version ${versionId}`, loading: "lazy", class: "small", onerror: () => img.remove(),
+  });
+  setImageSource(img, url);
+  return row.image ? el("a", { href: imageHref(row.image, versionId) }, img) : img;
 }
 
-/** A version that was discarded says nothing any more. */
-function usable(version) {
-  return state.model.versions.some((one) => one.id === version && one.state !== "discarded");
+/**
+ * The job has drawn the thumbnails of test images; those of reviewed images are drawn by usable versions.
+ * @param {Row} row
+ * @param {Side} side
+ * @param {number} versionId
+ * @param {number} jobId
+ */
+function thumbnailAddress({ set, place, sha256, image }, side, versionId, jobId) {
+  if (set === "validation") return sha256 ? apiUrl(`jobs/${jobId}/validation/${place}/${side}.jpg`) : "";
+  return image && isUsable(versionId) ? thumbnailUrl(image, currentModel().name, versionId) : "";
 }
 
-function link(image, version) {
-  return imageLink(image, state.model.name, usable(version) ? version : undefined);
+/**
+ * Whether a version can still score: one that was discarded cannot.
+ * @param {number} versionId
+ */
+function isUsable(versionId) {
+  return currentModel().versions.some((version) => version.id === versionId && version.state !== "discarded");
+}
+
+/**
+ * @param {number} imageId
+ * @param {number} versionId
+ */
+function imageHref(imageId, versionId) {
+  return imageAddress(imageId, currentModel().name, isUsable(versionId) ? versionId : undefined);
 }

@@ -1,160 +1,243 @@
-// Drift: have the parts changed? Scores over time, what was flagged, and the test with its alarm line.
+// Drift: scores over time, the share of anomalous images, and the drift test with its alarms.
 
-import { chart, linear, momentText, ruled, ticks, timeTicks, tip, xAxis, yAxis } from "../lib/chart.js";
-import { get, show, thumbnail } from "../lib/api.js";
-import { badge, decision, el, guarded, number, percent, plural, select, svg, time } from "../lib/dom.js";
-import { seeAlarms } from "../lib/poll.js";
-import { modelRoute, state } from "../lib/state.js";
-import { imageLink } from "../lib/back_links.js";
+import { getJson } from "../lib/api.js";
+import { imageAddress } from "../lib/back_links.js";
+import { chart, drawBar, outlinedLine, tooltip, xAxis, yAxis } from "../lib/chart.js";
+import { badge, decisionBadge, el, select, svg } from "../lib/dom.js";
+import { formatCount, formatNumber, formatPercent, formatPlural, formatTime } from "../lib/format.js";
+import { thumbnail } from "../lib/image_loader.js";
+import { reportErrors } from "../lib/messages.js";
+import { markAlarmsSeen } from "../lib/poll.js";
+import { linearScale, momentText, ticks, timeTicks } from "../lib/scales.js";
+import { currentModel, modelRoute } from "../lib/state.js";
 
-let by = "auto"; // until somebody chooses
+/** @import { Box } from "../lib/chart.js" */
+/** @import { Scale } from "../lib/scales.js" */
+/** @import { Alarm, Bin, DriftView, Driver } from "../lib/types.js" */
 
+const MIN_SECONDS = 3600; // that a time axis spans
+const MIN_LEVEL = 0.1; // lowest level that the logarithmic axis shows
+const POWERS = [0, 1, 2, 3, 4, 5, 6]; // of ten, that the axis labels
+
+let binWidth = "auto"; // until the user chooses "hour" or "day"
+
+/**
+ * @param {HTMLElement} main
+ * @param {AbortSignal} signal
+ */
 export async function showDrift(main, signal) {
   const data = await load(signal);
-  seeAlarms(data);
-  const charts = el("div");
-  const choose = guarded(async (value) => {
-    by = value;
-    const found = await load(signal);
-    if (found.every === by) charts.replaceChildren(...allCharts(found)); // else there was another choice meanwhile
+  markAlarmsSeen(data);
+  const charts = el("div", {}, allCharts(data));
+  const setBinWidth = reportErrors(async (/** @type {string} */ value) => {
+    binWidth = value;
+    const newData = await load(signal);
+    if (newData.every === binWidth) charts.replaceChildren(...allCharts(newData)); // else it was changed again
   });
   main.append(el("div", { class: "page" },
     el("h1", {}, "Drift"),
     verdict(data),
-    el("p", { class: "dim" }, `${data.promise} Pictures that were reviewed as bad do not count.`),
-    data.total > 0 && el("div", { class: "toolbar" }, select("Scores by", [["day", "day"], ["hour", "hour"]], data.every, choose)),
+    el("p", { class: "dim" }, `${data.promise} Images reviewed as bad do not count.`),
+    data.total > 0 && el("div", { class: "toolbar" },
+      select("Scores by", [["day", "day"], ["hour", "hour"]], data.every, setBinWidth)),
     charts));
-  charts.replaceChildren(...allCharts(data));
 }
 
-/** Hours and days are those of this place, with the clock as it is set now. */
+/**
+ * Fetches the data, with hours and days of the local time zone.
+ * @param {AbortSignal} signal
+ * @returns {Promise<DriftView>}
+ */
 function load(signal) {
-  const ahead = -60 * new Date().getTimezoneOffset();
-  return get(modelRoute("/drift"), { every: by, ahead, last: 0 }, { signal });
+  const secondsAhead = -60 * new Date().getTimezoneOffset();
+  return getJson(modelRoute("/drift"), { every: binWidth, ahead: secondsAhead, last: 0 }, { signal });
 }
 
+/**
+ * @param {DriftView} data
+ */
 function verdict(data) {
-  if (!data.total) return el("p", { class: "words" }, "No pictures have been scored yet.");
+  if (!data.total) return el("p", { class: "words" }, "No images have been scored yet.");
   const last = data.alarms.at(-1);
-  if (!last) return el("p", { class: "words" }, `No sign of a change in ${plural(data.tested, "picture")}.`);
-  const all = plural(data.alarms.length, "alarm");
-  const since = plural(data.since_alarm, "picture");
+  const tested = formatPlural(data.tested, "image");
+  if (!last) return el("p", { class: "words" }, `No sign of a change in ${tested}.`);
+  const alarms = formatPlural(data.alarms.length, "alarm");
+  const since = formatPlural(data.since_alarm ?? 0, "image");
   if (!data.fresh) {
     return el("p", { class: "words" },
-      `Last alarm ${ago(last.created)}; ${since} without one since (${all} in ${plural(data.tested, "picture")}). The scores have been steady since then, at the old level or at a new one: see below.`);
+      `Last alarm ${timeAgo(last.created)}; ${since} without one since (${alarms} in ${tested}). The scores have been steady since then, at the old level or at a new one: see below.`);
   }
   return el("p", { class: "words alarm" },
-    `The parts have changed: ${all}, the last on ${time(last.created)}, ${since} ago. Look at the pictures below; if they are good, review and teach them.`);
+    `The parts have changed: ${alarms}, the last on ${formatTime(last.created)}, ${since} ago. Look at the images below; if they are good, review and teach them.`);
 }
 
-function ago(at) {
-  const minutes = Math.max(0, Date.now() / 1000 - at) / 60;
-  const [one, length] = [["day", 1440], ["hour", 60], ["minute", 1]].find(([, wide]) => minutes >= wide) ?? ["minute", 1];
-  return `${plural(Math.floor(minutes / length), one)} ago`;
+/**
+ * @param {number} time in seconds since 1970
+ */
+function timeAgo(time) {
+  const minutes = Math.max(0, Date.now() / 1000 - time) / 60;
+  if (minutes >= 24 * 60) return `${formatPlural(Math.floor(minutes / (24 * 60)), "day")} ago`;
+  if (minutes >= 60) return `${formatPlural(Math.floor(minutes / 60), "hour")} ago`;
+  return `${formatPlural(Math.floor(minutes), "minute")} ago`;
 }
 
-function link(image) {
-  return imageLink(image, state.model.name);
+/**
+ * @param {number} imageId
+ */
+function imageHref(imageId) {
+  return imageAddress(imageId, currentModel().name);
 }
 
+// --- charts
+
+/**
+ * @param {DriftView} data
+ */
 function allCharts(data) {
   const { bins, levels } = data;
   if (!bins.length) return [];
-  const from = Math.min(bins[0].start, levels[0]?.created ?? Infinity);
-  const range = [from, Math.max(bins.at(-1).end, from + 3600)];
-  return [level(data), drivers(data), scores(bins, range), flagged(bins, range)].filter(Boolean);
+  const start = Math.min(bins[0].start, levels[0]?.created ?? Infinity);
+  /** @type {[number, number]} */
+  const range = [start, Math.max(bins[bins.length - 1].end, start + MIN_SECONDS)];
+  const parts = [testChart(data), driverCard(data), scoreChart(bins, range), anomalousChart(bins, range)];
+  return parts.filter((part) => part !== null);
 }
 
-function place(bin, x) {
+/**
+ * Returns the horizontal extent of a bar.
+ * @param {Bin} bin
+ * @param {Scale} x
+ */
+function barExtent(bin, x) {
   const left = x(bin.start);
-  return { left: left + 1, width: Math.max(2, x(bin.end) - left - 2) };
+  return { x: left + 1, width: Math.max(2, x(bin.end) - left - 2) };
 }
 
-function scores(bins, range) {
-  return chart("Scores: the middle one (line), where nine of ten lie (bar), and the threshold (dashed)", {}, (drawn, box) => {
-    const threshold = state.model.threshold;
+/**
+ * @param {Bin[]} bins
+ * @param {[number, number]} range
+ */
+function scoreChart(bins, range) {
+  return chart("Scores: median (line), the middle nine tenths (bar), and the threshold (dashed)", {}, (drawing, box) => {
+    const { threshold } = currentModel();
     const low = Math.min(threshold, ...bins.map((bin) => bin.low));
     const high = Math.max(threshold, ...bins.map((bin) => bin.high));
-    const x = linear(range, [box.left, box.right]);
-    const y = linear([low, high + (high - low) * 0.05], [box.bottom - 4, box.top]);
-    yAxis(drawn, box, y, ticks(low, high, 4));
+    const x = linearScale(range, [box.left, box.right]);
+    const y = linearScale([low, high + (high - low) * 0.05], [box.bottom - 4, box.top]);
+    yAxis(drawing, box, y, ticks(low, high, 4));
     for (const bin of bins) {
-      const { left, width } = place(bin, x);
-      const text = `${time(bin.start)}: ${plural(bin.count, "picture")}, middle ${number(bin.middle)}`;
-      drawn.append(svg("rect", { class: "bar range", x: left, width, y: y(bin.high), height: Math.max(2, y(bin.low) - y(bin.high)) }, tip(text)));
-      ruled(drawn, "middle", { x1: left, x2: left + width, y1: y(bin.middle), y2: y(bin.middle) }, text);
+      const extent = barExtent(bin, x);
+      const text = `${formatTime(bin.start)}: ${formatPlural(bin.count, "image")}, median ${formatNumber(bin.middle)}`;
+      drawBar(drawing, "range", { ...extent, y: y(bin.high), height: Math.max(2, y(bin.low) - y(bin.high)) }, text);
+      const ends = { x1: extent.x, x2: extent.x + extent.width, y1: y(bin.middle), y2: y(bin.middle) };
+      outlinedLine(drawing, "middle", ends, text);
     }
-    ruled(drawn, "used", { x1: box.left, x2: box.right, y1: y(threshold), y2: y(threshold) }, "threshold");
-    times(drawn, box, x, range);
+    outlinedLine(drawing, "used", { x1: box.left, x2: box.right, y1: y(threshold), y2: y(threshold) }, "threshold");
+    timeAxis(drawing, box, x, range);
   });
 }
 
-function flagged(bins, range) {
-  return chart("Share called anomalous", { height: 120 }, (drawn, box) => {
-    const x = linear(range, [box.left, box.right]);
-    const most = Math.max(0.1, ...bins.map((bin) => bin.flagged));
-    const y = linear([0, most], [box.bottom, box.top]);
-    yAxis(drawn, box, y, [0, most / 2, most], percent);
+/**
+ * @param {Bin[]} bins
+ * @param {[number, number]} range
+ */
+function anomalousChart(bins, range) {
+  return chart("Share of anomalous images", { height: 120 }, (drawing, box) => {
+    const x = linearScale(range, [box.left, box.right]);
+    const top = Math.max(0.1, ...bins.map((bin) => bin.flagged));
+    const y = linearScale([0, top], [box.bottom, box.top]);
+    yAxis(drawing, box, y, [0, top / 2, top], formatPercent);
     for (const bin of bins) {
-      const { left, width } = place(bin, x);
-      const text = `${time(bin.start)}: ${percent(bin.flagged)} of ${bin.count}`;
-      drawn.append(svg("rect", { class: "bar bad", x: left, width, y: y(bin.flagged), height: box.bottom - y(bin.flagged) }, tip(text)));
+      const text = `${formatTime(bin.start)}: ${formatPercent(bin.flagged)} of ${bin.count}`;
+      drawBar(drawing, "bad", { ...barExtent(bin, x), y: y(bin.flagged), height: box.bottom - y(bin.flagged) }, text);
     }
-    times(drawn, box, x, range);
+    timeAxis(drawing, box, x, range);
   });
 }
 
-/** By pictures and not by time: many of them may come within a minute. */
-function level(data) {
-  const title = "The test, picture by picture: when it reaches the dashed line, it is an alarm, and the test begins again";
-  return chart(title, { height: 190, foot: 44, links: data.alarms.length > 0 }, (drawn, box) => {
-    const x = linear([0, data.tested], [box.left, box.right]);
-    const log = (value) => Math.log10(Math.max(0.1, value));
+/**
+ * Draws the test against the number of images rather than time, since many may arrive within a minute.
+ * @param {DriftView} data
+ */
+function testChart(data) {
+  const title = "The test, image by image: when it reaches the dashed line, it raises an alarm and starts again";
+  return chart(title, { height: 190, foot: 44, hasLinks: data.alarms.length > 0 }, (drawing, box) => {
+    const logLevel = (/** @type {number} */ value) => Math.log10(Math.max(MIN_LEVEL, value));
     const highest = data.levels.reduce((top, one) => Math.max(top, one.level), data.patience);
-    const y = linear([-1, log(highest) + 0.2], [box.bottom, box.top]);
-    const powers = [0, 1, 2, 3, 4, 5, 6].filter((power) => power <= log(highest));
-    yAxis(drawn, box, y, powers, (power) => (10 ** power).toLocaleString("en"));
-    const points = data.levels.map(({ number: at, level: value }) => `${x(at).toFixed(1)},${y(log(value)).toFixed(1)}`);
-    drawn.append(svg("line", { class: "alarm-line", x1: box.left, x2: box.right, y1: y(log(data.patience)), y2: y(log(data.patience)) }, tip("alarm")),
-      svg("polyline", { class: "level", points: points.join(" ") }));
-    for (const alarm of data.alarms) {
-      const at = { cx: x(alarm.number), cy: y(log(data.patience)) };
-      drawn.append(svg("a", { href: link(alarm.image), "aria-label": `Alarm on ${time(alarm.created)}` },
-        svg("circle", { class: "reach", ...at, r: 16 }),
-        svg("circle", { class: "alarm-dot", ...at, r: 6 }, tip(`alarm, ${time(alarm.created)}`))));
-    }
-    if (data.levels.length) pictureTimes(drawn, box, x, data);
+    const x = linearScale([0, data.tested], [box.left, box.right]);
+    const y = linearScale([-1, logLevel(highest) + 0.2], [box.bottom, box.top]);
+    const powers = POWERS.filter((power) => power <= logLevel(highest));
+    yAxis(drawing, box, y, powers, (power) => formatCount(10 ** power));
+    const points = data.levels.map(({ number, level }) => `${x(number).toFixed(1)},${y(logLevel(level)).toFixed(1)}`);
+    const alarmY = y(logLevel(data.patience));
+    drawing.append(
+      svg("line", { class: "alarm-line", x1: box.left, x2: box.right, y1: alarmY, y2: alarmY }, tooltip("alarm")),
+      svg("polyline", { class: "level", points: points.join(" ") }),
+      ...data.alarms.map((alarm) => alarmDot(alarm, x(alarm.number), alarmY)));
+    if (data.levels.length) imageAxis(drawing, box, x, data);
   });
 }
 
-/** Below the count of pictures, when that one came. */
-function pictureTimes(drawn, box, x, { levels, tested }) {
-  const [from, to] = [levels[0].created, levels.at(-1).created];
-  const whole = ticks(0, tested, 6).filter(Number.isInteger);
-  const when = (count) => momentText((levels.find((one) => one.number >= count) ?? levels.at(-1)).created, from, to);
-  xAxis(drawn, box, x, whole, (count) => count.toLocaleString("en"), when);
+/**
+ * @param {Alarm} alarm
+ * @param {number} cx
+ * @param {number} cy
+ */
+function alarmDot(alarm, cx, cy) {
+  const time = formatTime(alarm.created);
+  return svg("a", { href: imageHref(alarm.image), "aria-label": `Alarm on ${time}` },
+    svg("circle", { class: "reach", cx, cy, r: 16 }),
+    svg("circle", { class: "alarm-dot", cx, cy, r: 6 }, tooltip(`alarm, ${time}`)));
 }
 
-function times(drawn, box, x, [from, to]) {
+/**
+ * Labels the axis with the number of images, and below it with the time at which that image arrived.
+ * @param {SVGSVGElement} drawing
+ * @param {Box} box
+ * @param {Scale} x
+ * @param {DriftView} data
+ */
+function imageAxis(drawing, box, x, { levels, tested }) {
+  const last = levels[levels.length - 1];
+  const arrival = (/** @type {number} */ count) => (levels.find((one) => one.number >= count) ?? last).created;
+  const text = (/** @type {number} */ count) => momentText(arrival(count), levels[0].created, last.created);
+  xAxis(drawing, box, x, ticks(0, tested, 6).filter(Number.isInteger), formatCount, text);
+}
+
+/**
+ * @param {SVGSVGElement} drawing
+ * @param {Box} box
+ * @param {Scale} x
+ * @param {[number, number]} range
+ */
+function timeAxis(drawing, box, x, [from, to]) {
   const { values, text } = timeTicks(from, to);
-  xAxis(drawn, box, x, values, text);
+  xAxis(drawing, box, x, values, text);
 }
 
-function drivers(data) {
-  const { drivers: found } = data;
-  if (!found.length) return null;
-  const high = found.filter((one) => one.side === "high").length;
+// --- images that moved the test
+
+/**
+ * @param {DriftView} data
+ */
+function driverCard({ drivers }) {
+  if (!drivers.length) return null;
+  const highCount = drivers.filter((driver) => driver.side === "high").length;
   return el("section", { class: "card" },
-    el("h2", {}, "The pictures that moved the test most"),
-    el("p", {}, `${high} of ${found.length} score higher than half of what came before them, ${found.length - high} lower.`),
-    el("div", { class: "strip drivers" }, found.map(driver)));
+    el("h2", {}, "The images that moved the test most"),
+    el("p", {}, `${highCount} of ${drivers.length} score above the median of the images before them, ${drivers.length - highCount} below.`),
+    el("div", { class: "strip drivers" }, drivers.map(driverLink)));
 }
 
-function driver(one) {
-  const picture = el("img", { alt: one.dropped === null ? "" : "the picture was dropped", loading: "lazy" });
-  if (one.dropped === null) show(picture, thumbnail(one.image, state.model.name, state.model.version.id));
-  return el("a", { href: link(one.image), title: one.name }, picture,
-    el("span", { class: "name" }, one.name),
-    el("span", {}, `${number(one.score)} ${one.side === "high" ? "▲ high" : "▼ low"}`),
-    el("span", {}, badge(decision(one.is_anomaly), decision(one.is_anomaly)), one.verdict && badge(one.verdict, one.verdict)));
+/**
+ * @param {Driver} driver
+ */
+function driverLink(driver) {
+  const img = driver.dropped === null
+    ? thumbnail(driver.image, currentModel())
+    : el("img", { alt: "the image was deleted", loading: "lazy" });
+  return el("a", { href: imageHref(driver.image), title: driver.name }, img,
+    el("span", { class: "name" }, driver.name),
+    el("span", {}, `${formatNumber(driver.score)} ${driver.side === "high" ? "▲ high" : "▼ low"}`),
+    el("span", {}, decisionBadge(driver.is_anomaly), driver.verdict && badge(driver.verdict, driver.verdict)));
 }

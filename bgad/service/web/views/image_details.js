@@ -1,78 +1,114 @@
-// What is known of a picture: what a version says of it, what people said, and the pictures with scores nearby.
+// Details of an image: its scores, its reviews, and images with similar scores.
 
-import { show, thumbnail } from "../lib/api.js";
-import { badge, decision, el, number, percent, plural, time, versionText } from "../lib/dom.js";
+import { imageAddress, linkFromImage } from "../lib/back_links.js";
+import { badge, decisionBadge, el } from "../lib/dom.js";
+import { formatNumber, formatPercent, formatPlural, formatTime, versionText } from "../lib/format.js";
+import { thumbnail } from "../lib/image_loader.js";
 import { state } from "../lib/state.js";
-import { imageLink, otherImage } from "../lib/back_links.js";
 
-/** What a version says; `calibration` is how many good parts its p-value rests on. */
-export function facts(said, calibration) {
+/** @import { ImageDetail, Judged, Model, Neighbour, Review, Said, Version } from "../lib/types.js" */
+
+/**
+ * Shows the score of one version.
+ * @param {Judged} score
+ * @param {number} calibrationCount the calibration normals that the p-value rests on
+ */
+export function scoreFacts(score, calibrationCount) {
   return el("div", {},
-    el("p", { class: "words" }, decisionBadge(said), ` ${inWords(said.p_value, calibration)}`),
+    el("p", { class: "words" }, decisionBadge(score.is_anomaly), ` ${pValueText(score.p_value, calibrationCount)}`),
     el("dl", { class: "facts" },
-      el("dt", {}, "Score"), el("dd", {}, number(said.score)),
-      el("dt", {}, "Threshold"), el("dd", {}, number(said.threshold)),
-      el("dt", {}, "p-value"), el("dd", {}, said.p_value.toPrecision(2)),
-      el("dt", {}, "Model"), el("dd", {}, `${said.model}, ${versionText(said)}`)));
+      el("dt", {}, "Score"), el("dd", {}, formatNumber(score.score)),
+      el("dt", {}, "Threshold"), el("dd", {}, formatNumber(score.threshold)),
+      el("dt", {}, "p-value"), el("dd", {}, score.p_value.toPrecision(2)),
+      el("dt", {}, "Model"), el("dd", {}, scorerText(score))));
 }
 
-function decisionBadge({ is_anomaly: strange }) {
-  return badge(decision(strange), decision(strange));
+/**
+ * @param {Judged} score
+ */
+function scorerText({ model, version, checksum }) {
+  return `${model}, ${versionText(version, checksum)}`;
 }
 
-/** A p-value as a sentence; `n` is how many good parts it was compared with. */
-export function inWords(p, n) {
-  if (n && p * (n + 1) < 1.5) return `Stranger than all ${n} good parts it was compared with.`;
-  if (p > 0.5) return `Looks like most good parts: ${percent(p)} of them look at least this strange.`;
-  return `1 in ${Math.round(1 / p)} good parts looks this strange.`;
+/**
+ * Puts a p-value into words.
+ * @param {number} pValue
+ * @param {number} calibrationCount
+ */
+export function pValueText(pValue, calibrationCount) {
+  if (calibrationCount && pValue * (calibrationCount + 1) < 1.5) {
+    return `Scores higher than all ${calibrationCount} good parts kept for calibration.`;
+  }
+  if (pValue > 0.5) return `Typical of good parts: ${formatPercent(pValue)} of them score at least this high.`;
+  return `1 in ${Math.round(1 / pValue)} good parts scores this high.`;
 }
 
-/** Of a map: what its line means, and what it does not. */
-export function lineText(map, said) {
-  const reached = map.high > map.boundary;
-  const meaning = reached
-    ? "The bright line is the boundary of the map: what is inside looks strange."
+/**
+ * Explains the contour of a map.
+ * @param {{ high: number, boundary: number }} map
+ * @param {{ is_anomaly: boolean }} score
+ */
+export function contourText(map, score) {
+  const isReached = map.high > map.boundary;
+  const meaning = isReached
+    ? "The bright line is the boundary of the map: what lies inside looks anomalous."
     : "Nothing in the map reaches the boundary.";
-  return reached || said.is_anomaly ? `${meaning} The decision is made by the score, not by this line.` : meaning;
+  return isReached || score.is_anomaly ? `${meaning} The decision is made by the score, not by this line.` : meaning;
 }
 
-/** All versions of any model that have scored the picture, but for the one that is shown. */
-export function otherVersions({ id, scores }, shown) {
-  const others = scores.filter((said) => said.version !== shown.id);
+/**
+ * Lists the scores by all other versions of any model; null where there is none.
+ * @param {ImageDetail} detail
+ * @param {Version} shownVersion
+ */
+export function otherScores({ id, scores }, shownVersion) {
+  const others = scores.filter((score) => score.version !== shownVersion.id);
   if (!others.length) return null;
-  const line = (said) => {
-    const model = state.models.find((one) => one.name === said.model);
-    const version = model?.versions.find((one) => one.id === said.version);
-    const text = `${said.model}, ${versionText(said)}`;
-    const address = imageLink(id, said.model, said.version === model?.version.id ? undefined : said.version);
-    const usable = version && version.state !== "discarded";
-    return el("li", {}, usable ? otherImage(address, {}, text) : text, `: ${number(said.score)} `, decisionBadge(said));
-  };
-  return el("details", {}, el("summary", {}, `What ${plural(others.length, "other version")} said`),
-    el("ul", { class: "plain" }, others.map(line)));
+  return el("details", {}, el("summary", {}, `Scores by ${formatPlural(others.length, "other version")}`),
+    el("ul", { class: "plain" }, others.map((score) => otherScore(id, score))));
 }
 
+/**
+ * @param {number} imageId
+ * @param {Said} score
+ */
+function otherScore(imageId, score) {
+  const model = state.models.find((one) => one.name === score.model);
+  const version = model?.versions.find((one) => one.id === score.version);
+  const isUsable = version && version.state !== "discarded";
+  const address = imageAddress(imageId, score.model, score.version === model?.version.id ? undefined : score.version);
+  const text = scorerText(score);
+  return el("li", {},
+    isUsable ? linkFromImage(address, {}, text) : text, `: ${formatNumber(score.score)} `, decisionBadge(score.is_anomaly));
+}
+
+/**
+ * Lists the reviews of an image, the newest first.
+ * @param {Review[]} reviews
+ */
 export function reviewList(reviews) {
   if (!reviews.length) return el("p", { class: "dim" }, "Not reviewed yet.");
-  const line = (review) =>
-    el("li", {}, badge(review.verdict, review.verdict), ` ${review.who}, ${time(review.created)}`,
+  return el("details", { open: true }, el("summary", {}, formatPlural(reviews.length, "review")),
+    el("ul", { class: "plain" }, [...reviews].reverse().map((review) => el("li", {},
+      badge(review.verdict, review.verdict), ` ${review.who}, ${formatTime(review.created)}`,
       review.mask && " · painted", review.ignore && " · ignored area",
-      review.note && el("div", { class: "note" }, review.note));
-  return el("details", { open: true }, el("summary", {}, plural(reviews.length, "review")),
-    el("ul", { class: "plain" }, [...reviews].reverse().map(line)));
+      review.note && el("div", { class: "note" }, review.note)))));
 }
 
-/** By the released version of a model. */
-export function neighbours(near, model) {
-  if (!near.length) return null;
-  const link = (one) => {
-    const picture = el("img", { alt: "", loading: "lazy" });
-    show(picture, thumbnail(one.id, model.name, model.version.id));
-    const said = one.verdict ? badge(one.verdict, one.verdict) : el("span", { class: "dim" }, "not reviewed");
-    return otherImage(imageLink(one.id, model.name), { title: one.name },
-      picture, el("span", {}, number(one.score)), decisionBadge(one), said);
-  };
-  return el("div", { class: "near" }, el("h2", {}, "Scores nearby"),
-    model.versions.length > 1 && el("p", { class: "dim" }, `By ${versionText(model.version)}, which is released.`),
-    el("div", { class: "strip" }, near.map(link)));
+/**
+ * Shows images with similar scores by the released version; null where there is none.
+ * @param {Neighbour[]} neighbours
+ * @param {Model} model
+ */
+export function neighbourStrip(neighbours, model) {
+  if (!neighbours.length) return null;
+  const { id, checksum } = model.version;
+  return el("div", { class: "near" }, el("h2", {}, "Similar scores"),
+    model.versions.length > 1 && el("p", { class: "dim" }, `By the released ${versionText(id, checksum)}.`),
+    el("div", { class: "strip" }, neighbours.map((neighbour) => linkFromImage(
+      imageAddress(neighbour.id, model.name), { title: neighbour.name },
+      thumbnail(neighbour.id, model),
+      el("span", {}, formatNumber(neighbour.score)),
+      decisionBadge(neighbour.is_anomaly),
+      neighbour.verdict ? badge(neighbour.verdict, neighbour.verdict) : el("span", { class: "dim" }, "not reviewed")))));
 }

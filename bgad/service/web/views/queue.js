@@ -1,317 +1,394 @@
-// The queue: a grid of thumbnails of which only the visible ones exist.
+// The queue: a grid of thumbnails to review, of which only the visible ones exist.
 
-import { againLine } from "../lib/rescore_progress.js";
-import { path, request, show, thumbnail } from "../lib/api.js";
-import { badge, button, decision, el, fail, number, plural, say, typing } from "../lib/dom.js";
+import { button, byId, el, isTyping, keyOf, shortcutHint } from "../lib/dom.js";
+import { formatPlural } from "../lib/format.js";
+import { GridLayout } from "../lib/grid_layout.js";
+import { ImageList } from "../lib/image_list.js";
+import { errorText, showError, showMessage } from "../lib/messages.js";
+import { onUpdate } from "../lib/poll.js";
+import { rescoreProgress } from "../lib/rescore_progress.js";
+import { reviewListed, undoReview } from "../lib/reviews.js";
+import { currentModel, state } from "../lib/state.js";
+import { isUploading } from "../lib/upload.js";
+import { createCell, fillCell } from "./queue_cell.js";
 import { filterBar } from "./queue_filters.js";
-import { List } from "../lib/image_list.js";
-import { hearNews } from "../lib/poll.js";
-import { judgeListed } from "../lib/reviews.js";
-import { state } from "../lib/state.js";
-import { uploading } from "../lib/upload.js";
 
-const CELL = 172; // least width in pixels
-const GAP = 10;
-const CAPTION = 50; // below the square picture
-const SPARE = 3; // rows drawn above and below what is seen
+/** @import { Listed, Review, Verdict } from "../lib/types.js" */
+/** @typedef {{ row: Listed, saved: Promise<Review> }} GivenVerdict */
+
+/** @type {Record<string, Verdict>} */
 const VERDICT_KEYS = { g: "good", b: "bad", u: "unsure" };
-const HINT = [
+/** @type {[string, string][]} */
+const SHORTCUTS = [
   ["← → ↑ ↓", "move"], ["Enter", "open"], ["G", "good"], ["B", "bad"], ["U", "unsure"], ["N", "next"],
   ["Ctrl Z", "undo"],
 ];
-const LOOK = 700; // milliseconds that it takes to see that there is another picture
-const coarse = matchMedia("(pointer: coarse)");
+const NOTICE_MILLISECONDS = 700; // that people need to notice another image under the selection
+const PAGE_ROWS = 3; // that Page Up and Page Down move
+const touchScreen = matchMedia("(pointer: coarse)");
 
+/**
+ * @param {HTMLElement} main
+ * @param {AbortSignal} signal
+ */
 export function showQueue(main, signal) {
-  const grid = new Grid(signal);
-  const again = el("div", {}, againLine(signal));
-  main.append(filterBar(() => grid.renew(), grid.more), again, grid.box, grid.bar(), hint(HINT));
-  addEventListener("keydown", (event) => grid.key(event), { signal });
-  new ResizeObserver(() => !signal.aborted && grid.layout()).observe(grid.box);
-  hearNews(signal, ({ count, changed }) => {
-    if (changed) again.replaceChildren(againLine(signal));
-    grid.hear(count, changed);
+  const queue = new Queue(signal);
+  const progress = el("div", {}, rescoreProgress(signal));
+  const filters = filterBar(() => queue.reload(), queue.moreButton);
+  main.append(filters, progress, queue.box, queue.touchBar(), shortcutHint(SHORTCUTS));
+  addEventListener("keydown", (event) => queue.onKey(event), { signal });
+  new ResizeObserver(() => !signal.aborted && queue.layOut()).observe(queue.box);
+  onUpdate(signal, ({ newImages, decisionChanged }) => {
+    if (decisionChanged) progress.replaceChildren(rescoreProgress(signal));
+    queue.onUpdate(newImages, decisionChanged);
   });
-  grid.box.focus({ preventScroll: true });
-  return grid.renew({ keep: true });
+  queue.box.focus({ preventScroll: true });
+  return queue.reload({ keepSelection: true });
 }
 
-/** A line that says which keys there are. */
-export function hint(keys) {
-  const parts = keys.flatMap(([key, text]) => [el("kbd", {}, key), ` ${text}  `]);
-  return el("p", { class: "hint" }, ...parts);
-}
+class Queue {
+  /** @type {ImageList | null} */
+  list = null;
+  /** @type {ImageList | null} */
+  #pendingList = null; // the list that is being fetched
+  #isOutdated = false; // the list could not be fetched
+  /** @type {GridLayout | null} */
+  #layout = null;
+  /** @type {Map<number, HTMLElement>} */
+  #cells = new Map(); // by index
+  /** @type {GivenVerdict[]} */
+  #givenVerdicts = []; // that can be undone, the last one at the end
+  /** @type {Map<number, Promise<unknown>>} */
+  #savings = new Map(); // the last saving of each image, so that verdicts arrive in their order
+  /** @type {Set<number>} */
+  #failedImages = new Set(); // whose last verdict could not be saved
+  #selectionMoved = -Infinity; // when another image came under the selection by itself
 
-class Grid {
+  moreButton = button("", () => {
+    this.reload();
+    this.box.focus({ preventScroll: true });
+  }, { id: "more", hidden: true });
+  inner = el("div", { class: "inner" });
+  box = el("div", {
+    class: "grid", tabindex: 0, role: "listbox", "aria-label": "Images", onscroll: () => this.draw(),
+  }, this.inner);
+
+  /**
+   * @param {AbortSignal} signal
+   */
   constructor(signal) {
     this.signal = signal;
-    this.cells = new Map(); // by place
-    this.done = []; // verdicts that can be taken back, the last one at the end
-    this.moved = -Infinity; // when another picture has come under the selection by itself
-    this.stale = false; // the list could not be fetched
-    this.more = button("", () => {
-      this.renew();
-      this.box.focus({ preventScroll: true });
-    }, { id: "more", hidden: true });
-    this.inner = el("div", { class: "inner" });
-    this.box = el("div", {
-      class: "grid", tabindex: "0", role: "listbox", "aria-label": "Pictures", onscroll: () => this.draw(),
-    }, this.inner);
   }
 
-  selected() {
-    return state.list?.at(state.at)?.id;
+  // --- the list
+
+  #selectedId() {
+    return state.list?.rowAt(state.selectedIndex)?.id;
   }
 
-  atStart() {
-    return state.at === 0 && this.box.scrollTop === 0;
+  #isAtStart() {
+    return state.selectedIndex === 0 && this.box.scrollTop === 0;
   }
 
-  /** Fetch the list anew. `keep`: the picture that is selected stays so, where it is still in the list. `alone`: nobody
-   * has asked for it, so that nothing happens where somebody has gone on meanwhile. */
-  async renew({ keep = false, alone = false } = {}) {
-    const list = new List(state.model.name, state.filters);
-    this.coming = list;
-    const over = () => this.signal.aborted || this.coming !== list; // another view, or other filters meanwhile
-    let kept;
-    let place;
+  /**
+   * Fetches the list anew. `keepSelection`: the selected image stays selected, where it is still in the list.
+   * `isAutomatic`: the user has not asked for it, so it is given up where the user has moved on meanwhile.
+   * @param {{ keepSelection?: boolean, isAutomatic?: boolean }} [options]
+   */
+  async reload({ keepSelection = false, isAutomatic = false } = {}) {
+    const list = new ImageList(currentModel().name, state.filters);
+    this.#pendingList = list;
+    const isObsolete = () => this.signal.aborted || this.#pendingList !== list;
     try {
-      do {
-        kept = keep ? this.selected() : undefined;
-        place = await list.open(kept);
-      } while (keep && !over() && kept !== this.selected());
+      const place = await this.#openList(list, keepSelection, isObsolete);
+      if (isObsolete() || (isAutomatic && !this.#isAtStart())) return;
+      const selectedBefore = this.#selectedId();
+      this.#show(list, place ?? (keepSelection ? state.selectedIndex : 0));
+      if (isAutomatic) this.#noticeMove(selectedBefore);
+      if (!keepSelection) this.box.scrollTop = 0;
+      this.layOut();
+      this.reveal();
     } catch (error) {
-      if (over()) return;
-      this.stale = true;
-      if (!alone) fail(error);
-      return;
+      if (isObsolete()) return;
+      this.#isOutdated = true;
+      if (!isAutomatic) showError(error);
     }
-    if (over() || (alone && !this.atStart())) return;
-    const before = this.selected();
-    this.list = state.list = list;
-    this.stale = false;
-    this.more.hidden = true;
-    state.at = Math.max(0, Math.min(place ?? (keep ? state.at : 0), list.total - 1));
-    if (alone && before !== undefined && before !== this.selected()) this.moved = performance.now();
-    document.getElementById("count").textContent = plural(list.total, "picture");
-    if (!keep) this.box.scrollTop = 0;
-    this.layout();
-    this.reveal();
   }
 
-  /** There are so many new pictures; or another version or threshold decides. */
-  hear(count, changed) {
-    if (changed || this.stale) this.renew({ keep: true });
-    else if (!uploading() && count && this.atStart()) this.renew({ alone: true });
-    else this.offer(count);
+  /**
+   * Opens a list and returns the place of the selected image; asks again where the selection changes meanwhile.
+   * @param {ImageList} list
+   * @param {boolean} keepSelection
+   * @param {() => boolean} isObsolete
+   */
+  async #openList(list, keepSelection, isObsolete) {
+    for (;;) {
+      const selected = keepSelection ? this.#selectedId() : undefined;
+      const place = await list.open(selected);
+      if (!keepSelection || isObsolete() || selected === this.#selectedId()) return place;
+    }
   }
 
-  /** Nothing moves under the eyes of who looks further down. */
-  offer(count) {
-    this.more.hidden = !count;
-    this.more.textContent = `${plural(count, "new picture")}: show`;
+  /**
+   * @param {ImageList} list
+   * @param {number} index to select
+   */
+  #show(list, index) {
+    const total = list.total ?? 0;
+    this.list = list;
+    state.list = list;
+    state.selectedIndex = Math.max(0, Math.min(index, total - 1));
+    this.#isOutdated = false;
+    this.#failedImages.clear();
+    this.moreButton.hidden = true;
+    byId("count", HTMLSpanElement).textContent = formatPlural(total, "image");
   }
 
-  clear() {
-    this.inner.replaceChildren();
-    this.cells.clear();
+  /**
+   * Remembers when a reload has put another image under the selection.
+   * @param {number | undefined} selectedBefore
+   */
+  #noticeMove(selectedBefore) {
+    const isMoved = selectedBefore !== undefined && selectedBefore !== this.#selectedId();
+    if (isMoved) this.#selectionMoved = performance.now();
   }
 
-  layout() {
-    const { list } = this;
-    if (!list || list.total === null) return;
+  /**
+   * Shows new images at once at the start of the list; elsewhere it offers a button, so that no image moves while
+   * somebody is looking at it.
+   * @param {number} newImages
+   * @param {boolean} decisionChanged
+   */
+  onUpdate(newImages, decisionChanged) {
+    if (decisionChanged || this.#isOutdated) this.reload({ keepSelection: true });
+    else if (!isUploading() && newImages && this.#isAtStart()) this.reload({ isAutomatic: true });
+    else {
+      this.moreButton.hidden = !newImages;
+      this.moreButton.textContent = `${formatPlural(newImages, "new image")}: show`;
+    }
+  }
+
+  // --- the grid
+
+  /** Computes the layout for the present size and draws the cells anew. */
+  layOut() {
     const width = this.inner.clientWidth;
-    if (!width) return;
-    this.columns = Math.max(2, Math.floor((width + GAP) / (CELL + GAP)));
-    this.width = Math.floor((width - GAP * (this.columns - 1)) / this.columns);
-    this.height = this.width + CAPTION;
-    const rows = Math.ceil(list.total / this.columns);
-    this.inner.style.height = `${Math.max(0, rows * (this.height + GAP) - GAP)}px`;
-    this.clear();
-    if (!list.total) this.inner.append(el("p", { class: "empty" }, nothingText()));
+    if (!this.list || this.list.total === null || !width) return;
+    this.#layout = new GridLayout(width, this.list.total);
+    this.inner.style.height = `${this.#layout.height}px`;
+    this.inner.replaceChildren();
+    this.#cells.clear();
+    if (!this.list.total) this.inner.append(el("p", { class: "empty" }, emptyText()));
     this.draw();
   }
 
-  /** Make the cells that are seen, drop the others. */
+  /** Creates the visible cells and removes the others. */
   draw() {
-    const { list } = this;
-    if (!list?.total || !this.columns) return;
-    const step = this.height + GAP;
-    const top = Math.max(0, Math.floor(this.box.scrollTop / step) - SPARE);
-    const bottom = Math.ceil((this.box.scrollTop + this.box.clientHeight) / step) + SPARE;
-    const first = top * this.columns;
-    const last = Math.min(list.total, bottom * this.columns);
-    for (const [place, cell] of this.cells) {
-      if (place >= first && place < last) continue;
+    const layout = this.#layout;
+    if (!this.list?.total || !layout) return;
+    const { first, end } = layout.visibleRange(this.box.scrollTop, this.box.clientHeight);
+    for (const [index, cell] of this.#cells) {
+      if (index >= first && index < end) continue;
       cell.remove();
-      this.cells.delete(place);
+      this.#cells.delete(index);
     }
-    for (let place = first; place < last; place += 1) if (!this.cells.has(place)) this.add(place);
+    for (let index = first; index < end; index += 1) if (!this.#cells.has(index)) this.#addCell(index, layout);
   }
 
-  add(place) {
-    const cell = el("div", { class: "cell", role: "option", id: `cell-${place}` });
-    cell.style.width = `${this.width}px`;
-    cell.style.height = `${this.height}px`;
-    const x = (place % this.columns) * (this.width + GAP);
-    const y = Math.floor(place / this.columns) * (this.height + GAP);
-    cell.style.transform = `translate(${x}px, ${y}px)`;
+  /**
+   * @param {number} index
+   * @param {GridLayout} layout
+   */
+  #addCell(index, layout) {
+    const cell = createCell(index, layout);
     cell.addEventListener("click", () => {
-      const opens = !coarse.matches || place === state.at; // a finger selects first
-      this.select(place);
+      const opens = !touchScreen.matches || index === state.selectedIndex; // a first tap only selects
+      this.select(index);
       if (opens) this.open();
     });
-    this.cells.set(place, cell);
+    this.#cells.set(index, cell);
     this.inner.append(cell);
-    this.fill(place);
+    this.#fillCell(index);
   }
 
-  /** Put the row into its cell, now or when it has come. */
-  async fill(place) {
+  /**
+   * Shows the image of a cell, once its row is fetched.
+   * @param {number} index
+   */
+  async #fillCell(index) {
     const { list } = this;
-    const cell = this.cells.get(place);
-    let row = list.at(place);
-    if (!row) {
-      try {
-        row = await list.row(place);
-      } catch (error) {
-        return this.signal.aborted || fail(error);
-      }
+    const cell = this.#cells.get(index);
+    if (!list || !cell) return;
+    let row = list.rowAt(index);
+    try {
+      row ??= await list.fetchRow(index);
+    } catch (error) {
+      if (!this.signal.aborted) showError(error);
     }
-    if (!row || list !== this.list || this.cells.get(place) !== cell) return undefined;
-    const what = decision(row.is_anomaly);
-    const picture = cell.querySelector("img") ?? newPicture(row);
-    cell.replaceChildren(
-      picture,
-      el("div", { class: "name", title: row.name }, row.name),
-      el("div", { class: "line" }, el("span", { class: "score" }, number(row.score)), badge(what, what)));
-    const said = row.failed ? "not saved" : `${row.verdict ?? "not reviewed"}${row.has_mask ? ", painted" : ""}`;
-    const brush = row.has_mask && el("span", { class: "painted", title: "the defect is painted" }, " ✎");
-    if (row.failed) cell.append(el("div", { class: "said" }, badge("not saved", "failed")));
-    else if (row.verdict) cell.append(el("div", { class: "said" }, badge([row.verdict, brush], row.verdict)));
-    cell.setAttribute("aria-label", `${row.name}, score ${number(row.score)}, ${what}, ${said}`);
-    cell.setAttribute("aria-setsize", list.total);
-    cell.setAttribute("aria-posinset", place + 1);
-    this.mark(place);
-    return undefined;
+    if (!row || list !== this.list || this.#cells.get(index) !== cell) return;
+    fillCell(cell, row, this.#failedImages.has(row.id));
+    cell.setAttribute("aria-setsize", String(list.total));
+    cell.setAttribute("aria-posinset", String(index + 1));
+    this.#markSelection(index);
   }
 
-  mark(place) {
-    const cell = this.cells.get(place);
+  /**
+   * @param {number} index
+   */
+  #markSelection(index) {
+    const cell = this.#cells.get(index);
     if (!cell) return;
-    const chosen = place === state.at;
-    cell.setAttribute("aria-selected", String(chosen));
-    if (chosen) this.box.setAttribute("aria-activedescendant", cell.id);
+    const isSelected = index === state.selectedIndex;
+    cell.setAttribute("aria-selected", String(isSelected));
+    if (isSelected) this.box.setAttribute("aria-activedescendant", cell.id);
   }
 
-  select(place) {
+  /**
+   * @param {number} index
+   */
+  select(index) {
     if (!this.list?.total) return;
-    const before = state.at;
-    state.at = Math.max(0, Math.min(place, this.list.total - 1));
-    this.mark(before);
+    const before = state.selectedIndex;
+    state.selectedIndex = Math.max(0, Math.min(index, this.list.total - 1));
+    this.#markSelection(before);
     this.reveal();
-    this.mark(state.at);
+    this.#markSelection(state.selectedIndex);
   }
 
+  /** Scrolls until the selected cell is visible. */
   reveal() {
-    if (!this.columns) return;
-    const top = Math.floor(state.at / this.columns) * (this.height + GAP);
-    const bottom = top + this.height;
-    if (top < this.box.scrollTop) this.box.scrollTop = top;
-    else if (bottom > this.box.scrollTop + this.box.clientHeight) this.box.scrollTop = bottom - this.box.clientHeight;
+    const { box } = this;
+    if (!this.#layout) return;
+    const scrollTop = this.#layout.scrollTo(state.selectedIndex, box.scrollTop, box.clientHeight);
+    if (scrollTop !== box.scrollTop) box.scrollTop = scrollTop;
     this.draw();
   }
 
   open() {
-    const row = this.list.at(state.at);
+    const row = this.list?.rowAt(state.selectedIndex);
     if (row) location.hash = `#/image/${row.id}`;
   }
 
-  /** For fingers: what the keys do. */
-  bar() {
-    const key = (verdict, text) => button(text, () => this.judge(verdict), { class: `verdict ${verdict}` });
-    return el("div", { class: "row touch", role: "toolbar", "aria-label": "The selected picture" },
-      key("good", "Good"), key("bad", "Bad"), key("unsure", "Unsure"), button("Open", () => this.open(), { class: "verdict" }));
+  // --- verdicts
+
+  /** Creates buttons for touch screens, which do what the keys do. */
+  touchBar() {
+    const verdictButton = (/** @type {Verdict} */ verdict, /** @type {string} */ text) =>
+      button(text, () => this.giveVerdict(verdict), { class: `verdict ${verdict}` });
+    return el("div", { class: "row touch", role: "toolbar", "aria-label": "The selected image" },
+      verdictButton("good", "Good"), verdictButton("bad", "Bad"), verdictButton("unsure", "Unsure"),
+      button("Open", () => this.open(), { class: "verdict" }));
   }
 
-  async judge(verdict) {
-    const row = this.list?.at(state.at);
+  /**
+   * Saves a verdict on the selected image, and selects the next one at once.
+   * @param {Verdict} verdict
+   */
+  async giveVerdict(verdict) {
+    const row = this.list?.rowAt(state.selectedIndex);
     if (!row) return;
-    if (performance.now() - this.moved < LOOK) return say("A new picture has just come here: look again.", true);
-    this.select(state.at + 1);
-    const turn = Promise.resolve(row.turn).then(() => judgeListed(row, verdict)); // the later one is the last
-    row.turn = turn.catch(() => {});
-    const said = { row, turn };
-    this.done.push(said);
-    try {
-      await turn;
-      row.failed = false;
-      say(`${row.name}: ${verdict}`, false, ["Undo", () => this.undo(said)]);
-    } catch (error) {
-      row.failed = true;
-      this.done = this.done.filter((one) => one !== said);
-      say(`${row.name} was not saved as ${verdict}: ${error.message}`, true);
+    if (performance.now() - this.#selectionMoved < NOTICE_MILLISECONDS) {
+      showMessage("A new image has just arrived here: look again.", { isError: true });
+      return;
     }
-    this.redraw(row.id);
-  }
-
-  /** Take a verdict back: what was said before counts again, or the picture is not reviewed. */
-  async undo(said) {
-    const { row, turn } = said;
-    this.done = this.done.filter((one) => one.row.id !== row.id); // one step back for a picture
+    this.select(state.selectedIndex + 1);
+    const saved = Promise.resolve(this.#savings.get(row.id)).then(() => reviewListed(row, verdict));
+    this.#savings.set(row.id, saved.catch(() => {}));
+    const given = { row, saved };
+    this.#givenVerdicts.push(given);
     try {
-      const { id } = await turn;
-      const url = path(`reviews/${id}/undo`, { model: state.model.name });
-      const now = await (await request(url, { method: "POST" })).json();
-      const verdict = now.verdict === "withdrawn" ? null : now.verdict;
-      state.list?.judged(row.id, verdict, now.note, now.mask !== null);
-      say(`${row.name}: ${verdict ? `${verdict} again` : "not reviewed"}`);
+      await saved;
+      this.#failedImages.delete(row.id);
+      showMessage(`${row.name}: ${verdict}`, { action: { label: "Undo", run: () => this.undo(given) } });
     } catch (error) {
-      return say(`What was said of ${row.name} was not taken back: ${error.message}`, true);
+      this.#failedImages.add(row.id);
+      this.#givenVerdicts = this.#givenVerdicts.filter((one) => one !== given);
+      showMessage(`${row.name} was not saved as ${verdict}: ${errorText(error)}`, { isError: true });
     }
-    if (this.signal.aborted) return undefined;
-    const place = this.list.placeOf(row.id);
-    if (place >= 0) this.select(place);
-    return this.redraw(row.id);
+    this.#redraw(row.id);
   }
 
-  redraw(image) {
-    const place = this.list.placeOf(image);
-    if (this.cells.has(place)) this.fill(place);
+  /**
+   * Withdraws a verdict: the one before it counts again, or the image is not reviewed.
+   * @param {GivenVerdict} given
+   */
+  async undo({ row, saved }) {
+    this.#givenVerdicts = this.#givenVerdicts.filter((one) => one.row.id !== row.id); // an image has one undo step
+    try {
+      const review = await saved;
+      const verdict = await undoReview(review.id, row.id);
+      showMessage(`${row.name}: ${verdict ? `${verdict} again` : "not reviewed"}`);
+    } catch (error) {
+      showMessage(`The verdict on ${row.name} was not undone: ${errorText(error)}`, { isError: true });
+      return;
+    }
+    const index = this.list?.indexOf(row.id) ?? -1;
+    if (this.signal.aborted) return;
+    if (index >= 0) this.select(index);
+    this.#redraw(row.id);
   }
 
-  /** Keys are for the grid: who is at a link, a button or a field does not judge. */
-  hears(event) {
+  /**
+   * @param {number} imageId
+   */
+  #redraw(imageId) {
+    const index = this.list?.indexOf(imageId) ?? -1;
+    if (this.#cells.has(index)) this.#fillCell(index);
+  }
+
+  // --- keys
+
+  /**
+   * Whether a key press is for the grid: on a link, a button or a field it gives no verdict.
+   * @param {KeyboardEvent} event
+   */
+  #isForGrid(event) {
     const { target } = event;
-    return !typing(event) && (target === document.body || target.id === "main" || this.box.contains(target));
+    if (isTyping(event) || !(target instanceof HTMLElement)) return false;
+    return target === document.body || target.id === "main" || this.box.contains(target);
   }
 
-  key(event) {
-    if (!this.hears(event) || event.altKey || !this.list?.total) return;
-    const key = event.key.length === 1 ? event.key.toLowerCase() : event.key;
+  /**
+   * @param {KeyboardEvent} event
+   */
+  onKey(event) {
+    if (!this.#isForGrid(event) || event.altKey || !this.list?.total) return;
+    const isHandled = event.ctrlKey || event.metaKey ? this.#onControlKey(event) : this.#onPlainKey(event);
+    if (isHandled) event.preventDefault();
+  }
+
+  /**
+   * @param {KeyboardEvent} event
+   */
+  #onControlKey(event) {
+    const last = this.#givenVerdicts.at(-1);
+    if (keyOf(event) !== "z" || event.shiftKey || event.repeat || !last) return false;
+    this.undo(last);
+    return true;
+  }
+
+  /**
+   * @param {KeyboardEvent} event
+   */
+  #onPlainKey(event) {
+    const key = keyOf(event);
+    const columns = this.#layout?.columns ?? 1;
+    /** @type {Record<string, number>} */
     const moves = {
-      ArrowRight: 1, ArrowLeft: -1, ArrowDown: this.columns, ArrowUp: -this.columns, n: 1, p: -1,
-      PageDown: this.columns * 3, PageUp: -this.columns * 3, Home: -Infinity, End: Infinity,
+      ArrowRight: 1, ArrowLeft: -1, ArrowDown: columns, ArrowUp: -columns, n: 1, p: -1,
+      PageDown: PAGE_ROWS * columns, PageUp: -PAGE_ROWS * columns, Home: -Infinity, End: Infinity,
     };
-    if (event.ctrlKey || event.metaKey) {
-      if (key !== "z" || event.shiftKey || event.repeat || !this.done.length) return;
-      this.undo(this.done.at(-1));
-    } else if (key in moves) this.select(state.at + moves[key]);
-    else if (key in VERDICT_KEYS) event.repeat || this.judge(VERDICT_KEYS[key]); // a key that is held judges once
-    else if (key === "Enter") this.open();
-    else return;
-    event.preventDefault();
+    if (key in moves) this.select(state.selectedIndex + moves[key]);
+    else if (key in VERDICT_KEYS) {
+      if (!event.repeat) this.giveVerdict(VERDICT_KEYS[key]); // a held key counts once
+    } else if (key === "Enter") this.open();
+    else return false;
+    return true;
   }
 }
 
-function newPicture(row) {
-  const picture = el("img", { alt: "", loading: "lazy", decoding: "async", draggable: "false" });
-  show(picture, thumbnail(row.id, state.model.name, state.model.version.id));
-  return picture;
-}
-
-function nothingText() {
-  const { decision: wanted, review, from, to } = state.filters;
-  if (wanted || review || from || to) return "No picture fits these filters.";
-  return "No pictures yet. Drop some here, or use “Add pictures”.";
+function emptyText() {
+  const { decision, review, from, to } = state.filters;
+  if (decision || review || from || to) return "No image matches these filters.";
+  return "No images yet. Drop some here, or use “Add images”.";
 }

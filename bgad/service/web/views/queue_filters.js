@@ -1,36 +1,48 @@
-// What the queue shows, and in which order.
+// The filters of the queue.
 
 import { el, select } from "../lib/dom.js";
 import { setFilter, state } from "../lib/state.js";
 
-const FIRST = "2000-01-01"; // a day before is one whose year is still being typed
-const LAST = "2199-12-31";
+/** @import { Filters } from "../lib/image_list.js" */
 
-/** The fields; `changed` is called when one has another value, `more` comes after the number of pictures. */
-export function filterBar(changed, ...more) {
+const FIRST_DAY = "2000-01-01"; // an earlier date has a year that is still being typed
+const LAST_DAY = "2199-12-31";
+
+/**
+ * Creates the form.
+ * @param {() => void} onChange
+ * @param {...import("../lib/dom.js").Child} extra shown after the number of images
+ */
+export function filterBar(onChange, ...extra) {
   const { filters } = state;
-  const set = (key) => (value) => {
+  const setter = (/** @type {keyof Filters} */ key) => (/** @type {string} */ value) => {
     setFilter(key, value);
-    changed();
+    onChange();
   };
-  return el("form", { class: "toolbar", "aria-label": "What the queue shows", onsubmit: (e) => e.preventDefault() },
+  return el("form", { class: "toolbar", "aria-label": "Filters of the queue", onsubmit: (event) => event.preventDefault() },
     select("Sort", [["uncertain", "most uncertain"], ["anomalous", "most anomalous"], ["newest", "newest"]],
-      filters.order, set("order")),
+      filters.order, setter("order")),
     select("Decision", [["", "all"], ["anomalous", "anomalous"], ["normal", "normal"]],
-      filters.decision, set("decision")),
+      filters.decision, setter("decision")),
     select("Review", [["", "all"], ["none", "not reviewed"], ["any", "reviewed"], ["good", "good"], ["bad", "bad"],
-      ["unsure", "unsure"]], filters.review, set("review")),
-    day("From", "from", set("from")),
-    day("To", "to", set("to")),
-    el("span", { id: "count", class: "dim", "aria-live": "polite" }), more);
+      ["unsure", "unsure"]], filters.review, setter("review")),
+    dateField("From", "from", setter("from")),
+    dateField("To", "to", setter("to")),
+    el("span", { id: "count", class: "dim", "aria-live": "polite" }), extra);
 }
 
-/** A day counts when it is whole; one that was not finished is taken out when the field is left. */
-function day(label, key, set) {
-  const whole = (value) => !value || (value >= FIRST && value <= LAST);
+/**
+ * Creates a date field. An incomplete date is ignored, and removed when the field is left.
+ * @param {string} label
+ * @param {"from" | "to"} key
+ * @param {(value: string) => void} onChange
+ */
+function dateField(label, key, onChange) {
+  const isComplete = (/** @type {string} */ value) => !value || (value >= FIRST_DAY && value <= LAST_DAY);
+  /** @type {HTMLInputElement} */
   const field = el("input", {
-    type: "date", min: FIRST, max: LAST, value: state.filters[key],
-    onchange: () => field.value !== state.filters[key] && whole(field.value) && set(field.value),
+    type: "date", min: FIRST_DAY, max: LAST_DAY, value: state.filters[key],
+    onchange: () => field.value !== state.filters[key] && isComplete(field.value) && onChange(field.value),
     onblur: () => (field.value = state.filters[key]),
   });
   return el("label", { class: "field" }, `${label} `, field);

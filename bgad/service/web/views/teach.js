@@ -1,289 +1,334 @@
-// Teach: choose reviewed images, follow the job, compare the new version with the old one, release it or not.
+// Teach: choose reviewed images, follow the job, compare the new version with the old one, release or discard it.
 
-import { follow, get, send, show, thumbnail } from "../lib/api.js";
-import { againLine } from "../lib/rescore_progress.js";
+import { getJson, sendJson } from "../lib/api.js";
+import { el } from "../lib/dom.js";
+import { formatPlural, formatTime, versionText } from "../lib/format.js";
+import { thumbnail } from "../lib/image_loader.js";
+import { reportErrors, showError, showMessage } from "../lib/messages.js";
+import { rescoreProgress } from "../lib/rescore_progress.js";
+import { currentModel, isAdmin, loadModels, modelRoute, resetList } from "../lib/state.js";
+import { html, nothing, render } from "../lib/vendor/lit-html.js";
 import { comparison } from "./compare.js";
-import { badge, button, el, fail, guarded, percent, plural, say, time, versionText } from "../lib/dom.js";
-import { loadModels, mayAll, modelRoute, newList, state } from "../lib/state.js";
+import { isEnded, JobFollower, jobTemplate, stateBadge } from "./teach_jobs.js";
 
-const ENDED = ["done", "failed", "cancelled", "interrupted"];
-const ADMIN = "This needs the role admin";
-const PAUSE = 3000; // milliseconds before a lost connection is tried again
+/** @import { Job, Lesson, Version } from "../lib/types.js" */
+/** @import { FinishedJob } from "./compare.js" */
 
-export async function showTeach(main, signal, given) {
-  const page = new Teach(signal, Number(given) || null);
-  main.append(page.box);
-  await page.start();
+const ADMIN_ONLY = "This requires the role admin";
+
+/**
+ * @param {HTMLElement} main
+ * @param {AbortSignal} signal
+ * @param {string} [jobId] the job to compare
+ */
+export async function showTeach(main, signal, jobId) {
+  const view = new TeachView(signal, Number(jobId) || null);
+  main.append(view.box);
+  await view.start();
 }
 
-class Teach {
-  constructor(signal, job) {
+class TeachView {
+  box = el("div", { class: "page" });
+  #progressBox = el("div");
+  /** @type {Lesson[] | null} */
+  #lessons = null; // null: not loaded yet
+  /** @type {Set<number>} */
+  #chosenImages = new Set();
+  /** @type {Map<number, HTMLImageElement>} */
+  #thumbnails = new Map(); // by image
+  /** @type {Job[] | null} */
+  #jobs = null;
+  /** @type {Map<number, HTMLLIElement>} */
+  #jobLines = new Map(); // by job: an element stays with its job, so that a button never changes under the pointer
+  /** @type {Map<number, Job>} */
+  #finishedJobs = new Map(); // with their results
+  /** @type {{ job: FinishedJob, version: Version, tables: HTMLElement } | null} */
+  #comparison = null;
+  /** @type {number | undefined} */
+  #comparedJobId;
+  #isBusy = false; // a release, a discard or a roll-back is under way
+  #confirming = ""; // the discard button that asks for confirmation
+
+  /**
+   * @param {AbortSignal} signal
+   * @param {number | null} jobId
+   */
+  constructor(signal, jobId) {
     this.signal = signal;
-    this.wanted = job;
-    this.followed = new Set();
-    this.jobs = [];
-    this.results = new Map(); // by job
-    this.again = el("div");
-    this.lessons = el("section", { class: "card", "aria-label": "What to teach" });
-    this.jobList = el("section", { class: "card", "aria-label": "Jobs" });
-    this.compared = el("section", { "aria-label": "Comparison" });
-    this.versions = el("section", { class: "card", "aria-label": "Versions" });
-    this.box = el("div", { class: "page" }, el("h1", {}, "Teach"), this.again, this.lessons, this.jobList, this.compared, this.versions);
+    this.wantedJobId = jobId; // the job to compare; null: the last one that has finished
+    this.follower = new JobFollower((job) => this.#onJobChange(job), () => this.#loadJobs(), signal);
   }
 
   async start() {
     await loadModels();
-    this.showVersions();
-    await Promise.all([this.loadLessons(), this.loadJobs()]);
+    this.#showVersions();
+    await Promise.all([this.#loadLessons(), this.#loadJobs()]);
+  }
+
+  /** Brings the page up to date with the state. */
+  #update() {
+    render(html`
+      <h1>Teach</h1>
+      ${this.#progressBox}
+      <section class="card" aria-label="What to teach">${this.#lessonTemplate()}</section>
+      <section class="card" aria-label="Jobs">${this.#jobListTemplate()}</section>
+      <section aria-label="Comparison">${this.#comparisonTemplate()}</section>
+      <section class="card" aria-label="Versions">${this.#versionTemplate()}</section>`, this.box);
   }
 
   // --- what to teach
 
-  async loadLessons() {
-    const rows = await get(modelRoute("/lessons"), {}, { signal: this.signal });
-    const [good, bad] = ["good", "bad"].map((verdict) => rows.filter((row) => row.verdict === verdict));
-    this.rows = [...bad, ...good];
-    this.chosen = new Set(this.rows.map((row) => row.id));
-    if (!this.rows.length) {
-      this.lessons.replaceChildren(el("h2", {}, "What to teach"),
-        el("p", {}, "No picture has been reviewed as good or bad yet. Do that in the queue first."));
-      return;
+  async #loadLessons() {
+    /** @type {Lesson[]} */
+    const lessons = await getJson(modelRoute("/lessons"), {}, { signal: this.signal });
+    const byVerdict = (/** @type {string} */ verdict) => lessons.filter((lesson) => lesson.verdict === verdict);
+    this.#lessons = [...byVerdict("bad"), ...byVerdict("good")];
+    this.#chosenImages = new Set(lessons.map((lesson) => lesson.id));
+    this.#thumbnails = new Map(lessons.map((lesson) => [lesson.id, thumbnail(lesson.id, currentModel())]));
+    this.#update();
+  }
+
+  #lessonTemplate() {
+    const lessons = this.#lessons;
+    if (!lessons) return nothing;
+    const heading = html`<h2>What to teach</h2>`;
+    if (!lessons.length) return [heading, html`<p>No image has been reviewed as good or bad yet. Review images in the queue first.</p>`];
+    const badCount = lessons.filter((lesson) => lesson.verdict === "bad").length;
+    const count = this.#chosenImages.size;
+    return html`${heading}
+      <p>${formatPlural(badCount, "image")} reviewed as bad, ${lessons.length - badCount} as good. Untick those to leave out.</p>
+      <div class="lessons">${lessons.map((lesson) => html`
+        <label class="lesson" title=${lesson.name}>${this.#thumbnails.get(lesson.id)}
+          <span><input type="checkbox" .checked=${this.#chosenImages.has(lesson.id)} aria-label=${`${lesson.name}, ${lesson.verdict}`}
+            @change=${(/** @type {any} */ event) => this.#choose([lesson], event.target.checked)}>${stateBadge(lesson.verdict)}</span>
+        </label>`)}</div>
+      <div class="row">
+        <button type="button" class="primary" id="teach" ?disabled=${!count || !isAdmin() || this.#isBusy}
+          title=${isAdmin() ? nothing : ADMIN_ONLY} @click=${reportErrors(() => this.#startJob())}>Teach ${formatPlural(count, "image")}</button>
+        <button type="button" @click=${() => this.#choose(lessons, true)}>Tick all</button>
+        <button type="button" @click=${() => this.#choose(lessons, false)}>Tick none</button>
+      </div>`;
+  }
+
+  /**
+   * @param {Lesson[]} lessons
+   * @param {boolean} isChosen
+   */
+  #choose(lessons, isChosen) {
+    for (const { id } of lessons) {
+      if (isChosen) this.#chosenImages.add(id);
+      else this.#chosenImages.delete(id);
     }
-    this.go = button("Teach", guarded(() => this.begin()), { class: "primary", id: "teach" });
-    const all = (value) => () => {
-      for (const box of this.lessons.querySelectorAll("input")) {
-        if (box.checked !== value) box.click();
-      }
-    };
-    this.lessons.replaceChildren(
-      el("h2", {}, "What to teach"),
-      el("p", {}, `${plural(bad.length, "picture")} reviewed as bad, ${good.length} as good. Untick what should not be learnt.`),
-      el("div", { class: "lessons" }, this.rows.map((row) => this.lesson(row))),
-      el("div", { class: "row" }, this.go, button("Tick all", all(true)), button("Tick none", all(false))));
-    this.count();
+    this.#update();
   }
 
-  lesson(row) {
-    const picture = el("img", { alt: "", loading: "lazy" });
-    show(picture, thumbnail(row.id, state.model.name, state.model.version.id));
-    const box = el("input", {
-      type: "checkbox", checked: true, "aria-label": `${row.name}, ${row.verdict}`,
-      onchange: () => {
-        if (box.checked) this.chosen.add(row.id);
-        else this.chosen.delete(row.id);
-        this.count();
-      },
-    });
-    return el("label", { class: "lesson", title: row.name }, picture, el("span", {}, box, badge(row.verdict, row.verdict)));
-  }
-
-  count() {
-    this.go.textContent = `Teach ${plural(this.chosen.size, "picture")}`;
-    this.go.disabled = !this.chosen.size || !mayAll();
-    this.go.title = mayAll() ? "" : ADMIN;
-  }
-
-  async begin() {
-    this.go.disabled = true;
+  async #startJob() {
+    this.#setBusy(true);
     try {
-      const job = await send("POST", "jobs", { model: state.model.name, images: [...this.chosen] });
-      this.wanted = job.id;
-      say(`Job ${job.id} begins.`);
-      await this.loadJobs();
+      /** @type {Job} */
+      const job = await sendJson("POST", "jobs", { model: currentModel().name, images: [...this.#chosenImages] });
+      this.wantedJobId = job.id;
+      showMessage(`Job ${job.id} has been started.`);
+      await this.#loadJobs();
     } finally {
-      this.count();
+      this.#setBusy(false);
     }
+  }
+
+  /**
+   * @param {boolean} isBusy
+   */
+  #setBusy(isBusy) {
+    this.#isBusy = isBusy;
+    this.#update();
   }
 
   // --- jobs
 
-  async loadJobs() {
-    this.jobs = await get("jobs", { model: state.model.name }, { signal: this.signal });
-    this.showJobs();
-    for (const job of this.jobs) if (!ENDED.includes(job.state)) this.follow(job.id);
-    await this.showComparison();
+  async #loadJobs() {
+    /** @type {Job[]} */
+    const jobs = await getJson("jobs", { model: currentModel().name }, { signal: this.signal });
+    this.#jobs = jobs;
+    this.#update();
+    for (const job of jobs) if (!isEnded(job)) this.follower.follow(job.id);
+    await this.#loadComparison();
   }
 
-  /** Until it has ended; a connection that is lost is tried again. */
-  async follow(number) {
-    if (this.followed.has(number)) return;
-    this.followed.add(number);
-    let ended = false;
-    const tell = (job) => {
-      ended = ENDED.includes(job.state);
-      this.told(job);
-    };
-    for (let lost = false; !ended && !this.signal.aborted; ) {
-      try {
-        if (lost) await this.loadJobs();
-        lost = false;
-        await follow(number, tell, this.signal);
-      } catch (error) {
-        if (this.signal.aborted) break;
-        ended = error.status >= 400 && error.status < 500; // to ask again would not help
-        if (ended) fail(error);
-        else if (!lost) say("The connection to the service was lost: it is tried again.", true);
-      }
-      lost = true;
-      if (!ended) await new Promise((resolve) => setTimeout(resolve, PAUSE));
-    }
-    this.followed.delete(number);
+  /**
+   * @param {Job} job
+   */
+  #onJobChange(job) {
+    const others = (this.#jobs ?? []).filter((one) => one.id !== job.id);
+    this.#jobs = [job, ...others].sort((one, other) => other.id - one.id);
+    this.#update();
+    if (!isEnded(job)) return;
+    const isError = job.state === "failed";
+    showMessage(`Job ${job.id}: ${job.state}.${isError ? ` ${job.message}` : ""}`, { isError });
+    if (job.state === "done") this.#onJobDone().catch(showError);
   }
 
-  told(job) {
-    const place = this.jobs.findIndex((one) => one.id === job.id);
-    if (place < 0) this.jobs.unshift(job);
-    else this.jobs[place] = job;
-    this.showJobs();
-    if (!ENDED.includes(job.state)) return;
-    say(`Job ${job.id}: ${job.state}.${job.state === "failed" ? ` ${job.message}` : ""}`, job.state === "failed");
-    if (job.state === "done") this.finished().catch(fail);
-  }
-
-  async finished() {
+  async #onJobDone() {
     await loadModels();
-    this.showVersions();
-    await this.showComparison();
+    this.#showVersions();
+    await this.#loadComparison();
   }
 
-  /** Where no state has changed, the lines stay as they are but for their progress. */
-  showJobs() {
-    if (!this.jobs.length) return this.jobList.replaceChildren(el("h2", {}, "Jobs"), el("p", { class: "dim" }, "None yet."));
-    const lines = [...this.jobList.querySelectorAll("li")];
-    const shows = (line, job) => line?.dataset.job === String(job.id) && line.dataset.state === job.state;
-    if (lines.length === this.jobs.length && this.jobs.every((job, i) => shows(lines[i], job))) {
-      return this.jobs.forEach((job, i) => showProgress(lines[i], job));
-    }
-    return this.jobList.replaceChildren(el("h2", {}, "Jobs"), el("ul", { class: "plain jobs" }, this.jobs.map((job) => this.jobLine(job))));
+  #jobListTemplate() {
+    if (!this.#jobs) return nothing;
+    if (!this.#jobs.length) return html`<h2>Jobs</h2><p class="dim">None yet.</p>`;
+    return html`<h2>Jobs</h2><ul class="plain jobs">${this.#jobs.map((job) => this.#jobLine(job))}</ul>`;
   }
 
-  jobLine(job) {
-    const act = (route) => guarded(async () => {
-      await send("POST", `jobs/${job.id}/${route}`);
-      await this.loadJobs();
+  /**
+   * @param {Job} job
+   */
+  #jobLine(job) {
+    const line = this.#jobLines.get(job.id) ?? el("li", { "data-job": job.id });
+    this.#jobLines.set(job.id, line);
+    const post = (/** @type {string} */ action) => reportErrors(async () => {
+      await sendJson("POST", `jobs/${job.id}/${action}`);
+      await this.#loadJobs();
     });
-    const running = !ENDED.includes(job.state);
-    const right = { disabled: !mayAll(), title: mayAll() ? undefined : ADMIN };
-    return el("li", { "data-job": job.id, "data-state": job.state },
-      el("span", {}, `Job ${job.id} `, badge(job.state, job.state)),
-      running
-        ? el("span", { class: "grow" }, el("progress", { max: "1", value: job.progress, "aria-label": `Job ${job.id}` }), progressText(job))
-        : el("span", { class: "grow dim" }, `${plural(job.images.length, "picture")}, ${job.who}, ${time(job.created)}${job.state === "failed" ? `: ${job.message}` : ""}`),
-      running && button("Cancel", act("cancel"), right),
-      ["failed", "cancelled", "interrupted"].includes(job.state) && button("Resume", act("resume"), right),
-      job.state === "done" && button("Compare", guarded(async () => {
-        this.wanted = job.id;
-        await this.showComparison();
-        this.compared.scrollIntoView({ behavior: "smooth" });
-      })));
+    const onCompare = reportErrors(async () => {
+      this.wantedJobId = job.id;
+      await this.#loadComparison();
+      this.box.querySelector("[aria-label=Comparison]")?.scrollIntoView({ behavior: "smooth" });
+    });
+    const buttons = { isDisabled: !isAdmin() || this.#isBusy, title: isAdmin() ? "" : ADMIN_ONLY };
+    render(jobTemplate(job, buttons, { onCancel: post("cancel"), onResume: post("resume"), onCompare }), line);
+    return line;
   }
 
-  // --- compare and release
+  // --- comparison
 
-  async showComparison() {
-    const done = this.jobs.filter((one) => one.state === "done");
-    const { id, made } = done.find((one) => one.id === this.wanted) ?? done[0] ?? {};
-    this.compares = id;
-    const job = made && (await this.whole(id));
-    if (this.compares !== id) return undefined; // another one was chosen meanwhile
-    const version = job?.result && state.model.versions.find((one) => one.id === made);
-    if (!version) return this.compared.replaceChildren();
-    return this.compared.replaceChildren(el("div", { class: "card" },
-      el("h2", {}, `Job ${job.id}: version ${job.version} and version ${job.made}`),
-      comparison(job),
-      el("div", { class: "row" }, this.actions(version))));
+  /** Loads the comparison of the wanted job, else of the last one that has finished. */
+  async #loadComparison() {
+    const done = (this.#jobs ?? []).filter((job) => job.state === "done" && job.made !== null);
+    const chosen = done.find((job) => job.id === this.wantedJobId) ?? done[0];
+    this.#comparedJobId = chosen?.id;
+    const job = chosen && (await this.#loadFinishedJob(chosen.id));
+    if (this.#comparedJobId !== chosen?.id) return; // another one was chosen meanwhile
+    const version = currentModel().versions.find((one) => one.id === job?.made);
+    if (job?.result && version) {
+      const finished = /** @type {FinishedJob} */ (job);
+      this.#comparison = { job: finished, version, tables: comparison(finished) };
+    } else this.#comparison = null;
+    this.#update();
   }
 
-  /** A job with its result, which a list of jobs does not have. */
-  async whole(number) {
-    if (!this.results.has(number)) this.results.set(number, await get(`jobs/${number}`, {}, { signal: this.signal }));
-    return this.results.get(number);
+  /**
+   * Fetches a job with its result, which the list of jobs does not hold.
+   * @param {number} jobId
+   */
+  async #loadFinishedJob(jobId) {
+    /** @type {Job} */
+    const job = this.#finishedJobs.get(jobId) ?? (await getJson(`jobs/${jobId}`, {}, { signal: this.signal }));
+    this.#finishedJobs.set(jobId, job);
+    return job;
   }
 
-  showVersions() {
-    this.again.replaceChildren(againLine(this.signal));
-    const { versions } = state.model;
-    this.versions.replaceChildren(
-      el("h2", {}, "Versions"),
-      el("ul", { class: "plain jobs" }, [...versions].reverse().map((version) =>
-        el("li", { "data-version": version.id },
-          el("span", {}, `${versionText(version)} `, badge(version.state, version.state)),
-          el("span", { class: "grow dim" }, `${time(version.created)}${version.parent ? `, from version ${version.parent}` : ""}`),
-          this.actions(version)))),
-      el("div", { class: "row" },
-        button("Roll back", guarded(() => this.act(modelRoute("/rollback"), scoresNow)), {
-          id: "rollback", disabled: !mayAll() || !versions.some((version) => version.state === "retired"),
-          title: mayAll() ? "Back to the version that was released before" : ADMIN,
-        })));
+  #comparisonTemplate() {
+    if (!this.#comparison) return nothing;
+    const { job, version, tables } = this.#comparison;
+    return html`<div class="card">
+      <h2>Job ${job.id}: version ${job.version} and version ${job.made}</h2>
+      ${tables}
+      <div class="row">${this.#versionActions(version, "comparison")}</div></div>`;
   }
 
-  actions(version) {
-    const right = { disabled: !mayAll(), title: mayAll() ? undefined : ADMIN };
-    const route = (what, text) => guarded(() => this.act(modelRoute(`/versions/${version.id}/${what}`), text));
-    if (version.state === "released") return [badge("scores now", "done")];
-    if (version.state === "discarded") return [];
-    return [
-      button("Release", route("release", scoresNow), { class: "primary", ...right }),
-      version.state === "candidate" && askFirst("Discard", `Give up version ${version.id}? This cannot be taken back.`,
-        route("discard", () => `${versionText(version)} was given up.`), right),
-    ].filter(Boolean);
+  // --- versions
+
+  /** Shows the versions after the models were loaded. */
+  #showVersions() {
+    this.#progressBox.replaceChildren(rescoreProgress(this.signal));
+    this.#update();
   }
 
-  /** `text` makes the words for what has been done. */
-  async act(route, text) {
-    for (const one of this.box.querySelectorAll("button")) one.disabled = true;
-    say("One moment …");
+  #versionTemplate() {
+    const { versions } = currentModel();
+    const hasPrevious = versions.some((version) => version.state === "retired");
+    return html`<h2>Versions</h2>
+      <ul class="plain jobs">${[...versions].reverse().map((version) => html`
+        <li data-version=${version.id}>
+          <span>${versionText(version.id, version.checksum)} ${stateBadge(version.state)}</span>
+          <span class="grow dim">${formatTime(version.created)}${version.parent ? `, from version ${version.parent}` : ""}</span>
+          ${this.#versionActions(version, "list")}
+        </li>`)}</ul>
+      <div class="row">
+        <button type="button" id="rollback" ?disabled=${!isAdmin() || !hasPrevious || this.#isBusy}
+          title=${isAdmin() ? "Return to the version that was released before" : ADMIN_ONLY}
+          @click=${reportErrors(() => this.#changeVersion("/rollback", releasedText))}>Roll back</button>
+      </div>`;
+  }
+
+  /**
+   * @param {Version} version
+   * @param {string} place where the buttons are shown
+   */
+  #versionActions({ id, checksum, state }, place) {
+    if (state === "released") return html`<span class="badge done">scores now</span>`;
+    if (state === "discarded") return nothing;
+    const release = () => this.#changeVersion(`/versions/${id}/release`, releasedText);
+    const discard = () => this.#changeVersion(`/versions/${id}/discard`, () => `${versionText(id, checksum)} was discarded.`);
+    return html`${this.#adminButton("Release", release, "primary")}
+      ${state === "candidate" ? this.#discardTemplate(id, `${place}-${id}`, discard) : nothing}`;
+  }
+
+  /**
+   * @param {string} text
+   * @param {() => unknown} onClick
+   * @param {string} [kind] the CSS class
+   */
+  #adminButton(text, onClick, kind = "") {
+    return html`<button type="button" class=${kind || nothing} ?disabled=${!isAdmin() || this.#isBusy}
+      title=${isAdmin() ? nothing : ADMIN_ONLY} @click=${reportErrors(onClick)}>${text}</button>`;
+  }
+
+  /**
+   * A button that asks before it discards a version; Escape and "Keep it" cancel.
+   * @param {number} versionId
+   * @param {string} key identifies the button
+   * @param {() => unknown} discard
+   */
+  #discardTemplate(versionId, key, discard) {
+    const confirm = (/** @type {string} */ confirming) => {
+      this.#confirming = confirming;
+      this.#update();
+      const last = this.box.querySelector(`[data-discard="${key}"] button:last-of-type`);
+      if (last instanceof HTMLButtonElement) last.focus();
+    };
+    if (this.#confirming !== key) {
+      return html`<span class="ask" role="group" data-discard=${key}>${this.#adminButton("Discard", () => confirm(key))}</span>`;
+    }
+    const onKey = (/** @type {KeyboardEvent} */ event) => event.key === "Escape" && confirm("");
+    return html`<span class="ask" role="group" data-discard=${key} @keydown=${onKey}>
+      <span>Discard version ${versionId}? This cannot be undone.</span>
+      ${this.#adminButton("Discard", discard)}<button type="button" @click=${() => confirm("")}>Keep it</button></span>`;
+  }
+
+  /**
+   * Sends a change of the versions and brings everything up to date.
+   * @param {string} route
+   * @param {() => string} message
+   */
+  async #changeVersion(route, message) {
+    this.#confirming = "";
+    this.#setBusy(true);
+    showMessage("One moment …");
     try {
-      await send("POST", route);
+      await sendJson("POST", modelRoute(route));
     } finally {
       await loadModels();
-      newList();
-      this.showVersions();
-      this.jobList.replaceChildren(); // with buttons that can be used again
-      this.showJobs();
-      await Promise.all([this.showComparison(), this.loadLessons()]);
+      resetList();
+      this.#isBusy = false;
+      this.#showVersions();
+      await Promise.all([this.#loadComparison(), this.#loadLessons()]);
     }
-    say(text());
+    showMessage(message());
   }
 }
 
-function scoresNow() {
-  return `${versionText(state.model.version)} of ${state.model.name} scores now.`;
-}
-
-/** A button that asks before it does what cannot be taken back; Escape and "Keep it" are the way out. */
-function askFirst(word, question, act, attributes) {
-  const place = el("span", { class: "ask" });
-  const first = button(word, () => {
-    const keep = button("Keep it", rest);
-    place.replaceChildren(el("span", {}, question), button(word, act), keep);
-    keep.focus();
-  }, attributes);
-  const rest = () => {
-    place.replaceChildren(first);
-    first.focus();
-  };
-  place.setAttribute("role", "group");
-  place.addEventListener("keydown", (event) => {
-    if (event.key === "Escape" && !first.isConnected) rest();
-  });
-  place.append(first);
-  return place;
-}
-
-function progressText(job) {
-  return ` ${percent(job.progress)} ${job.message}${leftText(job.left)}`;
-}
-
-function leftText(seconds) {
-  if (seconds === null || seconds === undefined) return "";
-  if (seconds < 90) return `, about ${Math.max(5, 5 * Math.round(seconds / 5))} s left`;
-  return `, about ${Math.round(seconds / 60)} min left`;
-}
-
-function showProgress(line, job) {
-  const bar = line.querySelector("progress");
-  if (!bar) return;
-  bar.value = job.progress;
-  bar.nextSibling.data = progressText(job);
+function releasedText() {
+  const { name, version } = currentModel();
+  return `Model ${name} now scores with ${versionText(version.id, version.checksum)}.`;
 }
