@@ -5,10 +5,10 @@ BIN := $(VENV)/bin
 PIP := $(BIN)/python -m pip install --quiet --disable-pip-version-check --constraint constraints.txt
 PYTEST := $(BIN)/python -m pytest --numprocesses 2 --dist loadfile --no-loadscope-reorder
 
-.PHONY: help demo test check bench clean
+.PHONY: help demo test check check-page bench clean
 
 help:  ## this list
-	@grep -E '^[a-z]+:.*##' $(MAKEFILE_LIST) | sed -E 's/:.*## /\t/' | expand -t 10
+	@grep -E '^[a-z-]+:.*##' $(MAKEFILE_LIST) | sed -E 's/:.*## /\t/' | expand -t 12
 
 demo: $(VENV)/.train  ## make pictures, train on them, show what was found (./bgad-demo)
 	$(BIN)/bgad demo
@@ -22,6 +22,10 @@ check: $(VENV)/.dev  ## lint, format, types and tests
 	$(BIN)/mypy
 	$(PYTEST)
 
+check-page:  ## lint, types and unit tests of the workbench's page, where node is installed
+	@if ! command -v npm > /dev/null; then echo "check-page: skipped, node is not installed"; \
+	else $(MAKE) --no-print-directory node_modules/.package-lock.json && npm run --silent check; fi
+
 bench: $(VENV)/.dev  ## measure speed against other ways of doing the same
 	$(BIN)/python -m benchmarks.flow
 	$(BIN)/python -m benchmarks.metrics
@@ -32,7 +36,7 @@ bench: $(VENV)/.dev  ## measure speed against other ways of doing the same
 	$(BIN)/python -m benchmarks.table
 
 clean:  ## remove the environment and caches
-	rm -rf $(VENV) .pytest_cache .mypy_cache .ruff_cache .hypothesis
+	rm -rf $(VENV) node_modules .pytest_cache .mypy_cache .ruff_cache .hypothesis
 
 $(BIN)/python:
 	$(PYTHON) -c 'import sys; sys.exit(sys.version_info < (3, 11) and "bgad needs Python 3.11 or later: make PYTHON=python3.11")'
@@ -47,3 +51,7 @@ $(VENV)/.dev: pyproject.toml constraints.txt | $(BIN)/python
 	@echo "installing (PyTorch is large: this takes a few minutes)"
 	$(PIP) -e '.[dev]'
 	touch $@ $(VENV)/.train
+
+node_modules/.package-lock.json: package.json
+	npm install --loglevel=error
+	touch $@
