@@ -62,7 +62,8 @@ def test_tools_stay_and_keys_reach_the_picture(page: Any, live: Start) -> None:
     assert pressed(page) == ["Move", "Defect"]
     for layer, colour in (("defect", "rgb(255, 0, 200)"), ("ignore", "rgb(0, 140, 255)")):
         expect(page.locator(f"[data-layer={layer}] .swatch")).to_have_css("background-color", colour)
-    line = "async (said) => (await import('/static/views/image_details.js')).contourText({ high: 2, boundary: said.line }, said)"
+    module = "await import('/static/views/image_details.js')"
+    line = f"async (said) => ({module}).contourText({{ high: 2, boundary: said.line }}, said)"
     by_score = "The decision is made by the score, not by this line."
     cases = [{"line": at, "is_anomaly": bad} for at in (1, 3) for bad in (True, False)]
     assert [by_score in page.evaluate(line, case) for case in cases] == [True, True, True, False]

@@ -278,7 +278,5 @@ def test_drift_is_asked_again_where_the_answer_did_not_come(page: Any, live: Sta
         look(page)
         page.wait_for_timeout(50)
     look(page)
-    expect(page.get_by_role("link", name="Drift")).to_have_accessible_name(
-        "Drift (an alarm you have not seen yet)"
-    )
+    expect(page.get_by_role("link", name="Drift")).to_have_accessible_name("Drift (an alarm you have not seen yet)")
     assert len(asked) == 2
