@@ -1,8 +1,7 @@
-// The queue: a grid of thumbnails to review, of which only the visible ones exist.
+// The queue: a grid of thumbnails to review, by keyboard, mouse or touch.
 
 import { button, byId, el, isTyping, keyOf, shortcutHint } from "../lib/dom.js";
 import { formatPlural } from "../lib/format.js";
-import { GridLayout } from "../lib/grid_layout.js";
 import { ImageList } from "../lib/image_list.js";
 import { errorText, showError, showMessage } from "../lib/messages.js";
 import { onUpdate } from "../lib/poll.js";
@@ -10,8 +9,8 @@ import { rescoreProgress } from "../lib/rescore_progress.js";
 import { reviewListed, undoReview } from "../lib/reviews.js";
 import { currentModel, state } from "../lib/state.js";
 import { isUploading } from "../lib/upload.js";
-import { createCell, fillCell } from "./queue_cell.js";
 import { filterBar } from "./queue_filters.js";
+import { QueueGrid } from "./queue_grid.js";
 
 /** @import { Listed, Review, Verdict } from "../lib/types.js" */
 /** @typedef {{ row: Listed, saved: Promise<Review> }} GivenVerdict */
@@ -25,7 +24,6 @@ const SHORTCUTS = [
 ];
 const NOTICE_MILLISECONDS = 700; // that people need to notice another image under the selection
 const PAGE_ROWS = 3; // that Page Up and Page Down move
-const touchScreen = matchMedia("(pointer: coarse)");
 
 /**
  * @param {HTMLElement} main
@@ -35,59 +33,43 @@ export function showQueue(main, signal) {
   const queue = new Queue(signal);
   const progress = el("div", {}, rescoreProgress(signal));
   const filters = filterBar(() => queue.reload(), queue.moreButton);
-  main.append(filters, progress, queue.box, queue.touchBar(), shortcutHint(SHORTCUTS));
+  main.append(filters, progress, queue.grid.box, queue.touchBar(), shortcutHint(SHORTCUTS));
   addEventListener("keydown", (event) => queue.onKey(event), { signal });
-  new ResizeObserver(() => !signal.aborted && queue.layOut()).observe(queue.box);
   onUpdate(signal, ({ newImages, decisionChanged }) => {
     if (decisionChanged) progress.replaceChildren(rescoreProgress(signal));
     queue.onUpdate(newImages, decisionChanged);
   });
-  queue.box.focus({ preventScroll: true });
+  queue.grid.focus();
   return queue.reload({ keepSelection: true });
 }
 
 class Queue {
   /** @type {ImageList | null} */
-  list = null;
-  /** @type {ImageList | null} */
   #pendingList = null; // the list that is being fetched
   #isOutdated = false; // the list could not be fetched
-  /** @type {GridLayout | null} */
-  #layout = null;
-  /** @type {Map<number, HTMLElement>} */
-  #cells = new Map(); // by index
   /** @type {GivenVerdict[]} */
   #givenVerdicts = []; // that can be undone, the last one at the end
   /** @type {Map<number, Promise<unknown>>} */
   #savings = new Map(); // the last saving of each image, so that verdicts arrive in their order
-  /** @type {Set<number>} */
-  #failedImages = new Set(); // whose last verdict could not be saved
   #selectionMoved = -Infinity; // when another image came under the selection by itself
 
   moreButton = button("", () => {
     this.reload();
-    this.box.focus({ preventScroll: true });
+    this.grid.focus();
   }, { id: "more", hidden: true });
-  inner = el("div", { class: "inner" });
-  box = el("div", {
-    class: "grid", tabindex: 0, role: "listbox", "aria-label": "Images", onscroll: () => this.draw(),
-  }, this.inner);
 
   /**
    * @param {AbortSignal} signal
    */
   constructor(signal) {
     this.signal = signal;
+    this.grid = new QueueGrid(() => this.open(), signal);
   }
 
   // --- the list
 
-  #selectedId() {
-    return state.list?.rowAt(state.selectedIndex)?.id;
-  }
-
-  #isAtStart() {
-    return state.selectedIndex === 0 && this.box.scrollTop === 0;
+  #selectedRow() {
+    return state.list?.rowAt(state.selectedIndex);
   }
 
   /**
@@ -101,13 +83,11 @@ class Queue {
     const isObsolete = () => this.signal.aborted || this.#pendingList !== list;
     try {
       const place = await this.#openList(list, keepSelection, isObsolete);
-      if (isObsolete() || (isAutomatic && !this.#isAtStart())) return;
-      const selectedBefore = this.#selectedId();
-      this.#show(list, place ?? (keepSelection ? state.selectedIndex : 0));
+      if (isObsolete() || (isAutomatic && !this.grid.isAtStart())) return;
+      const selectedBefore = this.#selectedRow()?.id;
+      this.#setList(list, place ?? (keepSelection ? state.selectedIndex : 0));
       if (isAutomatic) this.#noticeMove(selectedBefore);
-      if (!keepSelection) this.box.scrollTop = 0;
-      this.layOut();
-      this.reveal();
+      this.grid.show(list, keepSelection);
     } catch (error) {
       if (isObsolete()) return;
       this.#isOutdated = true;
@@ -123,9 +103,9 @@ class Queue {
    */
   async #openList(list, keepSelection, isObsolete) {
     for (;;) {
-      const selected = keepSelection ? this.#selectedId() : undefined;
+      const selected = keepSelection ? this.#selectedRow()?.id : undefined;
       const place = await list.open(selected);
-      if (!keepSelection || isObsolete() || selected === this.#selectedId()) return place;
+      if (!keepSelection || isObsolete() || selected === this.#selectedRow()?.id) return place;
     }
   }
 
@@ -133,13 +113,11 @@ class Queue {
    * @param {ImageList} list
    * @param {number} index to select
    */
-  #show(list, index) {
+  #setList(list, index) {
     const total = list.total ?? 0;
-    this.list = list;
     state.list = list;
     state.selectedIndex = Math.max(0, Math.min(index, total - 1));
     this.#isOutdated = false;
-    this.#failedImages.clear();
     this.moreButton.hidden = true;
     byId("count", HTMLSpanElement).textContent = formatPlural(total, "image");
   }
@@ -149,7 +127,7 @@ class Queue {
    * @param {number | undefined} selectedBefore
    */
   #noticeMove(selectedBefore) {
-    const isMoved = selectedBefore !== undefined && selectedBefore !== this.#selectedId();
+    const isMoved = selectedBefore !== undefined && selectedBefore !== this.#selectedRow()?.id;
     if (isMoved) this.#selectionMoved = performance.now();
   }
 
@@ -161,115 +139,19 @@ class Queue {
    */
   onUpdate(newImages, decisionChanged) {
     if (decisionChanged || this.#isOutdated) this.reload({ keepSelection: true });
-    else if (!isUploading() && newImages && this.#isAtStart()) this.reload({ isAutomatic: true });
+    else if (!isUploading() && newImages && this.grid.isAtStart()) this.reload({ isAutomatic: true });
     else {
       this.moreButton.hidden = !newImages;
       this.moreButton.textContent = `${formatPlural(newImages, "new image")}: show`;
     }
   }
 
-  // --- the grid
-
-  /** Computes the layout for the present size and draws the cells anew. */
-  layOut() {
-    const width = this.inner.clientWidth;
-    if (!this.list || this.list.total === null || !width) return;
-    this.#layout = new GridLayout(width, this.list.total);
-    this.inner.style.height = `${this.#layout.height}px`;
-    this.inner.replaceChildren();
-    this.#cells.clear();
-    if (!this.list.total) this.inner.append(el("p", { class: "empty" }, emptyText()));
-    this.draw();
-  }
-
-  /** Creates the visible cells and removes the others. */
-  draw() {
-    const layout = this.#layout;
-    if (!this.list?.total || !layout) return;
-    const { first, end } = layout.visibleRange(this.box.scrollTop, this.box.clientHeight);
-    for (const [index, cell] of this.#cells) {
-      if (index >= first && index < end) continue;
-      cell.remove();
-      this.#cells.delete(index);
-    }
-    for (let index = first; index < end; index += 1) if (!this.#cells.has(index)) this.#addCell(index, layout);
-  }
-
-  /**
-   * @param {number} index
-   * @param {GridLayout} layout
-   */
-  #addCell(index, layout) {
-    const cell = createCell(index, layout);
-    cell.addEventListener("click", () => {
-      const opens = !touchScreen.matches || index === state.selectedIndex; // a first tap only selects
-      this.select(index);
-      if (opens) this.open();
-    });
-    this.#cells.set(index, cell);
-    this.inner.append(cell);
-    this.#fillCell(index);
-  }
-
-  /**
-   * Shows the image of a cell, once its row is fetched.
-   * @param {number} index
-   */
-  async #fillCell(index) {
-    const { list } = this;
-    const cell = this.#cells.get(index);
-    if (!list || !cell) return;
-    let row = list.rowAt(index);
-    try {
-      row ??= await list.fetchRow(index);
-    } catch (error) {
-      if (!this.signal.aborted) showError(error);
-    }
-    if (!row || list !== this.list || this.#cells.get(index) !== cell) return;
-    fillCell(cell, row, this.#failedImages.has(row.id));
-    cell.setAttribute("aria-setsize", String(list.total));
-    cell.setAttribute("aria-posinset", String(index + 1));
-    this.#markSelection(index);
-  }
-
-  /**
-   * @param {number} index
-   */
-  #markSelection(index) {
-    const cell = this.#cells.get(index);
-    if (!cell) return;
-    const isSelected = index === state.selectedIndex;
-    cell.setAttribute("aria-selected", String(isSelected));
-    if (isSelected) this.box.setAttribute("aria-activedescendant", cell.id);
-  }
-
-  /**
-   * @param {number} index
-   */
-  select(index) {
-    if (!this.list?.total) return;
-    const before = state.selectedIndex;
-    state.selectedIndex = Math.max(0, Math.min(index, this.list.total - 1));
-    this.#markSelection(before);
-    this.reveal();
-    this.#markSelection(state.selectedIndex);
-  }
-
-  /** Scrolls until the selected cell is visible. */
-  reveal() {
-    const { box } = this;
-    if (!this.#layout) return;
-    const scrollTop = this.#layout.scrollTo(state.selectedIndex, box.scrollTop, box.clientHeight);
-    if (scrollTop !== box.scrollTop) box.scrollTop = scrollTop;
-    this.draw();
-  }
+  // --- the selected image
 
   open() {
-    const row = this.list?.rowAt(state.selectedIndex);
+    const row = this.grid.list?.rowAt(state.selectedIndex);
     if (row) location.hash = `#/image/${row.id}`;
   }
-
-  // --- verdicts
 
   /** Creates buttons for touch screens, which do what the keys do. */
   touchBar() {
@@ -285,27 +167,28 @@ class Queue {
    * @param {Verdict} verdict
    */
   async giveVerdict(verdict) {
-    const row = this.list?.rowAt(state.selectedIndex);
+    const { grid } = this;
+    const row = grid.list?.rowAt(state.selectedIndex);
     if (!row) return;
     if (performance.now() - this.#selectionMoved < NOTICE_MILLISECONDS) {
       showMessage("A new image has just arrived here: look again.", { isError: true });
       return;
     }
-    this.select(state.selectedIndex + 1);
+    grid.select(state.selectedIndex + 1);
     const saved = Promise.resolve(this.#savings.get(row.id)).then(() => reviewListed(row, verdict));
     this.#savings.set(row.id, saved.catch(() => {}));
     const given = { row, saved };
     this.#givenVerdicts.push(given);
     try {
       await saved;
-      this.#failedImages.delete(row.id);
+      grid.failedImages.delete(row.id);
       showMessage(`${row.name}: ${verdict}`, { action: { label: "Undo", run: () => this.undo(given) } });
     } catch (error) {
-      this.#failedImages.add(row.id);
+      grid.failedImages.add(row.id);
       this.#givenVerdicts = this.#givenVerdicts.filter((one) => one !== given);
       showMessage(`${row.name} was not saved as ${verdict}: ${errorText(error)}`, { isError: true });
     }
-    this.#redraw(row.id);
+    grid.refresh(row.id);
   }
 
   /**
@@ -313,6 +196,7 @@ class Queue {
    * @param {GivenVerdict} given
    */
   async undo({ row, saved }) {
+    const { grid } = this;
     this.#givenVerdicts = this.#givenVerdicts.filter((one) => one.row.id !== row.id); // an image has one undo step
     try {
       const review = await saved;
@@ -322,18 +206,10 @@ class Queue {
       showMessage(`The verdict on ${row.name} was not undone: ${errorText(error)}`, { isError: true });
       return;
     }
-    const index = this.list?.indexOf(row.id) ?? -1;
     if (this.signal.aborted) return;
-    if (index >= 0) this.select(index);
-    this.#redraw(row.id);
-  }
-
-  /**
-   * @param {number} imageId
-   */
-  #redraw(imageId) {
-    const index = this.list?.indexOf(imageId) ?? -1;
-    if (this.#cells.has(index)) this.#fillCell(index);
+    const index = grid.list?.indexOf(row.id) ?? -1;
+    if (index >= 0) grid.select(index);
+    grid.refresh(row.id);
   }
 
   // --- keys
@@ -345,14 +221,14 @@ class Queue {
   #isForGrid(event) {
     const { target } = event;
     if (isTyping(event) || !(target instanceof HTMLElement)) return false;
-    return target === document.body || target.id === "main" || this.box.contains(target);
+    return target === document.body || target.id === "main" || this.grid.box.contains(target);
   }
 
   /**
    * @param {KeyboardEvent} event
    */
   onKey(event) {
-    if (!this.#isForGrid(event) || event.altKey || !this.list?.total) return;
+    if (!this.#isForGrid(event) || event.altKey || !this.grid.list?.total) return;
     const isHandled = event.ctrlKey || event.metaKey ? this.#onControlKey(event) : this.#onPlainKey(event);
     if (isHandled) event.preventDefault();
   }
@@ -372,23 +248,17 @@ class Queue {
    */
   #onPlainKey(event) {
     const key = keyOf(event);
-    const columns = this.#layout?.columns ?? 1;
+    const { columns } = this.grid;
     /** @type {Record<string, number>} */
     const moves = {
       ArrowRight: 1, ArrowLeft: -1, ArrowDown: columns, ArrowUp: -columns, n: 1, p: -1,
       PageDown: PAGE_ROWS * columns, PageUp: -PAGE_ROWS * columns, Home: -Infinity, End: Infinity,
     };
-    if (key in moves) this.select(state.selectedIndex + moves[key]);
+    if (key in moves) this.grid.select(state.selectedIndex + moves[key]);
     else if (key in VERDICT_KEYS) {
       if (!event.repeat) this.giveVerdict(VERDICT_KEYS[key]); // a held key counts once
     } else if (key === "Enter") this.open();
     else return false;
     return true;
   }
-}
-
-function emptyText() {
-  const { decision, review, from, to } = state.filters;
-  if (decision || review || from || to) return "No image matches these filters.";
-  return "No images yet. Drop some here, or use “Add images”.";
 }
