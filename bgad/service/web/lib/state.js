@@ -6,6 +6,7 @@ import { ImageList } from "./image_list.js";
 /** @import { Me, Model } from "./types.js" */
 /** @import { Filters } from "./image_list.js" */
 
+export const ADMIN_ONLY = "This requires the role admin";
 const FILTERS_KEY = "bgad-filters";
 const MODEL_KEY = "bgad-model";
 

@@ -2,19 +2,19 @@
 
 import { getJson, sendJson } from "../lib/api.js";
 import { el } from "../lib/dom.js";
-import { formatPlural, formatTime, versionText } from "../lib/format.js";
+import { formatPlural } from "../lib/format.js";
 import { thumbnail } from "../lib/image_loader.js";
+import { KeyedElements } from "../lib/keyed_elements.js";
 import { reportErrors, showError, showMessage } from "../lib/messages.js";
 import { rescoreProgress } from "../lib/rescore_progress.js";
-import { currentModel, isAdmin, loadModels, modelRoute, resetList } from "../lib/state.js";
+import { ADMIN_ONLY, currentModel, isAdmin, loadModels, modelRoute, resetList } from "../lib/state.js";
 import { html, nothing, render } from "../lib/vendor/lit-html.js";
 import { comparison } from "./compare.js";
 import { isEnded, JobFollower, jobTemplate, stateBadge } from "./teach_jobs.js";
+import { VersionList } from "./teach_versions.js";
 
 /** @import { Job, Lesson, Version } from "../lib/types.js" */
 /** @import { FinishedJob } from "./compare.js" */
-
-const ADMIN_ONLY = "This requires the role admin";
 
 /**
  * @param {HTMLElement} main
@@ -38,16 +38,15 @@ class TeachView {
   #thumbnails = new Map(); // by image
   /** @type {Job[] | null} */
   #jobs = null;
-  /** @type {Map<number, HTMLLIElement>} */
-  #jobLines = new Map(); // by job: an element stays with its job, so that a button never changes under the pointer
+  #jobLines = new KeyedElements("li", (id) => ({ "data-job": id }));
+  #comparisonCards = new KeyedElements("div", () => ({ class: "card" })); // by job
   /** @type {Map<number, Job>} */
   #finishedJobs = new Map(); // with their results
   /** @type {{ job: FinishedJob, version: Version, tables: HTMLElement } | null} */
   #comparison = null;
   /** @type {number | undefined} */
   #comparedJobId;
-  #isBusy = false; // a release, a discard or a roll-back is under way
-  #confirming = ""; // the discard button that asks for confirmation
+  #isBusy = false; // a job is being started, or a version released, discarded or rolled back
 
   /**
    * @param {AbortSignal} signal
@@ -56,6 +55,7 @@ class TeachView {
   constructor(signal, jobId) {
     this.signal = signal;
     this.wantedJobId = jobId; // the job to compare; null: the last one that has finished
+    this.versions = new VersionList(this.box, () => this.#update(), (...change) => this.#changeVersion(...change));
     this.follower = new JobFollower((job) => this.#onJobChange(job), () => this.#loadJobs(), signal);
   }
 
@@ -73,7 +73,7 @@ class TeachView {
       <section class="card" aria-label="What to teach">${this.#lessonTemplate()}</section>
       <section class="card" aria-label="Jobs">${this.#jobListTemplate()}</section>
       <section aria-label="Comparison">${this.#comparisonTemplate()}</section>
-      <section class="card" aria-label="Versions">${this.#versionTemplate()}</section>`, this.box);
+      <section class="card" aria-label="Versions">${this.versions.listTemplate(this.#isBusy)}</section>`, this.box);
   }
 
   // --- what to teach
@@ -183,8 +183,6 @@ class TeachView {
    * @param {Job} job
    */
   #jobLine(job) {
-    const line = this.#jobLines.get(job.id) ?? el("li", { "data-job": job.id });
-    this.#jobLines.set(job.id, line);
     const post = (/** @type {string} */ action) => reportErrors(async () => {
       await sendJson("POST", `jobs/${job.id}/${action}`);
       await this.#loadJobs();
@@ -195,8 +193,8 @@ class TeachView {
       this.box.querySelector("[aria-label=Comparison]")?.scrollIntoView({ behavior: "smooth" });
     });
     const buttons = { isDisabled: !isAdmin() || this.#isBusy, title: isAdmin() ? "" : ADMIN_ONLY };
-    render(jobTemplate(job, buttons, { onCancel: post("cancel"), onResume: post("resume"), onCompare }), line);
-    return line;
+    const actions = { onCancel: post("cancel"), onResume: post("resume"), onCompare };
+    return this.#jobLines.render(job.id, jobTemplate(job, buttons, actions));
   }
 
   // --- comparison
@@ -230,10 +228,10 @@ class TeachView {
   #comparisonTemplate() {
     if (!this.#comparison) return nothing;
     const { job, version, tables } = this.#comparison;
-    return html`<div class="card">
+    return this.#comparisonCards.render(job.id, html`
       <h2>Job ${job.id}: version ${job.version} and version ${job.made}</h2>
       ${tables}
-      <div class="row">${this.#versionActions(version, "comparison")}</div></div>`;
+      <div class="row">${this.versions.actionTemplate(version, "comparison", this.#isBusy)}</div>`);
   }
 
   // --- versions
@@ -244,75 +242,12 @@ class TeachView {
     this.#update();
   }
 
-  #versionTemplate() {
-    const { versions } = currentModel();
-    const hasPrevious = versions.some((version) => version.state === "retired");
-    return html`<h2>Versions</h2>
-      <ul class="plain jobs">${[...versions].reverse().map((version) => html`
-        <li data-version=${version.id}>
-          <span>${versionText(version.id, version.checksum)} ${stateBadge(version.state)}</span>
-          <span class="grow dim">${formatTime(version.created)}${version.parent ? `, from version ${version.parent}` : ""}</span>
-          ${this.#versionActions(version, "list")}
-        </li>`)}</ul>
-      <div class="row">
-        <button type="button" id="rollback" ?disabled=${!isAdmin() || !hasPrevious || this.#isBusy}
-          title=${isAdmin() ? "Return to the version that was released before" : ADMIN_ONLY}
-          @click=${reportErrors(() => this.#changeVersion("/rollback", releasedText))}>Roll back</button>
-      </div>`;
-  }
-
-  /**
-   * @param {Version} version
-   * @param {string} place where the buttons are shown
-   */
-  #versionActions({ id, checksum, state }, place) {
-    if (state === "released") return html`<span class="badge done">scores now</span>`;
-    if (state === "discarded") return nothing;
-    const release = () => this.#changeVersion(`/versions/${id}/release`, releasedText);
-    const discard = () => this.#changeVersion(`/versions/${id}/discard`, () => `${versionText(id, checksum)} was discarded.`);
-    return html`${this.#adminButton("Release", release, "primary")}
-      ${state === "candidate" ? this.#discardTemplate(id, `${place}-${id}`, discard) : nothing}`;
-  }
-
-  /**
-   * @param {string} text
-   * @param {() => unknown} onClick
-   * @param {string} [kind] the CSS class
-   */
-  #adminButton(text, onClick, kind = "") {
-    return html`<button type="button" class=${kind || nothing} ?disabled=${!isAdmin() || this.#isBusy}
-      title=${isAdmin() ? nothing : ADMIN_ONLY} @click=${reportErrors(onClick)}>${text}</button>`;
-  }
-
-  /**
-   * A button that asks before it discards a version; Escape and "Keep it" cancel.
-   * @param {number} versionId
-   * @param {string} key identifies the button
-   * @param {() => unknown} discard
-   */
-  #discardTemplate(versionId, key, discard) {
-    const confirm = (/** @type {string} */ confirming) => {
-      this.#confirming = confirming;
-      this.#update();
-      const last = this.box.querySelector(`[data-discard="${key}"] button:last-of-type`);
-      if (last instanceof HTMLButtonElement) last.focus();
-    };
-    if (this.#confirming !== key) {
-      return html`<span class="ask" role="group" data-discard=${key}>${this.#adminButton("Discard", () => confirm(key))}</span>`;
-    }
-    const onKey = (/** @type {KeyboardEvent} */ event) => event.key === "Escape" && confirm("");
-    return html`<span class="ask" role="group" data-discard=${key} @keydown=${onKey}>
-      <span>Discard version ${versionId}? This cannot be undone.</span>
-      ${this.#adminButton("Discard", discard)}<button type="button" @click=${() => confirm("")}>Keep it</button></span>`;
-  }
-
   /**
    * Sends a change of the versions and brings everything up to date.
    * @param {string} route
    * @param {() => string} message
    */
   async #changeVersion(route, message) {
-    this.#confirming = "";
     this.#setBusy(true);
     showMessage("One moment …");
     try {
@@ -326,9 +261,4 @@ class TeachView {
     }
     showMessage(message());
   }
-}
-
-function releasedText() {
-  const { name, version } = currentModel();
-  return `Model ${name} now scores with ${versionText(version.id, version.checksum)}.`;
 }

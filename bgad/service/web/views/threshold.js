@@ -6,7 +6,7 @@ import { button, el } from "../lib/dom.js";
 import { formatNumber, formatPercent, formatPlural } from "../lib/format.js";
 import { reportErrors, showMessage } from "../lib/messages.js";
 import { histogram, linearScale, ticks } from "../lib/scales.js";
-import { currentModel, isAdmin, loadModels, modelRoute, resetList } from "../lib/state.js";
+import { ADMIN_ONLY, currentModel, isAdmin, loadModels, modelRoute, resetList } from "../lib/state.js";
 
 /** @import { Box } from "../lib/chart.js" */
 /** @import { Scale } from "../lib/scales.js" */
@@ -132,7 +132,7 @@ class ThresholdView {
     this.guaranteeBox.replaceChildren(...guarantee(data, this.rank, rate, this.#isInUse));
     this.chartBox.replaceChildren(distributions(data, threshold));
     this.saveButton.disabled = this.#isInUse || !isAdmin();
-    this.saveButton.title = !isAdmin() ? "This requires the role admin" : this.#isInUse ? "This threshold is in use" : "";
+    this.saveButton.title = !isAdmin() ? ADMIN_ONLY : this.#isInUse ? "This threshold is in use" : "";
   }
 
   async #save() {
