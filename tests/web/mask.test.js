@@ -51,6 +51,12 @@ test("a polygon marks the pixels whose centres are inside", () => {
   assert.deepEqual(textOf(triangle), ["####.", "###..", "##...", "#....", "....."]);
 });
 
+test("a row belongs to a polygon that holds the middle of the row", () => {
+  const mask = new Mask(5, 5);
+  mask.fillPolygon([[1, 1.6], [4, 1.6], [4, 3.4], [1, 3.4]]);
+  assert.deepEqual(textOf(mask), [".....", ".....", ".###.", ".....", "....."]);
+});
+
 test("a polygon that leaves the image is clipped", () => {
   const mask = new Mask(3, 3);
   mask.fillPolygon([[-5, 1], [9, 1], [9, 9], [-5, 9]]);
@@ -72,6 +78,13 @@ test("an area is enclosed when it does not reach the border", () => {
   assert.equal(ring.enclosedArea(0, 0), null);
   ring.bits[1 * 7 + 2] = 0; // a gap in the upper side
   assert.equal(ring.enclosedArea(2, 2), null);
+});
+
+test("an area that reaches any side of the image is not enclosed", () => {
+  const openSides = [
+    maskOf("####", "#...", "####"), maskOf("####", "...#", "####"), maskOf("#.#", "#.#", "###"), maskOf("###", "#.#", "#.#"),
+  ];
+  for (const mask of openSides) assert.equal(mask.enclosedArea(1, 1), null);
 });
 
 test("an area does not leak through a diagonal", () => {

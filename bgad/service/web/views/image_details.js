@@ -35,7 +35,7 @@ function scorerText({ model, version, checksum }) {
  * @param {number} pValue
  * @param {number} calibrationCount
  */
-export function pValueText(pValue, calibrationCount) {
+function pValueText(pValue, calibrationCount) {
   if (calibrationCount && pValue * (calibrationCount + 1) < 1.5) {
     return `Scores higher than all ${calibrationCount} good parts kept for calibration.`;
   }
