@@ -5,12 +5,12 @@ BIN := $(VENV)/bin
 PIP := $(BIN)/python -m pip install --quiet --disable-pip-version-check --constraint constraints.txt
 PYTEST := $(BIN)/python -m pytest --numprocesses 2 --dist loadfile --no-loadscope-reorder
 
-.PHONY: help demo test lint wheel check bench docs clean
+.PHONY: help demo test lint page wheel check bench docs clean
 
 help:  ## this list
-	@grep -E '^[a-z]+:.*##' $(MAKEFILE_LIST) | sed -E 's/:.*## /\t/' | expand -t 10
+	@grep -E '^[a-z-]+:.*##' $(MAKEFILE_LIST) | sed -E 's/:.*## /\t/' | expand -t 12
 
-demo: $(VENV)/.train  ## make pictures, train on them, show what was found (./bgad-demo)
+demo: $(VENV)/.train  ## write images, train on them, show the results (./bgad-demo)
 	$(BIN)/bgad demo
 
 test: $(VENV)/.dev  ## run the tests
@@ -25,9 +25,13 @@ lint: $(VENV)/.dev  ## lint, format, types and import contracts
 wheel: $(VENV)/.dev  ## build the wheel and score with it in an environment without torch
 	$(BIN)/python tools/check_wheel.py
 
-check: lint test wheel  ## everything that a change must pass
+check: lint page test wheel  ## everything that a change must pass
 
-bench: $(VENV)/.dev  ## measure speed against other ways of doing the same
+page:  ## lint, types and unit tests of the workbench's page, where node is installed
+	@if ! command -v npm > /dev/null; then echo "page: skipped, node is not installed"; \
+	else $(MAKE) --no-print-directory node_modules/.package-lock.json && npm run --silent check; fi
+
+bench: $(VENV)/.dev  ## measure speed against other implementations
 	$(BIN)/python -m benchmarks.flow
 	$(BIN)/python -m benchmarks.metrics
 	$(BIN)/python -m benchmarks.scoring --anomalib
@@ -40,7 +44,7 @@ docs: $(VENV)/.docs  ## build the documentation site (./site); a broken link is 
 	$(BIN)/mkdocs build --strict --quiet
 
 clean:  ## remove the environment and caches
-	rm -rf $(VENV) site .pytest_cache .mypy_cache .ruff_cache .hypothesis
+	rm -rf $(VENV) node_modules site build .pytest_cache .mypy_cache .ruff_cache .hypothesis
 
 $(BIN)/python:
 	$(PYTHON) -c 'import sys; sys.exit(sys.version_info < (3, 11) and "bgad needs Python 3.11 or later: make PYTHON=python3.11")'
@@ -58,4 +62,8 @@ $(VENV)/.dev: pyproject.toml constraints.txt | $(BIN)/python
 
 $(VENV)/.docs: pyproject.toml constraints.txt | $(BIN)/python
 	$(PIP) -e '.[docs]'
+	touch $@
+
+node_modules/.package-lock.json: package.json
+	npm install --loglevel=error
 	touch $@

@@ -1,18 +1,23 @@
-// Starts the page: top bar, theme, and which view belongs to the address.
+// Starts the workbench: top bar, theme, upload, and the view that belongs to the address.
 
-import { forgetToken, get, token } from "./api.js";
-import { el, fail } from "./dom.js";
-import { showDrift } from "./drift.js";
-import { showHistory } from "./history.js";
-import { showImage } from "./image.js";
-import { askNews, followNews } from "./news.js";
-import { showQueue } from "./queue.js";
-import { loadModels, mayReview, newList, state } from "./state.js";
-import { showTeach } from "./teach.js";
-import { prepareTheme } from "./theme.js";
-import { showThreshold } from "./threshold.js";
-import { prepareUpload } from "./upload.js";
+import { getJson } from "./lib/api.js";
+import { byId, el } from "./lib/dom.js";
+import { errorText, reportErrors, setUpMessages, showError } from "./lib/messages.js";
+import { pollNow, startPolling } from "./lib/poll.js";
+import { canReview, loadModels, resetList, state } from "./lib/state.js";
+import { setUpTheme } from "./lib/theme.js";
+import { forgetToken, getToken } from "./lib/token.js";
+import { setUpUpload } from "./lib/upload.js";
+import { showDrift } from "./views/drift.js";
+import { showHistory } from "./views/history.js";
+import { showImage } from "./views/image.js";
+import { showQueue } from "./views/queue.js";
+import { showTeach } from "./views/teach.js";
+import { showThreshold } from "./views/threshold.js";
 
+/** @typedef {(main: HTMLElement, signal: AbortSignal, ...rest: any[]) => Promise<unknown>} View */
+
+/** @type {Record<string, View>} */
 const VIEWS = {
   queue: showQueue,
   image: showImage,
@@ -21,81 +26,98 @@ const VIEWS = {
   drift: showDrift,
   history: showHistory,
 };
-const by = (id) => document.getElementById(id);
 
-let leaving = new AbortController(); // ends what the shown view has begun
+let viewController = new AbortController(); // aborts when the shown view is left
 
-/** Show the view of the address; views get a signal that ends with them. */
+/** Shows the view that the address names; the rest of the address are its arguments. */
 async function route() {
-  leaving.abort();
-  leaving = new AbortController();
-  const { signal } = leaving;
+  viewController.abort();
+  viewController = new AbortController();
+  const { signal } = viewController;
   const [name, ...rest] = (location.hash.replace(/^#\/?/, "") || "queue").split("/");
-  const view = VIEWS[name] ?? showQueue;
-  for (const link of document.querySelectorAll(".tabs a")) {
-    const here = link.hash === `#/${name === "image" ? "queue" : name}`;
-    if (here) link.setAttribute("aria-current", "page");
-    else link.removeAttribute("aria-current");
-  }
-  const main = by("main");
+  const main = byId("main", HTMLElement);
   main.className = name;
   main.replaceChildren();
   document.title = `${name[0].toUpperCase()}${name.slice(1)} · bgad workbench`;
-  if (!state.model) return main.append(el("p", { class: "empty" }, "There is no model here yet."));
-  if (!mayReview()) {
-    const text = `${state.me.name} may send pictures. To look at them, the role review is needed.`;
-    return main.append(el("p", { class: "empty" }, text));
+  markTab(name === "image" ? "queue" : name);
+  const problem = accessProblem();
+  if (problem) {
+    main.append(el("p", { class: "empty" }, problem));
+    return;
   }
   try {
-    await view(main, signal, ...rest);
+    await (VIEWS[name] ?? showQueue)(main, signal, ...rest);
   } catch (error) {
     if (signal.aborted) return;
-    fail(error);
-    main.append(el("p", { class: "empty" }, error.message));
+    showError(error);
+    main.append(el("p", { class: "empty" }, errorText(error)));
   }
 }
 
-function prepareModels() {
-  by("model").addEventListener("change", async (event) => {
-    try {
-      await loadModels(event.target.value);
-    } catch (error) {
-      return fail(error);
-    }
-    newList();
+/**
+ * @param {string} name
+ */
+function markTab(name) {
+  for (const link of document.querySelectorAll(".tabs a")) {
+    if (link.getAttribute("href") === `#/${name}`) link.setAttribute("aria-current", "page");
+    else link.removeAttribute("aria-current");
+  }
+}
+
+/** Says why no view can be shown; empty where one can. */
+function accessProblem() {
+  if (!state.model) return "There is no model yet.";
+  return canReview() ? "" : `${state.me?.name} may add images. To see them, the role review is required.`;
+}
+
+function setUpModelChoice() {
+  const field = byId("model", HTMLSelectElement);
+  field.addEventListener("change", reportErrors(async () => {
+    await loadModels(field.value);
+    resetList();
     if (location.hash.startsWith("#/image")) location.hash = "#/queue";
     else route();
-    askNews();
-  });
+    pollNow();
+  }));
 }
 
-function showTop() {
-  by("model").replaceChildren(...state.models.map((model) => el("option", { value: model.name }, model.name)));
-  by("model").value = state.model?.name ?? "";
-  by("who").hidden = !token();
-  by("who").textContent = `${state.me.name} (${state.me.role}): sign out`;
-}
-
-async function start() {
-  prepareTheme();
-  prepareModels();
-  prepareUpload(askNews);
-  by("message-close").addEventListener("click", () => (by("message").hidden = true));
-  by("who").addEventListener("click", () => {
+function setUpSignOut() {
+  byId("who", HTMLButtonElement).addEventListener("click", () => {
     forgetToken();
     location.reload();
   });
-  document.querySelector(".skip").addEventListener("click", (event) => {
-    event.preventDefault(); // the address is the view's
-    by("main").focus();
+}
+
+function setUpSkipLink() {
+  document.querySelector(".skip")?.addEventListener("click", (event) => {
+    event.preventDefault(); // the fragment of the address names the view
+    byId("main", HTMLElement).focus();
   });
-  state.me = await get("me");
+}
+
+function showTopBar() {
+  const field = byId("model", HTMLSelectElement);
+  field.replaceChildren(...state.models.map((model) => el("option", { value: model.name }, model.name)));
+  field.value = state.model?.name ?? "";
+  const signOut = byId("who", HTMLButtonElement);
+  signOut.hidden = !getToken();
+  signOut.textContent = `${state.me?.name} (${state.me?.role}): sign out`;
+  byId("add", HTMLButtonElement).disabled = !state.model;
+}
+
+async function start() {
+  setUpMessages();
+  setUpTheme();
+  setUpModelChoice();
+  setUpUpload(pollNow);
+  setUpSignOut();
+  setUpSkipLink();
+  state.me = await getJson("me");
   await loadModels();
-  showTop();
-  by("add").disabled = !state.model;
+  showTopBar();
   addEventListener("hashchange", route);
-  if (state.model && mayReview()) followNews();
+  if (state.model && canReview()) startPolling();
   await route();
 }
 
-start().catch(fail);
+start().catch(showError);

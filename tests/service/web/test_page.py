@@ -56,7 +56,7 @@ def add_pictures(page: Any, pictures: dict[str, bytes]) -> None:
     page.set_input_files(
         "#files", [{"name": name, "mimeType": "image/png", "buffer": content} for name, content in pictures.items()]
     )
-    said(page, f"{len(pictures)} pictures scored." if len(pictures) > 1 else "1 picture scored.")
+    said(page, f"{len(pictures)} images scored." if len(pictures) > 1 else "1 image scored.")
 
 
 def said(page: Any, text: str, timeout: float = PATIENCE) -> None:
@@ -112,11 +112,11 @@ def test_the_whole_loop(page: Any, live: Start) -> None:
     """Upload, look, paint, confirm, teach, compare, release, roll back."""
     service = live()
     page.goto(service.address)
-    sync_api.expect(page.locator(".empty")).to_contain_text("No pictures yet")
+    sync_api.expect(page.locator(".empty")).to_contain_text("No images yet")
     add_pictures(page, {f"bad-{i}.png": png(i, defect=True) for i in range(3)})
     add_pictures(page, {f"good-{i}.png": png(i) for i in range(6)})
     sync_api.expect(page.locator(".cell img")).to_have_count(9)
-    sync_api.expect(page.locator("#count")).to_have_text("9 pictures")
+    sync_api.expect(page.locator("#count")).to_have_text("9 images")
 
     # look
     page.get_by_label("Sort").select_option("anomalous")
@@ -152,7 +152,7 @@ def test_the_whole_loop(page: Any, live: Start) -> None:
 
     # teach
     page.get_by_role("link", name="Teach").click()
-    page.get_by_role("button", name="Teach 9 pictures").click()
+    page.get_by_role("button", name="Teach 9 images").click()
     page.locator("[data-job] progress").wait_for()
     said(page, "Job 1: done.", TEACHING)
 
@@ -167,7 +167,7 @@ def test_the_whole_loop(page: Any, live: Start) -> None:
     compared.get_by_role("button", name="Release").click()
     sync_api.expect(versions.first).to_contain_text("scores now")
     assert ask(service, "models/plate")["version"]["id"] == 2
-    sync_api.expect(page.get_by_role("button", name="Teach 9 pictures")).to_be_enabled()  # all, scored again or not
+    sync_api.expect(page.get_by_role("button", name="Teach 9 images")).to_be_enabled()  # all, scored again or not
     page.get_by_role("button", name="Roll back").click()
     sync_api.expect(versions.last).to_contain_text("scores now")
     assert ask(service, "models/plate")["version"]["id"] == 1
@@ -222,7 +222,7 @@ def test_what_was_painted_on_a_good_part_is_not_sent(page: Any, live: Start) -> 
     page.keyboard.press("u")
     sync_api.expect(page.locator(".side")).to_contain_text("painted")
     page.keyboard.press("g")
-    said(page, "A good part has no defect: that layer was not kept.")
+    said(page, "A good part has no defect: the defect layer was not saved.")
     page.goto(f"{service.address}/#/queue")
     page.locator(".cell .badge.good").wait_for()
     assert page.locator(".cell .painted").count() == 0
@@ -236,7 +236,7 @@ def test_the_api_has_a_page(page: Any, live: Start, models: Path) -> None:
     service = live()
     page.goto(f"{service.address}/v1/docs")
     page.get_by_role("textbox", name="Token").fill(token)
-    page.get_by_role("button", name="Go on").click()
+    page.get_by_role("button", name="Continue").click()
     schema = page.evaluate(
         "async (token) => (await fetch('/v1/openapi.json', { headers: { Authorization: `Bearer ${token}` } })).json()",
         token,
@@ -263,10 +263,10 @@ def test_who_has_no_token_is_asked_for_one(page: Any, live: Start, models: Path)
     service = live()
     page.goto(service.address)
     page.get_by_role("textbox", name="Token").fill("bgad_wrong")
-    page.get_by_role("button", name="Go on").click()
+    page.get_by_role("button", name="Continue").click()
     sync_api.expect(page.locator("#token-reason")).to_contain_text("does not know")
     page.get_by_role("textbox", name="Token").fill(token)
-    page.get_by_role("button", name="Go on").click()
+    page.get_by_role("button", name="Continue").click()
     sync_api.expect(page.locator("#who")).to_contain_text("ann (review)")
     add_pictures(page, {"one.png": png(1), "two.png": png(2)})
     picture = cell(page, "one.png").locator("img")

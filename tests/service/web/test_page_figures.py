@@ -76,10 +76,10 @@ def test_the_threshold_is_chosen_with_what_is_known(page: Any, live: Start, mode
 
     words = page.locator(".words")
     sync_api.expect(words).to_contain_text(
-        "3 pictures reviewed as good were taught and do not count here; review new ones."
+        "3 images reviewed as good were taught and do not count here; review new ones."
     )
-    sync_api.expect(words).to_contain_text("Of 1 picture reviewed as bad, ")
-    sync_api.expect(words).to_contain_text("1 other picture reviewed as bad was taught and does not count here.")
+    sync_api.expect(words).to_contain_text("Of 1 image reviewed as bad, ")
+    sync_api.expect(words).to_contain_text("1 other image reviewed as bad was taught and does not count here.")
     sync_api.expect(words).not_to_contain_text("yet")
 
     # to the left, the line goes to the left: more good parts are rejected
@@ -88,7 +88,7 @@ def test_the_threshold_is_chosen_with_what_is_known(page: Any, live: Start, mode
         "aria-valuetext", f"17 %, threshold {max(card.calibration['scores']):.3g}"
     )
     sync_api.expect(page.locator("text.mark")).to_have_text(["in use"])
-    sync_api.expect(page.locator(".card", has_text="What is promised now")).to_contain_text(
+    sync_api.expect(page.locator(".card", has_text="Guarantee in use")).to_contain_text(
         "below 37 % with 90 % confidence"
     )
     assert at(page, "chosen") == at(page, "used")
@@ -102,11 +102,11 @@ def test_the_threshold_is_chosen_with_what_is_known(page: Any, live: Start, mode
         assert min(contrast(page, "input[type=number]", "borderTopColor", ground) for ground in ("body", ".card")) > 3
     sync_api.expect(page.locator("line.under + line.chosen, line.under + line.used")).to_have_count(6)
     assert at(page, "chosen") < at(page, "used")
-    promise = page.locator(".card", has_text="What is promised at 33 %")
+    promise = page.locator(".card", has_text="Guarantee at 33 %")
     sync_api.expect(promise).to_contain_text("below 58 % with 90 % confidence")
     page.get_by_role("button", name="Use this").click()
     said(page, "The threshold of plate is now")
-    sync_api.expect(page.locator(".card", has_text="What is promised now")).to_contain_text("below 58 %")
+    sync_api.expect(page.locator(".card", has_text="Guarantee in use")).to_contain_text("below 58 %")
     assert ask(service, "models/plate/threshold")["rate"] > 0.3
 
 
@@ -189,15 +189,15 @@ def test_two_versions_are_compared_picture_by_picture_and_one_is_given_up(page: 
     discard = versions.get_by_role("button", name="Discard")
     discard.focus()
     page.keyboard.press("Enter")
-    sync_api.expect(versions).to_contain_text(f"Give up version {made}? This cannot be taken back.")
+    sync_api.expect(versions).to_contain_text(f"Discard version {made}? This cannot be undone.")
     sync_api.expect(versions.get_by_role("button", name="Keep it")).to_be_focused()
     page.keyboard.press("Escape")
     sync_api.expect(discard).to_be_focused()
-    sync_api.expect(versions).not_to_contain_text("Give up")
+    sync_api.expect(versions).not_to_contain_text("cannot be undone")
     page.keyboard.press("Enter")
     page.keyboard.press("Shift+Tab")
     page.keyboard.press("Enter")
-    said(page, f"version {made} (cccccccc) was given up.")
+    said(page, f"version {made} (cccccccc) was discarded.")
     assert [v["state"] for v in ask(service, "models/plate")["versions"]] == ["released", "discarded"]
     sync_api.expect(box).to_contain_text("What improved: 1")
     sync_api.expect(box.get_by_role("button", name="Release")).to_have_count(0)
@@ -215,7 +215,7 @@ def test_an_alarm_is_red_while_it_is_fresh(page: Any, live: Start, models: Path)
     words = page.locator("p.words")
     sync_api.expect(words).to_contain_text("The parts have changed: ")
     sync_api.expect(words).to_have_class("words alarm")
-    test = page.locator("figure", has_text="The test, picture by picture")
+    test = page.locator("figure", has_text="The test, image by image")
     chart = test.locator("svg")
     sync_api.expect(chart).to_have_attribute("role", "group")  # else its links are hidden from who does not see it
     found = ask(service, "models/plate/drift")
@@ -248,5 +248,5 @@ def test_an_alarm_is_red_while_it_is_fresh(page: Any, live: Start, models: Path)
     sync_api.expect(page.locator(".drivers .badge.good").first).to_be_visible()
     since = ask(service, "models/plate/drift")["since_alarm"]
     assert since > 1000
-    sync_api.expect(words).to_contain_text(f"Last alarm 9 days ago; {since:,} pictures without one since (")
+    sync_api.expect(words).to_contain_text(f"Last alarm 9 days ago; {since:,} images without one since (")
     sync_api.expect(words).to_have_class("words")

@@ -67,7 +67,7 @@ def test_an_upload_stays_with_its_model(page: Any, live: Start, models: Path) ->
     second = next_of(page, held)
     assert [route.request.url.split("/")[-2] for route in (first, second)] == ["disk", "disk"]
     second.fulfill(json={"results": []})
-    said(page, "9 pictures scored.")
+    said(page, "9 images scored.")
 
 
 def test_a_verdict_that_is_being_saved_moves_nobody(page: Any, live: Start) -> None:
@@ -226,8 +226,8 @@ def test_pictures_are_fetched_when_they_are_seen(page: Any, live: Start, models:
     pictures = hold(page, "**/thumbnail.jpg?*", "GET")
     page.on("request", lambda request: asked.append(request.url))
     page.goto(f"{service.address}/#/teach")
-    sync_api.expect(page.get_by_role("button", name="Teach 300 pictures")).to_be_visible()
-    sync_api.expect(page.locator(".again")).to_have_text("1 of 3 pictures scored again")
+    sync_api.expect(page.get_by_role("button", name="Teach 300 images")).to_be_visible()
+    sync_api.expect(page.locator(".rescore")).to_have_text("1 of 3 images rescored")
     next_of(page, pictures).fulfill(body=png(1), content_type="image/png")
     sync_api.expect(page.locator(".lesson img[src]").first).to_have_js_property("naturalWidth", 64)
     seen = len([url for url in asked if "thumbnail" in url])
@@ -235,8 +235,8 @@ def test_pictures_are_fetched_when_they_are_seen(page: Any, live: Start, models:
     ended: list[str] = []
     page.on("requestfailed", lambda request: ended.append(request.url))
     page.get_by_role("link", name="Queue").click()
-    sync_api.expect(page.locator(".again")).to_have_text("1 of 3 pictures scored again")
-    sync_api.expect(page.locator(".again")).to_be_hidden()  # nothing is to be scored again, says the service
+    sync_api.expect(page.locator(".rescore")).to_have_text("1 of 3 images rescored")
+    sync_api.expect(page.locator(".rescore")).to_be_hidden()  # nothing is to be scored again, says the service
     assert len(ended) == seen - 1
     assert not [url for url in asked if "plate/threshold" in url]
 
@@ -261,23 +261,23 @@ def test_steps_that_can_be_taken_back_are_small(page: Any, live: Start) -> None:
     sync_api.expect(undo).to_be_disabled()
     sizes = page.evaluate(
         """async () => {
-            const { Painting } = await import("/static/paint.js");
-            const painting = new Painting(2000, 2000, () => {});
+            const { Painting } = await import("/static/image/painting.js");
+            const painting = new Painting(2000, 2000);
             const bytes = (step) => step.before.length + step.after.length;
             painting.polygon([[10, 10], [60, 10], [60, 60], [10, 60]]);
-            painting.current = "ignore";
+            painting.currentLayer = "ignore";
             painting.begin();
             for (const [x, y] of [[10, 10], [60, 10], [60, 60], [10, 60], [10, 10]]) painting.brush(x, y, 5, 1);
             painting.end();
             painting.fill(30, 30);
             painting.clear();
-            const small = painting.done.map(bytes);
+            const small = painting.undoSteps.map(bytes);
             for (let i = 0; i < 5; i += 1) {
                 painting.polygon([[0, 0], [2000, 0], [2000, 2000], [0, 2000]]);
                 painting.clear();
             }
-            const all = painting.done.map(bytes).reduce((sum, one) => sum + one);
-            return [small, all, painting.done.length, painting.mark];
+            const all = painting.undoSteps.map(bytes).reduce((sum, one) => sum + one);
+            return [small, all, painting.undoSteps.length, painting.revision];
         }"""
     )
     assert max(sizes[0]) < 10_000

@@ -62,7 +62,8 @@ def test_tools_stay_and_keys_reach_the_picture(page: Any, live: Start) -> None:
     assert pressed(page) == ["Move", "Defect"]
     for layer, colour in (("defect", "rgb(255, 0, 200)"), ("ignore", "rgb(0, 140, 255)")):
         expect(page.locator(f"[data-layer={layer}] .swatch")).to_have_css("background-color", colour)
-    line = "async (said) => (await import('/static/about.js')).lineText({ high: 2, boundary: said.line }, said)"
+    module = "await import('/static/views/image_details.js')"
+    line = f"async (said) => ({module}).contourText({{ high: 2, boundary: said.line }}, said)"
     by_score = "The decision is made by the score, not by this line."
     cases = [{"line": at, "is_anomaly": bad} for at in (1, 3) for bad in (True, False)]
     assert [by_score in page.evaluate(line, case) for case in cases] == [True, True, True, False]
@@ -196,12 +197,12 @@ def test_the_model_the_version_and_the_way_back(page: Any, live: Start, models: 
     page.goto(f"{service.address}/#/image/{two}")
     expect(model).to_have_value("plate")  # the only one that knows it
     page.goto(f"{service.address}/#/image/{two}/disk")
-    expect(side).to_contain_text("of disk has not scored this picture")
+    expect(side).to_contain_text("of disk has not scored this image")
     expect(model).to_have_value("disk")
     assert not [url for url in asked if "map.png?model=disk" in url]
-    page.get_by_role("button", name="Ask it now").click()
+    page.get_by_role("button", name="Score it now").click()
     expect(side).to_contain_text("boundary")
-    expect(side).to_contain_text("this is not kept")
+    expect(side).to_contain_text("the score is not stored")
 
     # a candidate says what it thinks
     opened(page, service, f"{two}/plate")
@@ -229,7 +230,7 @@ def test_the_model_the_version_and_the_way_back(page: Any, live: Start, models: 
     page.get_by_role("link", name="one.png").click()
     expect(side).to_contain_text("boundary")
     page.keyboard.press("g")
-    said(page, "one.png: good. This picture is not in the queue as it is shown")
+    said(page, "one.png: good. This image is not in the queue with its present filters")
     expect(side).to_contain_text("2 reviews")
     page.keyboard.press("Escape")
     expect(page.locator("h1")).to_have_text("History")
@@ -245,7 +246,7 @@ def test_a_picture_that_was_dropped(page: Any, live: Start) -> None:
         connection.execute(images.update().values(dropped=time.time()))
     store.close()
     page.goto(f"{service.address}/#/image/{number}")
-    expect(page.locator(".side")).to_contain_text("as nobody had reviewed it. Add it again to look at it.")
+    expect(page.locator(".side")).to_contain_text("because nobody had reviewed it. Add it again to see it.")
     expect(page.locator(".side")).to_contain_text("p-value")  # what was said of it
     expect(page.locator("#message-text")).to_be_empty()
     expect(page.locator(".side button")).to_have_text(["Back"])

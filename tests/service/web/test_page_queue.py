@@ -34,9 +34,9 @@ def test_pictures_that_come_in(page: Any, live: Start) -> None:
     service = live()
     camera = Client(service.address)
     page.goto(service.address)
-    expect(page.locator(".empty")).to_contain_text("No pictures yet")
+    expect(page.locator(".empty")).to_contain_text("No images yet")
     camera.score("plate", png(0), "0.png")
-    expect(page.locator("#count")).to_have_text("1 picture")  # by itself
+    expect(page.locator("#count")).to_have_text("1 image")  # by itself
     page.get_by_label("Sort").select_option("newest")
     for i in (1, 2):
         camera.score("plate", png(i), f"{i}.png")
@@ -50,10 +50,10 @@ def test_pictures_that_come_in(page: Any, live: Start) -> None:
         camera.score("plate", png(i), f"{i}.png")
     look(page)
     more = page.locator("#more")
-    expect(more).to_have_text("2 new pictures: show")
-    expect(page.locator("#count")).to_have_text("3 pictures")
+    expect(more).to_have_text("2 new images: show")
+    expect(page.locator("#count")).to_have_text("3 images")
     more.click()
-    expect(page.locator("#count")).to_have_text("5 pictures")
+    expect(page.locator("#count")).to_have_text("5 images")
     expect(more).to_be_hidden()
     expect(page.locator("#cell-0 .name")).to_have_text("4.png")
 
@@ -64,7 +64,7 @@ def test_pictures_that_come_in(page: Any, live: Start) -> None:
     page.locator("h1", has_text="History").wait_for()
     camera.score("plate", png(5), "5.png")
     page.get_by_role("link", name="Queue").click()
-    expect(page.locator("#count")).to_have_text("6 pictures")
+    expect(page.locator("#count")).to_have_text("6 images")
     expect(page.locator("#cell-2")).to_have_attribute("aria-selected", "true")
     assert chosen(page) == "3.png"
     page.get_by_label("Review", exact=True).select_option("none")
@@ -75,9 +75,9 @@ def test_pictures_that_come_in(page: Any, live: Start) -> None:
     page.get_by_role("link", name="History").click()
     page.locator("h1", has_text="History").wait_for()
     page.get_by_role("link", name="Queue").click()
-    expect(page.locator("#count")).to_have_text("5 pictures")
+    expect(page.locator("#count")).to_have_text("5 images")
     page.reload()
-    expect(page.locator("#count")).to_have_text("5 pictures")
+    expect(page.locator("#count")).to_have_text("5 images")
     expect(page.get_by_label("Review", exact=True)).to_have_value("none")
 
     # another threshold, by somebody else
@@ -110,7 +110,7 @@ def test_a_list_does_not_move_while_it_is_read(page: Any, live: Start) -> None:
         page.keyboard.press("n")
         shown(number)
     page.keyboard.press("n")
-    said(page, "This is the last one.")
+    said(page, "This is the last image.")
 
 
 def test_the_filters_and_the_verdicts_by_keyboard(page: Any, live: Start) -> None:
@@ -125,10 +125,10 @@ def test_the_filters_and_the_verdicts_by_keyboard(page: Any, live: Start) -> Non
     review.focus()
     page.keyboard.type("unsure")
     expect(review).to_have_value("unsure")
-    expect(page.locator(".empty")).to_have_text("No picture fits these filters.")
+    expect(page.locator(".empty")).to_have_text("No image matches these filters.")
     expect(review).to_be_focused()
     review.select_option("")
-    expect(page.locator("#count")).to_have_text("1 picture")
+    expect(page.locator("#count")).to_have_text("1 image")
     asked.clear()
     page.get_by_label("From", exact=True).focus()
     with page.expect_request(lambda request: "since" in request.url):
@@ -170,7 +170,7 @@ def test_the_filters_and_the_verdicts_by_keyboard(page: Any, live: Start) -> Non
     expect(badges).to_have_text("bad")
     Client(service.address).review(number, "good")  # by somebody else
     page.get_by_role("button", name="Undo").click()
-    said(page, "was not taken back")
+    said(page, "was not undone")
 
 
 def test_the_queue_by_touch(page: Any, live: Start) -> None:
@@ -182,7 +182,7 @@ def test_the_queue_by_touch(page: Any, live: Start) -> None:
     tablet = context.new_page()
     tablet.goto(service.address)
     tablet.locator("#cell-1 .name").wait_for()
-    bar = tablet.get_by_role("toolbar", name="The selected picture")
+    bar = tablet.get_by_role("toolbar", name="The selected image")
     expect(bar).to_be_visible()
     expect(tablet.locator(".hint")).to_be_hidden()
     for one in tablet.locator("button:visible, select:visible, .tabs a:visible, form input:visible").all():
@@ -221,12 +221,12 @@ def test_what_happens_elsewhere(page: Any, live: Start) -> None:
     page.route("**/v1/jobs/7", lambda route: route.fulfill(json={"state": "failed", "message": "no room"}))
     page.goto(service.address)
     teach, tab = page.get_by_role("link", name="Teach"), page.get_by_role("link", name="Drift")
-    expect(teach).to_have_accessible_name("Teach (a job runs)")
+    expect(teach).to_have_accessible_name("Teach (a job is running)")
     changed |= {"jobs": [], "candidates": [3]}
     look(page)
     said(page, "Job 7: failed. no room")
-    expect(teach).to_have_accessible_name("Teach (a new version waits for a decision)")
-    expect(tab).to_have_accessible_name("Drift (an alarm that you have not seen yet)")
+    expect(teach).to_have_accessible_name("Teach (a new version awaits your decision)")
+    expect(tab).to_have_accessible_name("Drift (an alarm you have not seen yet)")
     page.get_by_role("button", name="Show").click()
     page.wait_for_url("**/#/teach/7")
     tab.click()
@@ -251,7 +251,7 @@ def test_what_happens_elsewhere(page: Any, live: Start) -> None:
     changed |= {"version": 2, "candidates": []}
     with page.expect_request(lambda request: "thumbnail" in request.url and "version=2" in request.url):
         look(page)
-    said(page, "of plate scores now.")
+    said(page, "Model plate now scores with version")
     expect(teach).to_have_accessible_name("Teach")
 
 
@@ -278,7 +278,5 @@ def test_drift_is_asked_again_where_the_answer_did_not_come(page: Any, live: Sta
         look(page)
         page.wait_for_timeout(50)
     look(page)
-    expect(page.get_by_role("link", name="Drift")).to_have_accessible_name(
-        "Drift (an alarm that you have not seen yet)"
-    )
+    expect(page.get_by_role("link", name="Drift")).to_have_accessible_name("Drift (an alarm you have not seen yet)")
     assert len(asked) == 2

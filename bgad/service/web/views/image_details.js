@@ -1,0 +1,114 @@
+// Details of an image: its scores, its reviews, and images with similar scores.
+
+import { imageAddress, linkFromImage } from "../lib/back_links.js";
+import { badge, decisionBadge, el } from "../lib/dom.js";
+import { formatNumber, formatPercent, formatPlural, formatTime, versionText } from "../lib/format.js";
+import { thumbnail } from "../lib/image_loader.js";
+import { state } from "../lib/state.js";
+
+/** @import { ImageDetail, Judged, Model, Neighbour, Review, Said, Version } from "../lib/types.js" */
+
+/**
+ * Shows the score of one version.
+ * @param {Judged} score
+ * @param {number} calibrationCount the calibration normals that the p-value rests on
+ */
+export function scoreFacts(score, calibrationCount) {
+  return el("div", {},
+    el("p", { class: "words" }, decisionBadge(score.is_anomaly), ` ${pValueText(score.p_value, calibrationCount)}`),
+    el("dl", { class: "facts" },
+      el("dt", {}, "Score"), el("dd", {}, formatNumber(score.score)),
+      el("dt", {}, "Threshold"), el("dd", {}, formatNumber(score.threshold)),
+      el("dt", {}, "p-value"), el("dd", {}, score.p_value.toPrecision(2)),
+      el("dt", {}, "Model"), el("dd", {}, scorerText(score))));
+}
+
+/**
+ * @param {Judged} score
+ */
+function scorerText({ model, version, checksum }) {
+  return `${model}, ${versionText(version, checksum)}`;
+}
+
+/**
+ * Puts a p-value into words.
+ * @param {number} pValue
+ * @param {number} calibrationCount
+ */
+function pValueText(pValue, calibrationCount) {
+  if (calibrationCount && pValue * (calibrationCount + 1) < 1.5) {
+    return `Scores higher than all ${calibrationCount} good parts kept for calibration.`;
+  }
+  if (pValue > 0.5) return `Typical of good parts: ${formatPercent(pValue)} of them score at least this high.`;
+  return `1 in ${Math.round(1 / pValue)} good parts scores this high.`;
+}
+
+/**
+ * Explains the contour of a map.
+ * @param {{ high: number, boundary: number }} map
+ * @param {{ is_anomaly: boolean }} score
+ */
+export function contourText(map, score) {
+  const isReached = map.high > map.boundary;
+  const meaning = isReached
+    ? "The bright line is the boundary of the map: what lies inside looks anomalous."
+    : "Nothing in the map reaches the boundary.";
+  return isReached || score.is_anomaly ? `${meaning} The decision is made by the score, not by this line.` : meaning;
+}
+
+/**
+ * Lists the scores by all other versions of any model; null where there is none.
+ * @param {ImageDetail} detail
+ * @param {Version} shownVersion
+ */
+export function otherScores({ id, scores }, shownVersion) {
+  const others = scores.filter((score) => score.version !== shownVersion.id);
+  if (!others.length) return null;
+  return el("details", {}, el("summary", {}, `Scores by ${formatPlural(others.length, "other version")}`),
+    el("ul", { class: "plain" }, others.map((score) => otherScore(id, score))));
+}
+
+/**
+ * @param {number} imageId
+ * @param {Said} score
+ */
+function otherScore(imageId, score) {
+  const model = state.models.find((one) => one.name === score.model);
+  const version = model?.versions.find((one) => one.id === score.version);
+  const isUsable = version && version.state !== "discarded";
+  const address = imageAddress(imageId, score.model, score.version === model?.version.id ? undefined : score.version);
+  const text = scorerText(score);
+  return el("li", {},
+    isUsable ? linkFromImage(address, {}, text) : text, `: ${formatNumber(score.score)} `, decisionBadge(score.is_anomaly));
+}
+
+/**
+ * Lists the reviews of an image, the newest first.
+ * @param {Review[]} reviews
+ */
+export function reviewList(reviews) {
+  if (!reviews.length) return el("p", { class: "dim" }, "Not reviewed yet.");
+  return el("details", { open: true }, el("summary", {}, formatPlural(reviews.length, "review")),
+    el("ul", { class: "plain" }, [...reviews].reverse().map((review) => el("li", {},
+      badge(review.verdict, review.verdict), ` ${review.who}, ${formatTime(review.created)}`,
+      review.mask && " · painted", review.ignore && " · ignored area",
+      review.note && el("div", { class: "note" }, review.note)))));
+}
+
+/**
+ * Shows images with similar scores by the released version; null where there is none.
+ * @param {Neighbour[]} neighbours
+ * @param {Model} model
+ */
+export function neighbourStrip(neighbours, model) {
+  if (!neighbours.length) return null;
+  const { id, checksum } = model.version;
+  return el("div", { class: "near" }, el("h2", {}, "Similar scores"),
+    model.versions.length > 1 && el("p", { class: "dim" }, `By the released ${versionText(id, checksum)}.`),
+    el("div", { class: "strip" }, neighbours.map((neighbour) => linkFromImage(
+      imageAddress(neighbour.id, model.name), { title: neighbour.name },
+      thumbnail(neighbour.id, model),
+      el("span", {}, formatNumber(neighbour.score)),
+      decisionBadge(neighbour.is_anomaly),
+      neighbour.verdict ? badge(neighbour.verdict, neighbour.verdict) : el("span", { class: "dim" }, "not reviewed")))));
+}
