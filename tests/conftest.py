@@ -6,6 +6,7 @@ import atexit
 import os
 import shutil
 import tempfile
+from collections.abc import Generator
 from pathlib import Path
 
 import numpy as np
@@ -18,6 +19,7 @@ from bgad.config import Config, from_dict
 console.show_log()  # as every command does: tests read the log from standard error
 
 SIZE = 64
+SERVICE = Path(__file__).with_name("service")
 SLOW = ("test_update.py", "test_runner.py", "test_pipeline.py", "test_loop.py", "test_page.py", "test_page_held.py")
 STATE = tempfile.mkdtemp(prefix="bgad-state-")
 os.environ["BGAD_STATE"] = STATE  # not the user's own; child processes inherit it
@@ -29,6 +31,28 @@ if "PYTEST_XDIST_WORKER" in os.environ:
 def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
     """The files that take longest come first, so that two processes end at about the same time."""
     items.sort(key=lambda item: item.path.name not in SLOW)
+
+
+@pytest.hookimpl(wrapper=True)
+def pytest_runtest_makereport(item: pytest.Item) -> Generator[None, pytest.TestReport, pytest.TestReport]:
+    """In CI a test of the workbench that is skipped has failed: a browser and PostgreSQL must be there."""
+    report = yield
+    if report.skipped and "CI" in os.environ and SERVICE in item.path.parents:
+        report.outcome = "failed"
+        report.longrepr = f"skipped in CI: {report.longrepr}"
+    return report
+
+
+@pytest.hookimpl(wrapper=True)
+def pytest_make_collect_report(
+    collector: pytest.Collector,
+) -> Generator[None, pytest.CollectReport, pytest.CollectReport]:
+    """The same for a whole file that is skipped while it is collected."""
+    report = yield
+    if report.skipped and "CI" in os.environ and SERVICE in collector.path.parents:
+        report.outcome = "failed"
+        report.longrepr = f"skipped in CI: {report.longrepr}"
+    return report
 
 
 def picture(rng: np.random.Generator, *, defect: bool) -> tuple[np.ndarray, np.ndarray]:
