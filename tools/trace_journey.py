@@ -3,13 +3,14 @@
 The tool writes a tiny data set, trains on it and scores one image, and records every function of the package that is
 called, in all threads. It prints for each journey
 
-- the modules in the order in which they are first entered, by package;
-- the rooms: the packages that the orchestrating module (the training pipeline, the predict command) enters, one after
-  the other. A room may call rooms below it; that is its own business and does not show here. A room that is entered
-  again after another one was entered is marked.
+- the modules in the order in which they are first entered, by package. A star marks those that handle the image: a
+  function of theirs takes or returns its sample, path, pixels, features, likelihoods, map or score. The others parse
+  options, keep checkpoints and logs, or decide about the run as a whole;
+- the rooms: the packages that the orchestrating module (the training pipeline, the predict command) hands the image to,
+  one after the other. A room may call rooms below it. A room that is entered again is named.
 
 `types`, `errors` and `io` serve everybody and do not count, nor does code that runs while a module is imported. With
-`--check` the exit code is 1 when a journey is longer than its limit.
+`--check` the exit code is 1 when more modules handle the image than the limit allows.
 """
 
 from __future__ import annotations
@@ -54,25 +55,54 @@ def importing(frame: FrameType | None) -> bool:
     return False
 
 
+def is_image_data(value: object, depth: int = 2) -> bool:
+    """Whether a value is an image or computed from one: a sample, an array, a tensor, cached features, scores."""
+    if isinstance(value, np.ndarray) or type(value).__name__ in ("Tensor", "Sample", "Scores"):
+        return True
+    if depth and isinstance(value, (list, tuple)) and value:
+        return is_image_data(value[0], depth - 1)
+    if depth and type(value).__module__.startswith("bgad.") and hasattr(value, "__dict__"):
+        return any(
+            is_image_data(inner, 0) or (isinstance(inner, list) and is_image_data(inner, 1))
+            for inner in list(vars(value).values())
+        )
+    return isinstance(value, Path) and value.suffix == ".png"
+
+
+def handles_image(frame: FrameType, result: object) -> bool:
+    """Whether a finished call took or returned image data."""
+    code = frame.f_code
+    given = [frame.f_locals.get(name) for name in code.co_varnames[: code.co_argcount + code.co_kwonlyargcount]]
+    return any(is_image_data(value) for value in (*given, result))
+
+
 @dataclass
 class Journey:
     """What was entered, in order."""
 
     orchestrator: str
     modules: list[str] = field(default_factory=list)
+    handling: set[str] = field(default_factory=set)
     rooms: list[str] = field(default_factory=list)
 
-    def watch(self, frame: FrameType, event: str, _: Any) -> None:
+    def watch(self, frame: FrameType, event: str, result: Any) -> None:
         """Profile function: note a call of the package's code."""
-        if event != "call":
+        if event not in ("call", "return"):
             return
         module = frame.f_globals.get("__name__", "")
         if not counts(module) or importing(frame):
             return
-        if module not in self.modules:
-            self.modules.append(module)
+        if event == "call":
+            if module not in self.modules:
+                self.modules.append(module)
+            return
+        if module in self.handling and module == self.orchestrator:
+            return
+        if not handles_image(frame, result):
+            return
+        self.handling.add(module)
         caller = frame.f_back
-        if caller is not None and caller.f_globals.get("__name__") == self.orchestrator and module != self.orchestrator:
+        if caller is not None and caller.f_globals.get("__name__") == self.orchestrator:
             here = room(module)
             if here != room(self.orchestrator) and self.rooms[-1:] != [here]:
                 self.rooms.append(here)
@@ -119,11 +149,13 @@ def write_images(root: Path) -> None:
 
 def show(name: str, journey: Journey) -> None:
     """Print a journey."""
-    print(f"bgad {name}: {len(journey.modules)} modules (at most {LIMITS[name]})")
+    handling = len(journey.handling - {journey.orchestrator})
+    limit = LIMITS[name]
+    print(f"bgad {name}: {len(journey.modules)} modules entered, {handling} of them handle the image (at most {limit})")
     previous = ""
     for module in journey.modules:
         here = room(module)
-        print(f"  {here if here != previous else '':<12} {module}")
+        print(f"  {here if here != previous else '':<12} {'*' if module in journey.handling else ' '} {module}")
         previous = here
     print(f"  rooms: {' -> '.join(journey.rooms)}")
     print(f"  entered again: {', '.join(journey.returns()) or 'none'}\n")
@@ -148,7 +180,7 @@ def main() -> int:
         for name, command in commands.items():
             journey = run(command, ORCHESTRATORS[name])
             show(name, journey)
-            too_long |= len(journey.modules) > LIMITS[name]
+            too_long |= len(journey.handling - {journey.orchestrator}) > LIMITS[name]
     return int(arguments.check and too_long)
 
 
