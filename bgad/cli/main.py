@@ -375,7 +375,7 @@ def _add_info(commands: Any) -> None:
 
 def _info(arguments: argparse.Namespace) -> int:
     from bgad.artifact import folder as modelfile
-    from bgad.config import from_dict
+    from bgad.artifact.card import to_json
 
     if arguments.json and arguments.recipe:
         raise ConfigError("--json has the whole card, the recipe included: leave out --recipe")
@@ -386,11 +386,11 @@ def _info(arguments: argparse.Namespace) -> int:
         return 0
     if arguments.preset:
         raise ConfigError("a model has a recipe of its own: leave out --preset, or the MODEL")
-    card = modelfile.read(arguments.model)
+    card = modelfile.verify(arguments.model)
     if arguments.json:
-        print(json.dumps(card.data, indent=1))  # noqa: T201
+        print(json.dumps(to_json(card), indent=1))  # noqa: T201
     elif arguments.recipe:
-        print(to_toml(from_dict(card.data["config"])), end="")  # noqa: T201
+        print(to_toml(card.config), end="")  # noqa: T201
     else:
         for line in modelfile.describe(card):
             print(console.printable(line))  # noqa: T201
