@@ -73,7 +73,7 @@ def main() -> None:
         data = write_demo(folder / "data")[0]
         detector = train(data, folder / "model.bgad", config=from_dict(SHORT), known=10, device="cpu")
         split = Split.load(folder / "model.bgad/split.json", layouts.load(data))
-        size = detector.card.size
+        size = detector.card.config.backbone.size
         normals = [images.fit(read(s, 8), (size, size)) for s in split.train[:CALIBRATION]]
         sessions = {"float32": side(folder / "model.bgad" / GRAPH)}
         graph = folder / "copy.onnx"

@@ -61,7 +61,7 @@ def model(folder: Path) -> Detector:
 
 def bare(detector: Detector, threads: int) -> Side:
     """The backbone alone on ONNX Runtime, with the options of our own session."""
-    graph = extract.graph(detector.model.backbone, detector.card.size)
+    graph = extract.graph(detector.model.backbone, detector.card.config.backbone.size)
     session = onnxruntime.InferenceSession(graph, session_options(threads), providers=["CPUExecutionProvider"])
     return lambda pixels: session.run(None, {PIXELS: pixels})
 
@@ -114,7 +114,7 @@ def main() -> None:
         folder = Path(name)
         detector = model(folder)
         ours = Runtime.load(folder / "model.bgad", "cpu")
-        size = detector.card.size
+        size = detector.card.config.backbone.size
         sides: dict[str, Side] = {
             "ours": ours.run,
             "backbone": bare(detector, cores()),

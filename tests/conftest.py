@@ -117,7 +117,7 @@ def model(data_set: Path, tmp_path_factory: pytest.TempPathFactory) -> Path:
 
 @pytest.fixture(scope="session")
 def plain_model(data_set: Path, tmp_path_factory: pytest.TempPathFactory) -> Path:
-    """A model of what the first version of the format could hold: without an image level, all levels alike."""
+    """A model without an image head, with the same weight for all levels."""
     from bgad import train
 
     out = tmp_path_factory.mktemp("plain") / "plate.bgad"

@@ -1,7 +1,7 @@
-"""The model folder NAME.bgad/: a card that says what the model is, and its weights; nothing is ever unpickled.
+"""The model folder NAME.bgad/: card.json and the files that it lists with their sha256.
 
-It is written under a temporary name and renamed, so a crash leaves the old model or the new one. Every file's
-sha256 is in the card, and the card's own in its `checksum`.
+A folder is written under a temporary name and then renamed, so a crash leaves either the old model or the new one.
+No file is ever unpickled. A reader names the files that it uses, and only those are read and verified.
 """
 
 from __future__ import annotations
@@ -14,71 +14,26 @@ import shutil
 import uuid
 from collections import Counter
 from collections.abc import Iterable, Mapping
-from dataclasses import dataclass, field
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
+from bgad.artifact.card import FORMAT, IMAGE_HEAD_PART, Card, from_json, to_json
 from bgad.errors import ModelError, OutputError
 
-FORMAT = 2  # 1 had the split inside the card
 CARD = "card.json"
 SPLIT = "split.json"
 ROI = "roi.png"
 
 
-@dataclass(frozen=True)
-class Card:
-    """card.json, read and checked; the fields that code needs have names, the rest is in `data`."""
-
-    data: dict[str, Any]
-    split: dict[str, Any] = field(default_factory=dict)  # split.json: which images the model was made of
-    roi: bytes | None = None  # roi.png: where the model looks
-
-    @property
-    def size(self) -> int:
-        """Side of the model's input in pixels."""
-        return int(self.data["config"]["backbone"]["size"])
-
-    @property
-    def bits(self) -> int:
-        """Bit depth of the training images."""
-        return int(self.data["input"]["bits"])
-
-    @property
-    def map_boundary(self) -> float:
-        """Map value at the edge of normal."""
-        return float(self.data["boundary"])
-
-    @property
-    def map_centre(self) -> float:
-        """Mean map value of the training normals."""
-        return float(self.data["centre"])
-
-    @property
-    def calibration(self) -> dict[str, Any]:
-        """Held-out scores and the rate asked for."""
-        return dict(self.data["calibration"])
-
-    @property
-    def levels(self) -> list[dict[str, Any]]:
-        """Constants of each level: stride, channels, grid, boundary and so on."""
-        return list(self.data["levels"])
-
-    @property
-    def learnt(self) -> set[str]:
-        """sha256 of the images that it was trained or calibrated on: their scores say nothing of new parts."""
-        roles = ("train", "calibration", "known")
-        return {image["sha256"] for image in self.split.get("images", []) if image["role"] in roles}
-
-
-def checksum(data: Mapping[str, Any]) -> str:
-    """sha256 of the card without its checksum, in one canonical form."""
-    body = {key: value for key, value in data.items() if key != "checksum"}
+def checksum(content: Mapping[str, Any]) -> str:
+    """Return the sha256 of a card's JSON in canonical form, without the checksum itself."""
+    body = {key: value for key, value in content.items() if key != "checksum"}
     return hashlib.sha256(json.dumps(body, sort_keys=True).encode()).hexdigest()
 
 
 def check_destination(folder: Path, *, overwrite: bool) -> None:
-    """Fail before any work when the model could not be written there."""
+    """Raise OutputError before any work starts when the model cannot be written to `folder`."""
     if folder.exists() and not overwrite:
         raise OutputError(f"{folder} exists already: choose another --out, or add --overwrite")
     if folder.exists() and not (folder / CARD).exists():
@@ -92,134 +47,162 @@ def check_destination(folder: Path, *, overwrite: bool) -> None:
         raise OutputError(f"cannot write to {folder.parent}: {error.strerror or error}") from error
 
 
-def write(folder: Path, card: dict[str, Any], files: Mapping[str, bytes]) -> None:
-    """Write a whole model folder at once, in place of one that is there."""
+def write(folder: Path, card: Card, files: Mapping[str, bytes]) -> Card:
+    """Write a model folder, in place of an existing one; returns the card with the hashes of its files."""
+    card = replace(card, format=FORMAT, files={name: _sha256(content) for name, content in files.items()}, checksum="")
+    content = json.loads(json.dumps(to_json(card)))
+    card = replace(card, checksum=checksum(content))
+    content["checksum"] = card.checksum
     temporary = folder.parent / f".{folder.name}.{uuid.uuid4().hex}"
-    data = json.loads(json.dumps(card | {"format": FORMAT, "files": {n: _sha(b) for n, b in files.items()}}))
-    data["checksum"] = checksum(data)
     try:
         temporary.mkdir(parents=True)
-        for name, content in {**files, CARD: json.dumps(data, indent=1).encode()}.items():
+        for name, data in {**files, CARD: json.dumps(content, indent=1).encode()}.items():
             with (temporary / name).open("wb") as file:
-                file.write(content)
+                file.write(data)
                 file.flush()
                 os.fsync(file.fileno())
-        if not folder.exists():
-            temporary.rename(folder)
-        elif not _exchange(temporary, folder):
-            old = temporary.with_name(f"{temporary.name}.old")
-            folder.rename(old)
-            try:
-                temporary.rename(folder)
-            except BaseException:
-                old.rename(folder)
-                raise
-            shutil.rmtree(old, ignore_errors=True)
+        _put_in_place(temporary, folder)
     except OSError as error:
         raise OutputError(f"cannot write the model {folder}: {error.strerror or error}") from error
     finally:
-        shutil.rmtree(temporary, ignore_errors=True)  # what is left of the new one, or the old one after an exchange
+        shutil.rmtree(temporary, ignore_errors=True)  # after an exchange, the old model has this name
+    return card
+
+
+def _put_in_place(temporary: Path, folder: Path) -> None:
+    """Rename the new folder to its final name; an error leaves the old folder there."""
+    if not folder.exists():
+        temporary.rename(folder)
+        return
+    if _exchange(temporary, folder):
+        return
+    old = temporary.with_name(f"{temporary.name}.old")
+    folder.rename(old)
+    try:
+        temporary.rename(folder)
+    except BaseException:
+        old.rename(folder)
+        raise
+    shutil.rmtree(old, ignore_errors=True)
 
 
 def _exchange(a: Path, b: Path) -> bool:
-    """Swap two folders in one step, so that no crash can fall in between; False where the system has no way to."""
+    """Exchange two folders in one atomic step; False where the system cannot."""
     try:
         swap = ctypes.CDLL(None).renameat2
     except (AttributeError, TypeError, OSError):  # only Linux has it
         return False
-    here, exchange = -100, 2  # AT_FDCWD, RENAME_EXCHANGE
-    return bool(swap(here, os.fsencode(a), here, os.fsencode(b), exchange) == 0)
+    current_directory, exchange = -100, 2  # AT_FDCWD, RENAME_EXCHANGE
+    return bool(swap(current_directory, os.fsencode(a), current_directory, os.fsencode(b), exchange) == 0)
 
 
-def read(folder: Path, needs: Iterable[str] = ()) -> Card:
-    """Read the card and check version, checksum and files, those in `needs` among them."""
-    return contents(folder, needs)[0]
-
-
-def peek(folder: Path) -> dict[str, Any]:
-    """The card alone, its version and checksum checked, its files not."""
+def read_card(folder: Path) -> Card:
+    """Read card.json and verify its format and checksum; the card has neither split nor region of interest."""
     path = folder / CARD
     if not folder.is_dir():
-        what = "is not a folder" if folder.exists() else "does not exist"
-        raise ModelError(f"{folder} {what}: give a model folder that `bgad train` wrote")
+        problem = "is not a folder" if folder.exists() else "does not exist"
+        raise ModelError(f"{folder} {problem}: give a model folder that `bgad train` wrote")
     try:
-        data = json.loads(path.read_bytes())
+        content = json.loads(path.read_bytes())
     except OSError as error:
         raise ModelError(f"{folder} is not a model folder: cannot read {CARD} ({error.strerror})") from error
     except ValueError as error:
         raise ModelError(f"{path} is damaged: not valid JSON") from error
-    version = data.get("format") if isinstance(data, dict) else None
-    if not isinstance(version, int):
+    version = content.get("format") if isinstance(content, dict) else None
+    if type(version) is not int:
         raise ModelError(f"{path} is not a model card: it has no format version")
     if version > FORMAT:
-        raise ModelError(
-            f"{folder} has format {version}, this bgad reads up to {FORMAT}: upgrade bgad to use this model"
-        )
-    if checksum(data) != data.get("checksum"):
+        raise ModelError(f"{folder} has format {version}, this bgad reads format {FORMAT}: upgrade bgad to use it")
+    if version < FORMAT:
+        raise ModelError(f"{folder} has format {version}, this bgad reads format {FORMAT}: train the model again")
+    if checksum(content) != content.get("checksum"):
         raise ModelError(f"{path} has been changed: its checksum does not match; take a fresh copy of the model")
-    if not isinstance(data.get("files"), dict):
-        raise ModelError(f"{path} is not a model card: it lists no files")
-    return dict(data)
-
-
-def contents(folder: Path, needs: Iterable[str] = ()) -> tuple[Card, dict[str, bytes]]:
-    """As `read`, with the files that the card lists."""
-    data, path = peek(folder), folder / CARD
-    files = data["files"]
-    if missing := [name for name in needs if name not in files]:
-        raise ModelError(f"{folder} is incomplete: its card does not list {missing[0]}")
-    split = data.get("split", {})
-    found: dict[str, bytes] = {}
-    for name, expected in files.items():
-        if Path(name).name != name:
+    card = from_json(content, str(path))
+    for name in card.files:
+        if name in ("", "..") or Path(name).name != name:
             raise ModelError(f"{path} names a file outside the model folder: {name!r}")
-        try:
-            content = (folder / name).read_bytes()
-        except OSError as error:
-            raise ModelError(f"{folder} is incomplete: cannot read {name} ({error.strerror})") from error
-        if _sha(content) != expected:
-            raise ModelError(f"{folder / name} has been changed: its sha256 does not match the card")
-        if name == SPLIT:
-            split = json.loads(content)
-        found[name] = content
-    return Card(data, split, found.get(ROI)), found
+    return card
 
 
-def _sha(content: bytes) -> str:
+def read(folder: Path, files: Iterable[str] = ()) -> Card:
+    """Read the card, its split and its region of interest; verify these and the given files."""
+    return read_files(folder, files)[0]
+
+
+def verify(folder: Path) -> Card:
+    """Read the card and verify every file that it lists."""
+    return read_all(folder)[0]
+
+
+def read_all(folder: Path) -> tuple[Card, dict[str, bytes]]:
+    """Read and verify every file that the card lists."""
+    return read_files(folder, read_card(folder).files)
+
+
+def read_files(folder: Path, files: Iterable[str]) -> tuple[Card, dict[str, bytes]]:
+    """Read and verify the given files, with the card, the split and the region of interest; no others are opened."""
+    card = read_card(folder)
+    wanted = [SPLIT, *([ROI] if card.roi else []), *files]
+    if missing := [name for name in wanted if name not in card.files]:
+        raise ModelError(f"{folder} is incomplete: its card does not list {missing[0]}")
+    content = {name: _verified(folder / name, card.files[name]) for name in dict.fromkeys(wanted)}
+    return replace(card, split=_split(folder / SPLIT, content[SPLIT]), roi_png=content.get(ROI)), content
+
+
+def _verified(path: Path, sha256: str) -> bytes:
+    try:
+        content = path.read_bytes()
+    except OSError as error:
+        raise ModelError(f"{path.parent} is incomplete: cannot read {path.name} ({error.strerror})") from error
+    if _sha256(content) != sha256:
+        raise ModelError(f"{path} has been changed: its sha256 does not match the card")
+    return content
+
+
+def _split(path: Path, content: bytes) -> dict[str, Any]:
+    """Parse split.json; ModelError unless it is an object with a list of images."""
+    try:
+        split = json.loads(content)
+    except ValueError as error:
+        raise ModelError(f"{path} is damaged: not valid JSON") from error
+    if not isinstance(split, dict) or not isinstance(split.get("images"), list):
+        raise ModelError(f"{path} is not a split: it has no list of images")
+    return split
+
+
+def _sha256(content: bytes) -> str:
     return hashlib.sha256(content).hexdigest()
 
 
-def _share(level: dict[str, Any]) -> str:
-    """How much a level counts; older cards do not say."""
-    return f", {level['share']:.0%} of the map" if "share" in level else ""
-
-
-def describe(model: Card) -> list[str]:
-    """The card in a few lines for people."""
-    card = model.data
-    roles = Counter(image["role"] for image in model.split["images"])
-    config, calibration, training = card["config"], card["calibration"], card["training"]
+def describe(card: Card) -> list[str]:
+    """Summarise a verified card in a few lines of text."""
+    roles = Counter(image["role"] for image in card.split["images"])
+    calibration, training, config = card.calibration_at(), card.training, card.config
+    lines = [
+        f"name        {card.name}  (format {card.format}, bgad {card.provenance.bgad}, {card.provenance.created})",
+        f"data        {card.data.name}: {roles['train']} normals trained on, {roles['calibration']} held out, "
+        f"{card.data.known} known anomalies, {roles['test']} images left for test",
+        f"recipe      {card.method} on {config.backbone.name}, "
+        f"{card.input.width} x {card.input.height}, seed {config.seed}",
+    ]
+    if config.tile.size:
+        lines.append(f"tiles       of {config.tile.size} pixels")
+    if card.roi:
+        lines.append(f"region      {card.roi.share:.0%} of the image, {card.roi.width}x{card.roi.height} pixels")
+    lines += [
+        f"training    {training.steps} steps in {training.seconds:.0f} s on {training.device}",
+        f"threshold   {calibration.threshold:.6g} at a false-reject rate of {calibration.false_reject_rate:g}",
+        f"guarantee   {calibration.guarantee}",
+    ]
+    lines += [
+        f"level       stride {level.stride}: b_n {level.normal_boundary:.3f}, b_a {level.abnormal_boundary:.3f}"
+        f" (log p / d), {level.weight:.0%} of the map"
+        for level in card.levels
+    ]
+    if weight := card.part_weight(IMAGE_HEAD_PART):
+        lines.append(f"image head  weight {weight:.2f} beside the map")
     return [
-        f"name        {card['name']}  (format {card['format']}, bgad {card['bgad']}, {card['created']})",
-        f"data        {card['data']['name']}: {roles['train']} normals trained on, {roles['calibration']} held out, "
-        f"{card['data']['known']} known anomalies, {roles['test']} images left for test",
-        f"recipe      {config['loss']['method']} on {config['backbone']['name']}, "
-        f"{config['backbone']['size']} x {config['backbone']['size']}, seed {config['seed']}",
-        *([f"tiles       of {tile['size']} pixels"] if (tile := config.get("tile", {})).get("size") else []),
-        *(
-            [f"looks at    {roi['share']:.0%} of the picture, {'x'.join(map(str, roi['size']))} pixels"]
-            if (roi := card.get("roi"))
-            else []
-        ),
-        f"training    {training['steps']} steps in {training['seconds']:.0f} s on {training['device']}",
-        f"threshold   {calibration['threshold']:.6g} at a false-reject rate of {calibration['rate']:g}",
-        f"guarantee   {calibration['guarantee']}",
-        *(
-            f"level       stride {level['stride']}: b_n {level['boundary']:.3f}, b_a {level['abnormal_boundary']:.3f}"
-            f" (log p / d){_share(level)}"
-            for level in card["levels"]
-        ),
-        *([f"image level counts {weight:.2f} beside the map"] if (weight := card.get("image_weight")) else []),
-        f"files       {', '.join(f'{name} {digest[:12]}' for name, digest in card['files'].items())}: all intact",
-        f"licences    {'; '.join(f'{k}: {v}' for k, v in card['licences'].items())}",
+        *lines,
+        f"files       {', '.join(f'{name} {digest[:12]}' for name, digest in card.files.items())}: all intact",
+        f"licences    {'; '.join(f'{subject}: {licence}' for subject, licence in card.licences.items())}",
     ]

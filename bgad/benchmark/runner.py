@@ -246,7 +246,7 @@ def _cell(
         cell["curve"] = curve
     if setup.keep_models:
         files = {**weight_files(model), LOG: (work / LOG).read_bytes(), model_folder.SPLIT: content}
-        model_folder.write(_kept(setup, request, key), detector.card.data, files)
+        model_folder.write(_kept(setup, request, key), detector.card, files)
     return {
         "key": key,
         "cell": cell,

@@ -32,7 +32,7 @@ def add_info(commands: Any) -> None:
 
 def _info(arguments: argparse.Namespace) -> int:
     from bgad.artifact import folder as modelfile
-    from bgad.config import from_dict
+    from bgad.artifact.card import to_json
 
     if arguments.json and arguments.recipe:
         raise ConfigError("--json prints the whole card with its recipe: leave out --recipe")
@@ -43,11 +43,11 @@ def _info(arguments: argparse.Namespace) -> int:
         return 0
     if arguments.preset:
         raise ConfigError("a model has its own recipe: leave out --preset or MODEL")
-    card = modelfile.read(arguments.model)
+    card = modelfile.verify(arguments.model)
     if arguments.json:
-        print(json.dumps(card.data, indent=1))  # noqa: T201
+        print(json.dumps(to_json(card), indent=1))  # noqa: T201
     elif arguments.recipe:
-        print(to_toml(from_dict(card.data["config"])), end="")  # noqa: T201
+        print(to_toml(card.config), end="")  # noqa: T201
     else:
         for line in modelfile.describe(card):
             print(console.printable(line))  # noqa: T201

@@ -141,7 +141,7 @@ def load_scorer(arguments: argparse.Namespace) -> BaseScorer:
         strict=arguments.strict,
     )
     if arguments.tile is not None:
-        size = arguments.tile or scorer.card.size
+        size = arguments.tile or scorer.card.config.backbone.size
         if size != scorer.tile.size:
             console.warn(
                 f"the threshold was not calibrated with tiles of {size} pixels: good images may be rejected more often"

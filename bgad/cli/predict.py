@@ -78,7 +78,7 @@ def _predict(arguments: argparse.Namespace) -> int:
         rows = strangest(rows, TABLE_ROWS) if len(rows) > 2 * TABLE_ROWS else rows
 
     about = {
-        "model": scorer.card.data["checksum"],
+        "model": scorer.card.checksum,
         "threshold": scorer.threshold,
         "engine": type(scorer).__name__,
         "tile": scorer.tile.size,

@@ -19,7 +19,7 @@ from PIL import Image
 
 from bgad import metrics
 from bgad._version import __version__
-from bgad.artifact.folder import Card
+from bgad.artifact.card import Card
 from bgad.calibration import rate_table
 from bgad.data.layouts import Dataset
 from bgad.data.sample_io import digest, read, read_mask
@@ -124,7 +124,7 @@ def evaluate(
         metrics=cell["metrics"],
         images=_image_rows(seen, results, masks, scorer.card, found.rows),
         threshold=scorer.threshold,
-        boundary=scorer.card.map_boundary,
+        boundary=scorer.card.map.boundary,
         levels=_histograms(seen, results, masks, scorer.card),
         roc=([], []) if roc is None else _lists(metrics.thin(*roc)),
         pro=None if pro is None else _lists(pro),
@@ -151,7 +151,7 @@ def measure(
     began = time.monotonic()
     seen, results, shapes, step = _collect(scored, count, notes, progress)
     seconds = time.monotonic() - began
-    region = None if card.roi is None else Roi.from_png(card.roi).mask
+    region = None if card.roi_png is None else Roi.from_png(card.roi_png).mask
     marked = [_mask(sample, shape, step, notes, region) for sample, shape in zip(seen, shapes, strict=True)]
     kept = [i for i, mask in enumerate(marked) if mask is not HIDDEN]
     seen, results, masks = [seen[i] for i in kept], [results[i] for i in kept], [marked[i] for i in kept]
@@ -163,14 +163,14 @@ def measure(
     cell = {
         "data": data,
         "category": category,
-        "protocol": card.data["data"]["protocol"],
-        "known_class": card.data["data"].get("known_class", ""),  # models of format 1 have none
-        "subset": card.data["data"].get("subset", 0),
-        "method": card.data["config"]["loss"]["method"],
-        "known": card.data["data"]["known"],
-        "seed": card.data["config"]["seed"],
+        "protocol": card.data.protocol,
+        "known_class": card.data.known_class,
+        "subset": card.data.subset,
+        "method": card.method,
+        "known": card.data.known,
+        "seed": card.config.seed,
         "metrics": {name: figure(observed) for name, figure in metrics.METRICS.items()},
-        "seconds": {"train": card.data["training"]["seconds"], "score": round(seconds, 3)},
+        "seconds": {"train": card.training.seconds, "score": round(seconds, 3)},
         "images": {"normal": labels.count(0), "anomalous": labels.count(1)},
     }
     rows = [
@@ -203,7 +203,7 @@ def _stream(scorer: BaseScorer, samples: list[Sample]) -> Iterator[tuple[Sample,
     def pictures() -> Iterator[ImageLike]:
         for sample in samples:
             try:
-                picture = sample.path if sample.box is None else read(sample, scorer.card.bits)
+                picture = sample.path if sample.box is None else read(sample, scorer.card.input.bits)
             except BgadError as error:
                 broken.append((sample, error))
             else:
@@ -271,18 +271,18 @@ def _lists(curve: tuple[npt.NDArray[Any], npt.NDArray[Any]]) -> tuple[list[float
 
 
 def _facts(card: Card, cell: dict[str, Any]) -> list[tuple[str, str]]:
-    config, training = card.data["config"], card.data["training"]
+    training, (height, width) = card.training, card.input.shape
     counts = cell["images"]
     return [
         ("method", cell["method"]),
-        ("backbone", f"{config['backbone']['name']} at {card.size} x {card.size}"),
+        ("backbone", f"{card.config.backbone.name} at {width} x {height}"),
         ("known anomalies", f"{cell['known']} ({cell['protocol']})"),
         (
             "test images",
             f"{counts['normal']} normal, {counts['anomalous']} anomalous, none of them seen in training",
         ),
-        ("held-out normals", str(len(card.calibration["scores"]))),
-        ("trained", f"{training['seconds']:.0f} s, {training['steps']} steps on {training['device']}"),
+        ("held-out normals", str(len(card.calibration_at().scores))),
+        ("trained", f"{training.seconds:.0f} s, {training.steps} steps on {training.device}"),
     ]
 
 
@@ -341,19 +341,19 @@ def _histograms(
                 grid = (values.shape[0], values.shape[1])
                 anomalous.append(values.ravel()[defect_cells(mask, grid)])
         groups = [np.concatenate(g) if g else np.empty(0, np.float32) for g in (normal, anomalous)]
-        both = np.concatenate([*groups, [level["boundary"], level["abnormal_boundary"]]])
+        both = np.concatenate([*groups, [level.normal_boundary, level.abnormal_boundary]])
         highest = float(both.max())
-        lowest = highest - HISTOGRAM_REACH * (highest - level["abnormal_boundary"])  # all beyond is in the first bar
+        lowest = highest - HISTOGRAM_REACH * (highest - level.abnormal_boundary)  # all beyond is in the first bar
         edges = np.linspace(max(float(np.quantile(both, 0.002)), lowest), highest, 61)
         counts = [np.histogram(np.clip(g, edges[0], edges[-1]), edges)[0].astype(float).tolist() for g in groups]
         found.append(
             report.LevelHistogram(
-                title=f"stride {level['stride']}",
+                title=f"stride {level.stride}",
                 edges=edges.tolist(),
                 normal=counts[0],
                 anomalous=counts[1],
-                normal_boundary=level["boundary"],
-                abnormal_boundary=level["abnormal_boundary"],
+                normal_boundary=level.normal_boundary,
+                abnormal_boundary=level.abnormal_boundary,
             )
         )
     return found
@@ -388,8 +388,8 @@ def _thumbnails(sample: Sample, result: Scores, mask: BoolArray | None, card: Ca
     height, width = result.map.shape
     scale = min(1.0, THUMB / max(height, width))
     size = (max(1, round(height * scale)), max(1, round(width * scale)))
-    picture = (images.fit(read(sample, card.bits), size) * 255).round().astype(np.uint8)
-    heat = images.overlay(picture, images.resize_map(result.map, size), card.map_boundary, card.map_centre)
+    picture = (images.fit(read(sample, card.input.bits), size) * 255).round().astype(np.uint8)
+    heat = images.overlay(picture, images.resize_map(result.map, size), card.map.boundary, card.map.mean)
     made = {"picture": _jpeg(picture), "heat": _jpeg(heat)}
     if mask is not None:
         made["truth"] = _jpeg(images.outline(picture, images.resize_mask(mask, size), OUTLINE))

@@ -4,14 +4,13 @@ from __future__ import annotations
 
 import copy
 import io
-import json
 import logging
 import math
 import tempfile
 import warnings
 from collections.abc import Iterator, Sequence
 from contextlib import redirect_stdout
-from dataclasses import asdict, dataclass, replace
+from dataclasses import dataclass, replace
 from itertools import islice
 from pathlib import Path
 from typing import Any
@@ -22,6 +21,7 @@ import torch.nn.functional as F
 from torch import Tensor, nn
 
 from bgad.artifact import folder as model_folder
+from bgad.artifact.card import ExportCard, ParityCard
 from bgad.errors import BgadError, ConfigError, ModelError, first_line
 from bgad.inference import openvino_engine
 from bgad.inference.base import BaseScorer
@@ -29,7 +29,6 @@ from bgad.inference.onnx_engine import GRAPH, PIXELS, Runtime, engine_version
 from bgad.inference.torch_engine import Detector
 from bgad.model.flow import FixedFlow
 from bgad.model.scoring import Level, ScoringModel
-from bgad.model.weights import weight_files
 from bgad.types import FloatArray, ImageLike, Progress, ProgressTask
 
 logger = logging.getLogger(__name__)
@@ -128,13 +127,10 @@ def export(
     the file and moves the scores a little: give the tolerance that you can live with.
     """
     detector = Detector.load(folder, "cpu")
-    card, files = model_folder.contents(folder)
+    card, files = model_folder.read_all(folder)
     made, parity = checked_graph(detector, pictures, to=to, half=half, tolerance=tolerance, progress=progress)
-    data = {key: value for key, value in card.data.items() if key != "split"}  # format 1 had it there
-    split = json.dumps(card.split, indent=1).encode()
-    files = {model_folder.SPLIT: split, **files, **weight_files(detector.model), **made}
-    exports = {**data.get("export", {}), to: about(parity, to, half)}
-    model_folder.write(folder, data | {"export": exports}, files)
+    exports = {**card.exports, to: about(parity, to, half)}
+    model_folder.write(folder, replace(card, exports=exports), {**files, **made})
     return parity
 
 
@@ -191,10 +187,11 @@ def halved(graph: bytes) -> bytes:
     return content
 
 
-def about(parity: Parity, to: str = "onnx", half: bool = False) -> dict[str, Any]:
+def about(parity: Parity, to: str = "onnx", half: bool = False) -> ExportCard:
     """For the card."""
     engine = engine_version() if to == "onnx" else openvino_engine.version()
-    return {"half": half, "parity": asdict(parity), "torch": torch.__version__, "engine": engine}
+    compared = ParityCard(parity.pictures, parity.score, parity.map, parity.tolerance)
+    return ExportCard("float16" if half else "float32", compared, str(torch.__version__), engine)
 
 
 def compare(
@@ -208,10 +205,10 @@ def compare(
     The range of the scores is that of the held-out normals, or how far a picture's score lies from their mean where
     that is more: one outlandish picture must not make the others look alike.
     """
-    held_out = np.array(detector.card.calibration["scores"])
+    held_out = np.array(detector.card.calibration_at().scores)
     centre, spread, apart = held_out.mean(), max(float(np.ptp(held_out)), 1e-12), 0.0
     map_low, map_high, map_apart, count = np.inf, -np.inf, 0.0, 0
-    made = probes(detector.card.size) if pictures is None else []
+    made = probes(detector.card.config.backbone.size) if pictures is None else []
     task = ProgressTask(progress, "comparing the graph with torch", len(pictures or made))
     for pixels in _batches(_told(made, task) if pictures is None else _inputs(detector, pictures, task)):
         ours, our_maps, _ = detector.run(pixels)

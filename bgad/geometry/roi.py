@@ -23,12 +23,23 @@ AnyArray = npt.NDArray[Any]
 Index = npt.NDArray[np.int64]
 
 
+Polygon = tuple[tuple[float, float], ...]  # x and y of each corner, in pixels
+
+
+@dataclass(frozen=True)
+class Polygons:
+    """A region of interest as polygons: those to look at (none: everywhere), less those to ignore."""
+
+    look: tuple[Polygon, ...]
+    ignore: tuple[Polygon, ...]
+
+
 @dataclass(frozen=True)
 class Roi:
     """The pixels to look at, (H, W), and the polygons that they were drawn from, if any."""
 
     mask: BoolArray
-    polygons: dict[str, Any] | None = None
+    polygons: Polygons | None = None
 
     @classmethod
     def load(cls, path: Path) -> Roi:
@@ -53,11 +64,6 @@ class Roi:
         buffer = io.BytesIO()
         Image.fromarray(self.mask).save(buffer, "PNG", optimize=True)
         return buffer.getvalue()
-
-    def about(self) -> dict[str, Any]:
-        """For the card."""
-        height, width = self.mask.shape
-        return {"size": [width, height], "share": float(self.mask.mean()), "polygons": self.polygons}
 
     def blank(self, picture: AnyArray, where: object) -> AnyArray:
         """The picture with all that is ignored painted over; ImageError where it has another size than the region."""
@@ -89,14 +95,17 @@ def blank(picture: AnyArray, mask: BoolArray, where: object) -> AnyArray:
     return np.where(mask[..., None], picture, np.asarray(grey, picture.dtype))
 
 
-def _draw(path: Path) -> tuple[dict[str, Any], BoolArray]:
+def _draw(path: Path) -> tuple[Polygons, BoolArray]:
     try:
         given = json.loads(path.read_bytes())
         width, height = (int(x) for x in given["size"])
-        lists = {key: [[(float(x), float(y)) for x, y in p] for p in given.get(key, [])] for key in ("look", "ignore")}
+        look, ignore = (
+            tuple(tuple((float(x), float(y)) for x, y in polygon) for polygon in given.get(key, []))
+            for key in ("look", "ignore")
+        )
         if not (width > 0 and height > 0 and width * height <= images.MAX_PIXELS):
             raise ValueError(f"a size of {width}x{height}")
-        if any(len(polygon) < 3 for polygons in lists.values() for polygon in polygons):
+        if any(len(polygon) < 3 for polygon in (*look, *ignore)):
             raise ValueError("a polygon with fewer than 3 points")
     except OSError as error:
         raise DataError(f"{path}: cannot be read: {error.strerror}") from error
@@ -105,10 +114,9 @@ def _draw(path: Path) -> tuple[dict[str, Any], BoolArray]:
             f'{path}: a region of interest in JSON is {{"size": [width, height], "look": [[[x, y], ...], ...], '
             f'"ignore": [...]}} with polygons of 3 or more points ({error})'
         ) from error
-    canvas = Image.new("L", (width, height), 0 if lists["look"] else 1)
+    canvas = Image.new("L", (width, height), 0 if look else 1)
     pen = ImageDraw.Draw(canvas)
-    for key, value in (("look", 1), ("ignore", 0)):
-        for polygon in lists[key]:
+    for polygons, value in ((look, 1), (ignore, 0)):
+        for polygon in polygons:
             pen.polygon(polygon, fill=value)
-    kept = {key: [[list(point) for point in polygon] for polygon in polygons] for key, polygons in lists.items()}
-    return {"size": [width, height], **kept}, np.asarray(canvas) > 0
+    return Polygons(look, ignore), np.asarray(canvas) > 0

@@ -14,9 +14,8 @@ from pathlib import Path
 
 import numpy as np
 
-from bgad.artifact.folder import Card
+from bgad.artifact.card import Card
 from bgad.calibration import Calibration
-from bgad.config import TileConfig
 from bgad.errors import BgadError, ImageError, ModelError
 from bgad.geometry import tiles
 from bgad.geometry.roi import Roi
@@ -38,9 +37,9 @@ class BaseScorer(ABC):
     def __init__(self, card: Card, *, threads: int | None = None, batch: int | None = None) -> None:
         self.card = card
         self.threads, self.batch = threads or cores(), batch or BATCH
-        self.roi = Roi.from_png(card.roi) if card.roi else None
-        self.tile = TileConfig(**card.data["config"].get("tile", {}))
-        self.calibration = Calibration(tuple(card.calibration["scores"]), card.calibration["rate"])
+        self.roi = Roi.from_png(card.roi_png) if card.roi_png else None
+        self.tile = card.config.tile
+        self.calibration = card.calibration_at().calibration()
         self._threshold = self.calibration.threshold
 
     @abstractmethod
@@ -100,7 +99,7 @@ class BaseScorer(ABC):
 
     def inputs(self, image: ImageLike) -> tuple[Shape, Iterator[tuple[Box, FloatArray]]]:
         """The size of an image, and what the model gets to see of it: the whole, or tile after tile."""
-        picture = images.read(image, bits=self.card.bits)
+        picture = images.read(image, bits=self.card.input.bits)
         name = "array" if isinstance(image, np.ndarray) else str(image)
         region = None
         if self.roi is not None:
@@ -108,7 +107,7 @@ class BaseScorer(ABC):
         shape = (picture.shape[0], picture.shape[1])
         if self.tile.size and min(shape) < self.tile.size:
             raise ImageError(f"{name}: {tiles.too_small(shape, self.tile)}")
-        return shape, tiles.parts(picture, self.tile, region, self.card.size)
+        return shape, tiles.parts(picture, self.tile, region, self.card.config.backbone.size)
 
     def _score_tiles(self, image: ImageLike) -> Scores | BgadError:
         """A picture cut into tiles: the score is that of its strangest tile."""
@@ -170,6 +169,6 @@ class BaseScorer(ABC):
             threshold=self._threshold,
             is_anomaly=score > self._threshold,
             map=anomaly if self.roi is None else self.roi.floor(anomaly),
-            boundary=self.card.map_boundary,
+            boundary=self.card.map.boundary,
             levels=levels,
         )

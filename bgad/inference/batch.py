@@ -116,7 +116,7 @@ def output_stems(paths: Sequence[Path], known: Mapping[str, str] | None = None) 
 
 
 def _draw(scorer: BaseScorer, path: Path, result: Scores, stem: Path) -> None:
-    picture = images.read(path, bits=scorer.card.bits)
-    heat = images.overlay(picture, result.map, scorer.card.map_boundary, scorer.card.map_centre)
+    picture = images.read(path, bits=scorer.card.input.bits)
+    heat = images.overlay(picture, result.map, scorer.card.map.boundary, scorer.card.map.mean)
     images.save_png(heat, stem.with_name(f"{stem.name}{OVERLAY}"))
     images.save_map(result.map, stem.with_name(f"{stem.name}{MAP}"))

@@ -37,7 +37,7 @@ def load(
     if engine not in ENGINES:
         raise ConfigError(f"unknown engine {engine!r}: choose from {', '.join(ENGINES)}")
     if engine == "auto":
-        has_graph = GRAPH in model_folder.peek(folder).get("files", {})
+        has_graph = GRAPH in model_folder.read_card(folder).files
         engine = "onnx" if has_graph and not _only_torch_has(device) else "torch"
         if engine == "onnx" and _is_torchs(device):
             missing = f"neither torch nor this build of ONNX Runtime can use {device} here"

@@ -11,7 +11,7 @@ import numpy as np
 import onnxruntime
 
 from bgad.artifact import folder as model_folder
-from bgad.artifact.folder import Card
+from bgad.artifact.card import Card
 from bgad.errors import ConfigError, ModelError, first_line
 from bgad.inference.base import BaseScorer
 from bgad.types import FloatArray
@@ -107,13 +107,12 @@ class Runtime(BaseScorer):
             session = onnxruntime.InferenceSession(self._graph, options, providers=wanted, enable_fallback=0)
         except Exception as error:
             raise ModelError(
-                f"ONNX Runtime cannot load the graph of {self.card.data['name']} ({first_line(error)}): "
+                f"ONNX Runtime cannot load the graph of {self.card.name} ({first_line(error)}): "
                 "export it again with `bgad export`"
             ) from error
-        size = self.card.size
         inputs = [(i.name, i.shape[1:]) for i in session.get_inputs()]
         outputs = len(session.get_outputs())
-        if inputs != [(PIXELS, [size, size, 3])] or outputs != 2 + len(self.card.levels):
+        if inputs != [(PIXELS, [*self.card.input.shape, 3])] or outputs != 2 + len(self.card.levels):
             raise ModelError(f"{GRAPH} does not belong to its card: export the model again with `bgad export`")
         return session
 
@@ -141,11 +140,11 @@ class Runtime(BaseScorer):
         batch: int | None = None,
         strict: bool = False,
     ) -> Runtime:
-        """Read a model folder and check every byte of it."""
+        """Read a model folder and verify the files that ONNX Runtime uses; the torch weights are not opened."""
         folder = Path(folder)
-        card, files = model_folder.contents(folder)
-        if GRAPH not in files:
+        if GRAPH not in model_folder.read_card(folder).files:
             raise no_graph(folder)
+        card, files = model_folder.read_files(folder, (GRAPH,))
         return cls(card, files[GRAPH], device=device, threads=threads, batch=batch, strict=strict)
 
 

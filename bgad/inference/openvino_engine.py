@@ -10,7 +10,7 @@ from typing import Any
 import numpy as np
 
 from bgad.artifact import folder as model_folder
-from bgad.artifact.folder import Card
+from bgad.artifact.card import Card
 from bgad.errors import ConfigError, ModelError
 from bgad.inference.base import BaseScorer
 from bgad.types import FloatArray
@@ -52,9 +52,9 @@ class OpenVino(BaseScorer):
             self._model = core.read_model(xml, weights)
         except RuntimeError as error:
             raise ModelError(f"OpenVINO cannot read {XML}: export it again with --to openvino") from error
-        size, outputs = self.card.size, len(self._model.outputs)
+        (height, width), outputs = self.card.input.shape, len(self._model.outputs)
         shape = [str(dimension) for dimension in self._model.inputs[0].get_partial_shape()][1:]
-        if shape != [str(size), str(size), "3"] or outputs != 2 + len(self.card.levels):
+        if shape != [str(height), str(width), "3"] or outputs != 2 + len(self.card.levels):
             raise ModelError(f"{XML} does not belong to its card: export the model again with --to openvino")
         self._core = core
         self._here = threading.local()
@@ -100,11 +100,11 @@ class OpenVino(BaseScorer):
         batch: int | None = None,
         strict: bool = False,
     ) -> OpenVino:
-        """Read a model folder and check every byte of it."""
+        """Read a model folder and verify the files that OpenVINO uses."""
         folder = Path(folder)
-        card, files = model_folder.contents(folder)
-        if XML not in files or BIN not in files:
+        if not {XML, BIN} <= model_folder.read_card(folder).files.keys():
             raise ModelError(f"{folder} has no {XML}: run `bgad export {folder} --to openvino` first")
+        card, files = model_folder.read_files(folder, (XML, BIN))
         return cls(card, files[XML], files[BIN], device=device, threads=threads, batch=batch, strict=strict)
 
 

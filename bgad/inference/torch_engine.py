@@ -8,8 +8,7 @@ import safetensors.torch
 import torch
 
 from bgad.artifact import folder as model_folder
-from bgad.artifact.folder import Card
-from bgad.config import from_dict
+from bgad.artifact.card import Card
 from bgad.geometry.roi import Roi
 from bgad.inference.base import BaseScorer
 from bgad.model import backbone as backbones
@@ -46,19 +45,16 @@ class Detector(BaseScorer):
     def load(
         cls, folder: str | Path, device: str = "auto", *, threads: int | None = None, batch: int | None = None
     ) -> Detector:
-        """Read a model folder and check every byte of it."""
+        """Read a model folder and verify the files that torch uses."""
         devices.keep_memory()
         folder = Path(folder)
-        card = model_folder.read(folder, needs=(FLOW_FILE, BACKBONE_FILE))
-        config = from_dict(card.data["config"], source=str(folder / model_folder.CARD))
+        card = model_folder.read(folder, (FLOW_FILE, BACKBONE_FILE))
+        config = card.config
         state = safetensors.torch.load_file(folder / BACKBONE_FILE)
         model = ScoringModel(config, backbones.build(config.backbone, state))
         learnt = safetensors.torch.load_file(folder / FLOW_FILE)
-        if card.data["format"] == 1:
-            learnt = {f"levels.{key}": value for key, value in learnt.items()} | {"map_constants": model.map_constants}
-        learnt.setdefault("mix", model.mix)  # older models have the default one
-        if card.roi and not config.tile.size:
-            model.look_at(Roi.from_png(card.roi).fitted(config.backbone.size))
+        if card.roi_png and not config.tile.size:
+            model.look_at(Roi.from_png(card.roi_png).fitted(config.backbone.size))
         model.load_state_dict(learnt | {f"backbone.{key}": value for key, value in state.items()})
         if threads is not None:
             torch.set_num_threads(threads)

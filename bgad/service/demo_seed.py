@@ -47,7 +47,7 @@ def _fill(bench: Workbench, name: str) -> None:
 def test_pictures(bench: Workbench, version: Row) -> list[Path]:
     """Those of the split of a version that are in the folder of data sets."""
     card = model_folder.read(bench.models / version["folder"])
-    root = bench.data / Path(card.data["data"]["name"]).name
+    root = bench.data / Path(card.data.name).name
     inside = bench.data.resolve()
     names = [image["name"] for image in card.split["images"] if image["role"] == "test" and not image.get("box")]
     places = [(root / name).resolve() for name in names]

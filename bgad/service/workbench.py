@@ -16,7 +16,7 @@ import numpy as np
 from PIL import ExifTags, Image
 
 from bgad.artifact import folder as model_folder
-from bgad.calibration import Calibration
+from bgad.artifact.card import Card
 from bgad.cli import console
 from bgad.errors import BgadError, ConfigError, ImageError
 from bgad.inference.base import BaseScorer
@@ -105,20 +105,20 @@ class Workbench:
         """Take up every model folder here; the first one of a name is released."""
         for folder in sorted(self.models.glob(f"*{SUFFIX}")):
             try:
-                card = model_folder.read(folder)
+                card = model_folder.verify(folder)
             except BgadError as error:
                 console.warn(f"{folder.name} is left out: {error}")
                 continue
             name = folder.name.removesuffix(SUFFIX)
             known = self.store.versions(name)
             for old in known:
-                if old["folder"] == folder.name and old["checksum"] != card.data["checksum"]:
+                if old["folder"] == folder.name and old["checksum"] != card.checksum:
                     if old["state"] != "discarded":
                         console.warn(f"{folder.name} is another model than before, which is gone")
                     self.store.lose(old["id"])
             released = any(v["state"] == "released" for v in self.store.versions(name))
             state = "candidate" if released else "released"
-            row = self.store.add_version(name, card.data["checksum"], folder.name, state=state)
+            row = self.store.add_version(name, card.checksum, folder.name, state=state)
             if row["state"] == "discarded" and not released:  # it was gone and is back
                 self.store.restore(row["id"])
 
@@ -145,12 +145,12 @@ class Workbench:
         while True:
             batcher = self.batcher(version)
             try:
-                longest = 0 if whole else batcher.scorer.card.size
+                longest = 0 if whole else batcher.scorer.card.config.backbone.size
                 return batcher.answer(path, patient=patient, seconds=seconds, longest=longest), batcher.scorer
             except ClosedError:
                 continue
 
-    def card(self, version: Row) -> model_folder.Card:
+    def card(self, version: Row) -> Card:
         """Whole, with the split; the model is not opened."""
         folder = self.models / version["folder"]
         card = model_folder.read(folder)
@@ -162,12 +162,11 @@ class Workbench:
         key = (version["id"], version["rate"])
         if key not in self._facts:
             folder = self.models / version["folder"]
-            card = model_folder.Card(model_folder.peek(folder))
+            card = model_folder.read_card(folder)
             same(folder, card, version)
-            rate = card.calibration["rate"] if version["rate"] is None else version["rate"]
-            calibration = Calibration(tuple(card.calibration["scores"]), rate)
-            normals = len(calibration.scores)
-            self._facts[key] = Facts(calibration.threshold, rate, calibration.guarantee(), normals, card.size)
+            calibration = card.calibration_at().calibration(version["rate"])
+            normals, size = len(calibration.scores), card.config.backbone.size
+            self._facts[key] = Facts(calibration.threshold, calibration.rate, calibration.guarantee(), normals, size)
         return self._facts[key]
 
     def set_rate(self, name: str, rate: float, who: str) -> Row:
@@ -209,7 +208,7 @@ class Workbench:
 
     def adopt(self, folder: Path, name: str) -> tuple[str, str]:
         """Take over a model folder that a job made; where it is now, and its checksum."""
-        checksum = model_folder.read(folder).data["checksum"]
+        checksum = model_folder.verify(folder).checksum
         to = self.own("versions") / f"{name}-{checksum[:16]}{SUFFIX}"
         if not to.exists():
             to.parent.mkdir(parents=True, exist_ok=True)
@@ -348,8 +347,8 @@ class Workbench:
         """A PNG of the image with its map as heat."""
         answer, scorer = self.said(number, version, whole=True)
         with self._reading(number) as path:
-            picture = images.read(path, bits=scorer.card.bits)
-        return png(images.overlay(picture, answer.scores.map, scorer.card.map_boundary, scorer.card.map_centre))
+            picture = images.read(path, bits=scorer.card.input.bits)
+        return png(images.overlay(picture, answer.scores.map, scorer.card.map.boundary, scorer.card.map.mean))
 
     def map_picture(self, number: int, version: Row) -> tuple[bytes, float, float, float]:
         """The map of an image as a grey PNG of the model's size, and the values of black, white and the boundary."""
@@ -357,7 +356,7 @@ class Workbench:
         small = answer.scores.map
         low, high = float(small.min()), float(small.max())
         grey = np.rint((small - low) / max(high - low, 1e-9) * 255).astype(np.uint8)
-        return png(grey), low, high, scorer.card.map_boundary
+        return png(grey), low, high, scorer.card.map.boundary
 
     def drawn(self, number: int, version: Row) -> bytes | None:
         """A small JPEG of the image with its heat, if it is there."""

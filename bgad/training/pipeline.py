@@ -13,7 +13,6 @@ from contextlib import contextmanager
 from dataclasses import dataclass, field, replace
 from datetime import UTC, datetime
 from pathlib import Path
-from typing import Any
 
 import numpy as np
 import safetensors.torch
@@ -21,9 +20,23 @@ import torch
 
 from bgad._version import __version__
 from bgad.artifact import folder as model_folder
-from bgad.artifact.folder import Card
+from bgad.artifact.card import (
+    FLOAT32,
+    IMAGE_HEAD_PART,
+    MAP_PART,
+    CalibrationCard,
+    Card,
+    DataCard,
+    InputCard,
+    LevelCard,
+    MapCard,
+    ProvenanceCard,
+    RoiCard,
+    ScorePart,
+    TrainingCard,
+)
 from bgad.calibration import Calibration, check_rate, effective_rate, require_supported
-from bgad.config import Config, to_dict
+from bgad.config import Config
 from bgad.data import layouts, locate, tiled_split
 from bgad.data.sample_io import read, read_mask
 from bgad.data.split import Split, make_split
@@ -37,7 +50,7 @@ from bgad.io.files import write_whole
 from bgad.model import backbone as backbones
 from bgad.model import device as devices
 from bgad.model.boundary import NORMALISER, abnormal_boundary
-from bgad.model.scoring import ScoringModel, pool
+from bgad.model.scoring import LevelConstants, ScoringModel, pool
 from bgad.model.weights import BACKBONE_FILE, FLOW_FILE, weight_files
 from bgad.pseudo import rpag as pseudo
 from bgad.training import provenance
@@ -193,16 +206,16 @@ def learn(
         files = {**weight_files(model), LOG: (work / LOG).read_bytes(), model_folder.SPLIT: split.to_bytes()}
         if roi is not None:
             files[model_folder.ROI] = roi.png()
-        card = detector.card.data
+        card = detector.card
         if start is not None:
-            card = card | {"parent": model_folder.read(start).data["checksum"]}
+            parent = model_folder.read_card(start).checksum
+            card = replace(card, provenance=replace(card.provenance, parent=parent))
         if options.export:
             card, files = _with_graph(detector, learnt, card, files, options.progress)
-        model_folder.write(options.out, card, files)
+        written = model_folder.write(options.out, card, files)
     logger.info(detector.calibration.guarantee())
     logger.info(f"model: {options.out}")
-    written = model_folder.read(options.out)
-    provenance.remember(written.data["checksum"], origin)
+    provenance.remember(written.checksum, origin)
     return Detector(model, written, torch_device)
 
 
@@ -229,7 +242,7 @@ def _looking_at(split: Split, roi: Roi, file: Path) -> Split:
 
 def flows_of(folder: Path) -> dict[str, torch.Tensor]:
     """What a model has learnt, without its backbone."""
-    model_folder.read(folder, needs=(FLOW_FILE, BACKBONE_FILE))
+    model_folder.read(folder, (FLOW_FILE, BACKBONE_FILE))
     return safetensors.torch.load_file(folder / FLOW_FILE)
 
 
@@ -247,8 +260,8 @@ def _shows_defect(sample: Sample) -> bool:
 
 
 def _with_graph(
-    detector: Detector, learnt: Split, card: dict[str, Any], files: dict[str, bytes], progress: Progress | None
-) -> tuple[dict[str, Any], dict[str, bytes]]:
+    detector: Detector, learnt: Split, card: Card, files: dict[str, bytes], progress: Progress | None
+) -> tuple[Card, dict[str, bytes]]:
     """The card and the files with the graph, compared with torch on some pictures; as they are where it fails."""
     from bgad.export import onnx as export
 
@@ -258,12 +271,12 @@ def _with_graph(
     if detector.tile.size:
         on_cpu.roi = None  # a tile has been painted over when it was read
     try:
-        pictures: list[ImageLike] = [s.path if s.box is None else read(s, detector.card.bits) for s in chosen]
+        pictures: list[ImageLike] = [s.path if s.box is None else read(s, detector.card.input.bits) for s in chosen]
         made, parity = export.checked_graph(on_cpu, pictures, progress=progress)
     except BgadError as error:
         logger.warning(f"no graph is written: {error}")
         return card, files
-    return card | {"export": {"onnx": export.about(parity)}}, files | made
+    return replace(card, exports={"onnx": export.about(parity)}), files | made
 
 
 def _split(dataset: layouts.Dataset, config: Config, options: Options) -> Split:
@@ -334,7 +347,7 @@ def _working(options: Options, key: str, data: str) -> Iterator[Path]:
 class Before:
     """What the flows that a training goes on from have seen of its samples."""
 
-    aside: Index | None  # normals that they have not learnt; None where the model's card does not say
+    aside: Index  # normals that they have not learnt
     new: Index  # known anomalies that they have not learnt, neither as such nor as normals
     taught: Index  # known anomalies that were taught, now or earlier
 
@@ -346,9 +359,7 @@ class Before:
         known = [roles.get(learnt.hashes[tiled_split.picture_of(s, config.tile)]) for s in learnt.known]
         new = np.flatnonzero([role not in ("train", "known") for role in known])
         taught = np.flatnonzero([s.defect == TAUGHT for s in learnt.known])
-        names = card.data["training"].get("aside")
-        if names is None:
-            return cls(None, new, taught)
+        names = card.training.validation_normals
         found = np.flatnonzero(np.isin([tiled_split.picture_of(s, config.tile) for s in learnt.train], names))
         return cls(found[even_pick(len(found), ASIDE)], new, taught)
 
@@ -415,7 +426,7 @@ def fit(
 def _finish(job: Job, model: ScoringModel, material: Material, trainer: Trainer, weighing: Weighing) -> Detector:
     """Constants of training normals (those that were set aside, where there are some), scores of the held-out ones,
     and the card."""
-    config, dataset, split = model.config, job.dataset, job.split
+    config, split = model.config, job.split
     constants = trainer.constants()
     for level, constant in zip(trainer.levels, constants, strict=True):
         level.set_constants(constant)
@@ -438,68 +449,96 @@ def _finish(job: Job, model: ScoringModel, material: Material, trainer: Trainer,
     model.map_constants.copy_(torch.stack([plain.mean(), spread]))
     held_out = [score for score, _ in run(split.calibration)]
     calibration = Calibration(tuple(held_out), effective_rate(len(held_out), job.rate))
-    card = {
-        "bgad": __version__,
-        "created": datetime.now(UTC).isoformat(timespec="seconds"),
-        "name": job.name,
-        "data": {
-            "name": dataset.name,
-            "layout": dataset.layout,
-            "protocol": split.protocol,
-            "known_class": split.known_class,
-            "subset": split.subset,
-            "known": len(split.known),
-            "notes": dataset.notes + split.notes,
-        },
-        "config": to_dict(replace(config, backbone=replace(config.backbone, weights=""))),
-        "input": {
-            "bits": job.bits,
-            "mean": model.backbone.mean.flatten().tolist(),
-            "std": model.backbone.std.flatten().tolist(),
-        },
-        "levels": [
-            {
-                "stride": stride,
-                "share": share,
-                "channels": level.flow.channels,
-                "grid": list(level.grid),
-                "centre": c.centre,
-                "spread": c.spread,
-                "highest": c.highest,
-                "boundary": c.boundary,
-                "abnormal_boundary": abnormal_boundary(c.boundary / NORMALISER, config.loss.tau) * NORMALISER,
-            }
-            for stride, level, c, share in zip(
-                config.backbone.strides, trainer.levels, constants, model.mix[:-1].tolist(), strict=True
-            )
-        ],
-        "image_weight": float(model.mix[-1]) if weighing.evidence else None,
-        "boundary": edge,
-        "centre": float(values.mean()),
-        "roi": None if job.roi is None else {"file": model_folder.ROI, **job.roi.about()},
-        "calibration": {
-            "scores": sorted(held_out),
-            "rate": calibration.rate,
-            "threshold": calibration.threshold,
-            "guarantee": calibration.guarantee(),
-        },
-        "training": {
-            "seconds": round(time.monotonic() - job.began + trainer.seconds_before, 2),
-            "loop_seconds": round(trainer.seconds, 2),
-            "steps": trainer.steps_run(),
-            "aside": sorted({tiled_split.picture_of(job.learnt.train[i], config.tile) for i in weighing.aside}),
-            "device": str(job.device),
-            "torch": torch.__version__,
-            "python": platform.python_version(),
-        },
-        "licences": {
+    card = _card(job, model, trainer, weighing, constants, MapCard(float(values.mean()), edge), calibration)
+    return Detector(model, card, job.device)
+
+
+def _card(
+    job: Job,
+    model: ScoringModel,
+    trainer: Trainer,
+    weighing: Weighing,
+    constants: list[LevelConstants],
+    map_card: MapCard,
+    calibration: Calibration,
+) -> Card:
+    """Describe the trained and calibrated model."""
+    config, dataset, split = model.config, job.dataset, job.split
+    parts = [ScorePart(MAP_PART, 1.0)]
+    if weighing.evidence:
+        parts.append(ScorePart(IMAGE_HEAD_PART, float(model.mix[-1])))
+    return Card(
+        name=job.name,
+        method=config.loss.method,
+        provenance=ProvenanceCard(__version__, datetime.now(UTC).isoformat(timespec="seconds")),
+        data=DataCard(
+            name=dataset.name,
+            layout=dataset.layout,
+            protocol=split.protocol,
+            known_class=split.known_class,
+            subset=split.subset,
+            known=len(split.known),
+            notes=tuple(dataset.notes + split.notes),
+        ),
+        config=replace(config, backbone=replace(config.backbone, weights="")),
+        input=InputCard(
+            height=config.backbone.size,
+            width=config.backbone.size,
+            bits=job.bits,
+            mean=tuple(model.backbone.mean.flatten().tolist()),
+            std=tuple(model.backbone.std.flatten().tolist()),
+        ),
+        levels=_level_cards(model, trainer, constants),
+        map=map_card,
+        score_parts=tuple(parts),
+        calibration={FLOAT32: CalibrationCard.of(calibration)},
+        training=TrainingCard(
+            seconds=round(time.monotonic() - job.began + trainer.seconds_before, 2),
+            loop_seconds=round(trainer.seconds, 2),
+            steps=trainer.steps_run(),
+            device=str(job.device),
+            torch=str(torch.__version__),
+            python=platform.python_version(),
+            validation_normals=tuple(
+                sorted({tiled_split.picture_of(job.learnt.train[i], config.tile) for i in weighing.aside})
+            ),
+        ),
+        roi=None if job.roi is None else _roi_card(job.roi),
+        licences={
             "bgad": "Apache-2.0",
             "backbone": _backbone_licence(config.backbone.name),
             "data": "that of the training images applies to what the model learnt from them",
         },
-    }
-    png = None if job.roi is None else job.roi.png()
-    return Detector(model, Card(json.loads(json.dumps(card)), split.to_json(), png), job.device)
+        split=split.to_json(),
+        roi_png=None if job.roi is None else job.roi.png(),
+    )
+
+
+def _level_cards(model: ScoringModel, trainer: Trainer, level_constants: list[LevelConstants]) -> tuple[LevelCard, ...]:
+    """Describe each level with the statistics that fusion uses."""
+    config = model.config
+    return tuple(
+        LevelCard(
+            stride=stride,
+            weight=weight,
+            channels=level.flow.channels,
+            grid=level.grid,
+            mean=constants.centre,
+            std=constants.spread,
+            max=constants.highest,
+            normal_boundary=constants.boundary,
+            abnormal_boundary=abnormal_boundary(constants.boundary / NORMALISER, config.loss.tau) * NORMALISER,
+        )
+        for stride, level, constants, weight in zip(
+            config.backbone.strides, trainer.levels, level_constants, model.mix[:-1].tolist(), strict=True
+        )
+    )
+
+
+def _roi_card(roi: Roi) -> RoiCard:
+    """Describe the region of interest."""
+    height, width = roi.mask.shape
+    return RoiCard(height, width, float(roi.mask.mean()), roi.polygons)
 
 
 def _backbone_licence(name: str) -> str:

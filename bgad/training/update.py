@@ -17,7 +17,7 @@ from typing import Any
 
 from bgad.artifact import folder as model_folder
 from bgad.calibration import check_rate, rank, require_supported, smallest_rate
-from bgad.config import Config, from_dict
+from bgad.config import Config
 from bgad.data import layouts
 from bgad.data.split import Split
 from bgad.data.validation import scan_images
@@ -146,8 +146,8 @@ def update(
     card = model_folder.read(folder)
     place = Path(out) if out else folder.with_name(f"{folder.stem}-taught{folder.suffix}")
     model_folder.check_destination(place, overwrite=overwrite)
-    recipe = config or shortened(from_dict(card.data["config"], source=str(folder / model_folder.CARD)))
-    origin = provenance.recall(card.data["checksum"])
+    recipe = config or shortened(card.config)
+    origin = provenance.recall(card.checksum)
     source = origin if data is None else provenance.given(data, None)
     if source is None:
         raise DataError("the pictures that the model was trained on are needed: say where they are with --data")
@@ -163,7 +163,7 @@ def update(
     split = joined(old, more.samples)
     for note in split.notes[len(old.notes) :]:
         logger.warning(note)
-    rate = _rate(len(split.calibration), card.calibration["rate"], rate)
+    rate = _rate(len(split.calibration), card.calibration_at().false_reject_rate, rate)
     learnt = [s for s in (*split.train, *split.calibration, *split.known) if _taught(s.name)]
     place_of = replace(
         source,
@@ -172,7 +172,7 @@ def update(
         ignored={s.name: s.ignore for s in learnt if s.ignore is not None},
     )
     scan = replace(scan, bits=max(scan.bits, more_scan.bits), shapes=scan.shapes | more_scan.shapes)
-    roi = Roi.from_png(card.roi) if card.roi else None
+    roi = Roi.from_png(card.roi_png) if card.roi_png else None
     options = Options(
         out=place,
         known=None,

@@ -55,7 +55,7 @@ def test_demo_end_to_end(tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys
         assert all(0 <= value <= 1 for value in cell["metrics"].values())
         assert set(cell["seconds"]) == {"train", "score"}
     for name in ("fabric", "washer"):
-        assert model_folder.read(out / f"{name}.bgad").data["config"]["loss"]["method"] == "bgad"
+        assert model_folder.read(out / f"{name}.bgad").config.loss.method == "bgad"
         assert f"{name} (bgad, 4 known anomalies, seed 0)" in (out / "report.html").read_text(encoding="utf-8")
     assert said.out.count("washer") == 2
     assert "mean of 2" in said.out

@@ -15,9 +15,10 @@ from PIL import Image
 
 from bgad import __version__
 from bgad.artifact import folder as model_folder
+from bgad.artifact.card import FORMAT
 from bgad.calibration import require_supported
 from bgad.cli.main import main
-from bgad.config import PRESETS, from_dict, read_toml, to_toml
+from bgad.config import PRESETS, read_toml, to_toml
 from bgad.data.datasets import registry
 from bgad.data.protocols import Case, protocol_split
 from bgad.errors import ConfigError
@@ -258,16 +259,16 @@ def test_bad_config_files(tmp_path: Path, data_set: Path, capsys: pytest.Capture
 
 def test_damaged_models(model: Path, data_set: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
     def flip(folder: Path) -> None:
-        content = bytearray((folder / "flow.safetensors").read_bytes())
+        content = bytearray((folder / "model.onnx").read_bytes())
         content[-5] ^= 1
-        (folder / "flow.safetensors").write_bytes(content)
+        (folder / "model.onnx").write_bytes(content)
 
     def edit(folder: Path) -> None:
         card = (folder / "card.json").read_text()
         (folder / "card.json").write_text(card.replace('"seed": 0', '"seed": 1', 1))
 
     def newer(folder: Path) -> None:
-        card = json.loads((folder / "card.json").read_text()) | {"format": model_folder.FORMAT + 1}
+        card = json.loads((folder / "card.json").read_text()) | {"format": FORMAT + 1}
         card["checksum"] = model_folder.checksum(card)
         (folder / "card.json").write_text(json.dumps(card))
 
@@ -275,10 +276,10 @@ def test_damaged_models(model: Path, data_set: Path, tmp_path: Path, capsys: pyt
         (folder / "card.json").write_bytes((folder / "card.json").read_bytes()[:200])
 
     def lose(folder: Path) -> None:
-        (folder / "flow.safetensors").unlink()
+        (folder / "model.onnx").unlink()
 
     for change, message in (
-        (flip, "flow.safetensors has been changed"),
+        (flip, "model.onnx has been changed"),
         (edit, "card.json has been changed"),
         (newer, "upgrade bgad"),
         (cut, "is damaged"),
@@ -302,8 +303,8 @@ def test_info(model: Path, capsys: pytest.CaptureFixture[str]) -> None:
         assert part in text
     assert main(["info", str(model), "--json"]) == 0
     card = json.loads(capsys.readouterr().out)
-    assert card == model_folder.read(model).data
-    assert len(card["calibration"]["scores"]) == 5
+    assert card == json.loads((model / "card.json").read_bytes())
+    assert len(card["calibration"]["float32"]["scores"]) == 5
 
 
 def test_recipe_can_be_read_back(model: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
@@ -311,7 +312,7 @@ def test_recipe_can_be_read_back(model: Path, tmp_path: Path, capsys: pytest.Cap
     for command, expected in (
         (["--recipe"], PRESETS["default"]),
         (["--recipe", "--preset", "paper"], PRESETS["paper"]),
-        ([str(model), "--recipe"], from_dict(model_folder.read(model).data["config"])),
+        ([str(model), "--recipe"], model_folder.read(model).config),
     ):
         assert main(["info", *command]) == 0
         path.write_text(capsys.readouterr().out)
@@ -345,10 +346,9 @@ def test_training_names_what_is_wrong_and_goes_on(
         f"next: bgad predict '{model}' IMAGE",
     ):
         assert part in said.err
-    card = model_folder.read(model).data
-    config = card["config"]
-    assert (config["seed"], config["loss"]["method"], config["train"]["steps"]) == (3, "nfad", 3)
-    assert config["backbone"]["size"] == 32
+    config = model_folder.read(model).config
+    assert (config.seed, config.loss.method, config.train.steps) == (3, "nfad", 3)
+    assert config.backbone.size == 32
     assert "train/good/\udcff.png" in {image["name"] for image in model_folder.read(model).split["images"]}
     assert sorted(path.name for path in tmp_path.iterdir()) == ["a model.bgad", "a set", "recipe.toml"]
 
@@ -430,10 +430,10 @@ def test_false_reject_rate_is_kept_and_stated(
     command = ["train", str(data_set), "--config", recipe, "--out", str(model), "--false-reject-rate", "0.1"]
     assert main(command) == 0
     assert "rejected with probability at most 0.1 (asked for: 0.1)" in capsys.readouterr().err
-    calibration = model_folder.read(model).calibration
-    assert calibration["rate"] == 0.1
-    assert len(calibration["scores"]) == 9
-    assert calibration["threshold"] == max(calibration["scores"])
+    calibration = model_folder.read(model).calibration_at()
+    assert calibration.false_reject_rate == 0.1
+    assert len(calibration.scores) == 9
+    assert calibration.threshold == max(calibration.scores)
 
 
 @pytest.fixture
@@ -462,7 +462,7 @@ def test_no_space_for_the_model_then_resume(
     assert not model.exists()
     assert not list(tmp_path.glob(".*"))
     assert main([*command, "--resume"]) == 0
-    assert model_folder.read(model).data["training"]["steps"] == 6
+    assert model_folder.read(model).training.steps == 6
     assert sorted(path.name for path in tmp_path.iterdir()) == ["m.bgad", "recipe.toml"]
 
 

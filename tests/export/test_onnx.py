@@ -1,6 +1,7 @@
 from __future__ import annotations
 
 import shutil
+from dataclasses import replace
 from pathlib import Path
 
 import numpy as np
@@ -17,7 +18,6 @@ from bgad.inference.onnx_engine import GRAPH, Runtime
 from bgad.inference.torch_engine import Detector
 from bgad.model.flow import ConditionalFlow, FixedFlow, position_encoding
 from bgad.types import FloatArray
-from tests.artifact.test_folder import as_format_1
 from tests.conftest import SIZE, tiny_config
 
 
@@ -49,11 +49,10 @@ def test_a_fixed_flow_is_the_flow(channels: int, grid: tuple[int, int]) -> None:
 
 
 def test_training_writes_a_graph_that_agrees(model: Path, data_set: Path, detector: Detector) -> None:
-    card = model_folder.read(model, needs=(GRAPH,)).data
-    about = card["export"]["onnx"]
-    assert about["half"] is False
-    assert about["parity"]["pictures"] == 23  # 4 known, 14 tested and 5 held out
-    assert 0 < about["parity"]["score"] <= about["parity"]["tolerance"] == 1e-4
+    about = model_folder.read(model, (GRAPH,)).exports["onnx"]
+    assert about.weights == "float32"
+    assert about.parity.images == 23  # 4 known, 14 tested and 5 held out
+    assert 0 < about.parity.score <= about.parity.tolerance == 1e-4
     runtime = Runtime.load(model, "cpu")
     files = sorted((data_set / "test").rglob("*.png"))
     ours, theirs = runtime.score_many(files), detector.score_many(files)
@@ -82,9 +81,9 @@ def test_training_writes_a_graph_that_agrees(model: Path, data_set: Path, detect
 def test_every_kind_of_score_is_exported(change: dict[str, object], data_set: Path, tmp_path: Path) -> None:
     short: Config = from_dict({"train": {"steps": 3, "push_steps": 2, "positions_per_image": [8, 8, 8]}}, tiny_config())
     train(data_set, tmp_path / "a.bgad", config=from_dict(change, short), known=4, device="cpu")
-    parity = model_folder.read(tmp_path / "a.bgad", needs=(GRAPH,)).data["export"]["onnx"]["parity"]
-    assert parity["score"] <= 1e-4
-    assert parity["map"] <= 1e-4
+    parity = model_folder.read(tmp_path / "a.bgad", (GRAPH,)).exports["onnx"].parity
+    assert parity.score <= 1e-4
+    assert parity.map <= 1e-4
 
 
 def test_a_difference_is_seen(detector: Detector, model: Path) -> None:
@@ -121,7 +120,7 @@ def test_a_backbone_that_cannot_be_written_does_not_cost_the_model(
     train(data_set, tmp_path / "a.bgad", config=short, known=4, device="cpu")
     said = " ".join(capsys.readouterr().err.split())
     assert "no graph is written: this model cannot be written as a graph (no such operator)" in said
-    assert GRAPH not in model_folder.read(tmp_path / "a.bgad").data["files"]
+    assert GRAPH not in model_folder.read(tmp_path / "a.bgad").files
 
 
 def test_nothing_is_written_where_the_graph_differs(
@@ -137,20 +136,19 @@ def test_nothing_is_written_where_the_graph_differs(
     short = from_dict({"train": {"steps": 3, "push_steps": 2}}, tiny_config())
     train(data_set, tmp_path / "b.bgad", config=short, known=4, device="cpu")  # the training is not lost
     assert "warning: no graph is written: the exported graph differs" in " ".join(capsys.readouterr().err.split())
-    assert GRAPH not in model_folder.read(tmp_path / "b.bgad").data["files"]
+    assert GRAPH not in model_folder.read(tmp_path / "b.bgad").files
 
 
-def test_export_command(plain_model: Path, data_set: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
-    old = as_format_1(plain_model, tmp_path / "old.bgad")
+def test_export_command(model: Path, data_set: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    old = without_graph(model, tmp_path / "old.bgad")
     scored = Detector.load(old, "cpu").score_many([data_set / "test/blot/000.png"])
     capsys.readouterr()
     assert main(["export", str(old), "--check", str(data_set / "test")]) == 0
     said = capsys.readouterr().err
     assert "on 18 pictures the graph is within" in said
     assert said.splitlines()[-1] == f"graph: {old / GRAPH}"
-    card = model_folder.read(old, needs=(GRAPH,))
+    card = model_folder.read(old, (GRAPH,))
     assert card.split["images"]
-    assert "split" not in card.data
     again, graph = Detector.load(old, "cpu"), Runtime.load(old, "cpu")
     assert again.score_many([data_set / "test/blot/000.png"])[0].score == scored[0].score
     assert graph.score(data_set / "test/blot/000.png").score == pytest.approx(scored[0].score, rel=1e-4)
@@ -167,22 +165,21 @@ def test_half(model: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]) -
     assert "leave out --half, or raise --tolerance" in " ".join(capsys.readouterr().err.split())
     assert main(["export", str(folder), "--half", "--tolerance", "0.1"]) == 0
     assert (folder / GRAPH).stat().st_size < 0.6 * size
-    parity = model_folder.read(folder).data["export"]["onnx"]["parity"]
-    assert 1e-4 < max(parity["score"], parity["map"]) <= parity["tolerance"] == 0.1
+    parity = model_folder.read(folder).exports["onnx"].parity
+    assert 1e-4 < max(parity.score, parity.map) <= parity.tolerance == 0.1
 
 
 def without_graph(model: Path, to: Path) -> Path:
     """A copy that has no graph."""
-    card, files = model_folder.contents(model)
-    data = {key: value for key, value in card.data.items() if key != "export"}
+    card, files = model_folder.read_all(model)
     del files[GRAPH]
-    model_folder.write(to, data, files)
+    model_folder.write(to, replace(card, exports={}), files)
     return to
 
 
 def test_no_export(data_set: Path, tmp_path: Path) -> None:
     short = from_dict({"train": {"steps": 3, "push_steps": 2}}, tiny_config())
     train(data_set, tmp_path / "a.bgad", config=short, known=4, device="cpu", export=False)
-    card = model_folder.read(tmp_path / "a.bgad").data
-    assert GRAPH not in card["files"]
-    assert "export" not in card
+    card = model_folder.read(tmp_path / "a.bgad")
+    assert GRAPH not in card.files
+    assert card.exports == {}

@@ -1,6 +1,7 @@
 from __future__ import annotations
 
 import json
+from dataclasses import asdict
 from pathlib import Path
 
 import numpy as np
@@ -37,16 +38,16 @@ def test_pictures_and_polygons(tmp_path: Path) -> None:
     assert np.array_equal(roi.mask, LEFT)
     assert roi.polygons is None
     assert np.array_equal(Roi.from_png(roi.png()).mask, LEFT)
-    about = roi.about()
-    assert (about["size"], about["share"]) == ([SIZE, SIZE], 0.5)
-    drawn = {"size": [8, 6], "look": [[[0, 0], [3, 0], [3, 5], [0, 5]]], "ignore": [[[0, 0], [1, 0], [1, 1], [0, 1]]]}
+    look, ignore = [[[0, 0], [3, 0], [3, 5], [0, 5]]], [[[0, 0], [1, 0], [1, 1], [0, 1]]]
+    drawn = {"size": [8, 6], "look": look, "ignore": ignore}
     (tmp_path / "a.json").write_text(json.dumps(drawn))
     roi = Roi.load(tmp_path / "a.json")
     expected = np.zeros((6, 8), bool)
     expected[:, :4] = True
     expected[:2, :2] = False
     assert np.array_equal(roi.mask, expected)
-    assert roi.about()["polygons"] == drawn
+    assert roi.polygons is not None
+    assert json.loads(json.dumps(asdict(roi.polygons))) == {"look": look, "ignore": ignore}
     (tmp_path / "b.json").write_text(json.dumps({"size": [8, 6], "ignore": drawn["look"]}))
     assert Roi.load(tmp_path / "b.json").mask.sum() == 6 * 4  # else everywhere
 
@@ -138,10 +139,11 @@ def test_what_is_ignored_changes_nothing(looking_left: tuple[Path, Path], engine
 
 def test_the_model_knows_its_region(looking_left: tuple[Path, Path], capsys: pytest.CaptureFixture[str]) -> None:
     model, _ = looking_left
-    card = model_folder.read(model, needs=("roi.png",))
-    assert card.data["roi"]["share"] == 0.5
+    card = model_folder.read(model, ("roi.png",))
+    assert card.roi is not None
+    assert card.roi.share == 0.5
     assert main(["info", str(model)]) == 0
-    assert "looks at    50% of the picture, 64x64 pixels" in capsys.readouterr().out
+    assert "region      50% of the image, 64x64 pixels" in capsys.readouterr().out
     assert np.array_equal(Roi.load(model / "roi.png").mask, LEFT)
 
 
@@ -193,7 +195,7 @@ def test_region_and_tiles(tmp_path: Path) -> None:
     assert sum(seen) == 2  # of three tiles
     held_out = [root / image["name"] for image in scorer.card.split["images"] if image["role"] == "calibration"]
     scores = sorted(scorer.score(path).score for path in held_out)
-    assert scores == pytest.approx(scorer.card.calibration["scores"], abs=1e-3)
+    assert scores == pytest.approx(scorer.card.calibration_at().scores, abs=1e-3)
     image[:, SIZE + 10 :] = 0
     again = scorer.score(image)
     assert again.score == first.score

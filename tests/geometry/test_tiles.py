@@ -120,12 +120,12 @@ def tiled(large_set: Path, tmp_path_factory: pytest.TempPathFactory) -> Path:
 
 def test_training_on_tiles(tiled: Path, large_set: Path, capsys: pytest.CaptureFixture[str]) -> None:
     card = model_folder.read(tiled)
-    assert card.data["config"]["tile"] == {"size": SIZE, "overlap": 0.25}
+    assert card.config.tile == TileConfig(SIZE, 0.25)
     assert {image["role"] for image in card.split["images"]} == {"train", "calibration", "known"}
     assert not any("#" in image["name"] for image in card.split["images"])  # pictures, not tiles
-    assert card.data["data"]["known"] == 4
-    assert card.data["export"]["onnx"]["parity"]["pictures"] <= learn.EXPORT_PICTURES
-    aside, names = card.data["training"]["aside"], {image["name"] for image in card.split["images"]}
+    assert card.data.known == 4
+    assert card.exports["onnx"].parity.images <= learn.EXPORT_PICTURES
+    aside, names = card.training.validation_normals, {image["name"] for image in card.split["images"]}
     assert set(aside) < names  # pictures, too
     assert main(["info", str(tiled)]) == 0
     assert "tiles       of 64 pixels" in capsys.readouterr().out
@@ -143,7 +143,7 @@ def test_training_on_tiles(tiled: Path, large_set: Path, capsys: pytest.CaptureF
             assert mask[np.unravel_index(found.map.argmax(), mask.shape)]
     held_out = [image["name"] for image in card.split["images"] if image["role"] == "calibration"]
     scores = sorted(torch.score(large_set / name).score for name in held_out)
-    assert scores == pytest.approx(card.data["calibration"]["scores"], abs=1e-3)  # as pictures are scored
+    assert scores == pytest.approx(card.calibration_at().scores, abs=1e-3)  # as pictures are scored
 
 
 def test_evaluating_with_tiles(tiled: Path, large_set: Path, tmp_path: Path) -> None:

@@ -1,8 +1,10 @@
 from __future__ import annotations
 
 import json
+import shutil
 import subprocess
 import sys
+from dataclasses import replace
 from pathlib import Path
 
 import numpy as np
@@ -86,19 +88,16 @@ def test_load_takes_the_graph_where_there_is_one(model: Path, tmp_path: Path, mo
 
 
 def test_a_graph_that_does_not_belong_to_its_card(model: Path, tmp_path: Path) -> None:
-    card, files = model_folder.contents(model)
+    card, files = model_folder.read_all(model)
     broken = tmp_path / "broken.bgad"
-    model_folder.write(broken, card.data, files | {GRAPH: b"not a graph"})
+    model_folder.write(broken, card, files | {GRAPH: b"not a graph"})
     with pytest.raises(ModelError, match=r"ONNX Runtime cannot load the graph of plate .*: export it again"):
         bgad.load(broken)
-    other = json.loads(json.dumps(card.data))
-    other["config"]["backbone"]["size"] = 96
-    model_folder.write(tmp_path / "other.bgad", other, files)
+    wider = replace(card, input=replace(card.input, width=96))
+    model_folder.write(tmp_path / "other.bgad", wider, files)
     with pytest.raises(ModelError, match=r"model\.onnx does not belong to its card"):
         bgad.load(tmp_path / "other.bgad")
-    other["config"]["backbone"]["size"] = card.size
-    other["levels"] = other["levels"][:2]
-    model_folder.write(tmp_path / "less.bgad", other, files)
+    model_folder.write(tmp_path / "less.bgad", replace(card, levels=card.levels[:2]), files)
     with pytest.raises(ModelError, match="does not belong to its card"):
         bgad.load(tmp_path / "less.bgad")
     (model_copy := tmp_path / "changed.bgad").mkdir()
@@ -106,6 +105,19 @@ def test_a_graph_that_does_not_belong_to_its_card(model: Path, tmp_path: Path) -
         (model_copy / name).write_bytes(content + b"x" if name == GRAPH else content)
     with pytest.raises(ModelError, match=r"model\.onnx has been changed: its sha256 does not match"):
         bgad.load(model_copy)
+
+
+def test_the_torch_weights_are_not_opened(model: Path, data_set: Path, tmp_path: Path) -> None:
+    """The graph is enough to score; `bgad info` verifies the rest."""
+    bare = Path(shutil.copytree(model, tmp_path / "bare.bgad"))
+    (bare / "flow.safetensors").unlink()
+    (bare / "backbone.safetensors").write_bytes(b"changed")
+    image = data_set / "test/blot/000.png"
+    assert bgad.load(bare).score(image).score == bgad.load(model).score(image).score
+    with pytest.raises(ModelError, match=r"cannot read flow\.safetensors|has been changed"):
+        model_folder.verify(bare)
+    with pytest.raises(ModelError, match=r"cannot read flow\.safetensors"):
+        bgad.load(bare, engine="torch")
 
 
 def test_providers(model: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]) -> None:

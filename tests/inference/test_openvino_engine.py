@@ -30,9 +30,9 @@ def exported(model: Path, data_set: Path, tmp_path_factory: pytest.TempPathFacto
 
 
 def test_scores_are_those_of_the_other_engines(exported: Path, data_set: Path) -> None:
-    card = model_folder.read(exported, needs=("model.onnx", "model.xml", "model.bin")).data
-    assert card["export"].keys() == {"onnx", "openvino"}
-    assert card["export"]["openvino"]["parity"]["pictures"] == 18
+    card = model_folder.read(exported, ("model.onnx", "model.xml", "model.bin"))
+    assert card.exports.keys() == {"onnx", "openvino"}
+    assert card.exports["openvino"].parity.images == 18
     files = sorted((data_set / "test").rglob("*.png"))
     expected = {str(path): s.score for path, s in zip(files, load(exported).score_many(files), strict=True)}
     for threads in (1, 3):
@@ -55,7 +55,7 @@ together = threading.Barrier(8)
 def work():
     scorer.start_thread()
     together.wait()
-    scorer.run(np.zeros((1, scorer.card.size, scorer.card.size, 3), np.float32))
+    scorer.run(np.zeros((1, scorer.card.config.backbone.size, scorer.card.config.backbone.size, 3), np.float32))
 
 threads = [threading.Thread(target=work) for _ in range(8)]
 for thread in threads:
@@ -78,15 +78,15 @@ def test_half(exported: Path, tmp_path: Path) -> None:
     done = bgad("export", folder, "--to", "openvino", "--half", "--tolerance", "0.1")
     assert done.returncode == 0, done.stderr
     assert (folder / "model.bin").stat().st_size < 0.6 * (exported / "model.bin").stat().st_size
-    parity = model_folder.read(folder).data["export"]["openvino"]["parity"]
-    assert 1e-4 < max(parity["score"], parity["map"]) <= parity["tolerance"] == 0.1
+    parity = model_folder.read(folder).exports["openvino"].parity
+    assert 1e-4 < max(parity.score, parity.map) <= parity.tolerance == 0.1
 
 
 def test_what_is_wrong_is_one_line(model: Path, exported: Path, data_set: Path, tmp_path: Path) -> None:
     picture = data_set / "test/good/000.png"
     broken = tmp_path / "broken.bgad"
-    card, content = model_folder.contents(exported)
-    model_folder.write(broken, card.data, content | {"model.xml": b"<no>"})
+    card, content = model_folder.read_all(exported)
+    model_folder.write(broken, card, content | {"model.xml": b"<no>"})
     for folder, options, message in (
         (model, [], "has no model.xml: run `bgad export"),
         (exported, ["--device", "cuda"], "unknown device 'cuda' for OpenVINO: choose from auto, cpu"),

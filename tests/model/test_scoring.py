@@ -11,6 +11,7 @@ import torch
 
 from bgad import load
 from bgad.artifact import folder as model_folder
+from bgad.artifact.card import IMAGE_HEAD_PART
 from bgad.config import Config, ScoreConfig
 from bgad.errors import BgadError, ConfigError, ImageError, ModelError
 from bgad.inference.torch_engine import Detector
@@ -105,12 +106,12 @@ def test_good_and_bad_are_told_apart(detector: Detector, data_set: Path) -> None
 
 
 def test_scores_are_consistent(detector: Detector, pictures: list[ImageLike]) -> None:
-    held_out = detector.card.calibration["scores"]
+    held_out = detector.card.calibration_at().scores
     for scores in detector.score_many(pictures):
         assert scores.threshold == detector.threshold
         assert scores.is_anomaly == (scores.score > scores.threshold)
         assert scores.p_value == (1 + sum(s >= scores.score for s in held_out)) / (len(held_out) + 1)
-        assert scores.boundary == detector.card.map_boundary
+        assert scores.boundary == detector.card.map.boundary
 
 
 def test_the_boundary_is_the_edge_of_the_training_normals(detector: Detector, data_set: Path) -> None:
@@ -118,10 +119,10 @@ def test_the_boundary_is_the_edge_of_the_training_normals(detector: Detector, da
     normals = [data_set / name for name, role in roles.items() if role == "train"]
     maps = np.stack([s.map for s in detector.score_many(normals)])
     assert len(maps) == 19
-    assert np.mean(maps > detector.card.map_boundary) == pytest.approx(0.01, abs=1e-3)  # beta
-    assert maps.mean() == pytest.approx(detector.card.map_centre, abs=1e-3)
+    assert np.mean(maps > detector.card.map.boundary) == pytest.approx(0.01, abs=1e-3)  # beta
+    assert maps.mean() == pytest.approx(detector.card.map.mean, abs=1e-3)
     held_out = detector.score_many([data_set / name for name, role in roles.items() if role == "calibration"])
-    assert sorted(s.score for s in held_out) == pytest.approx(detector.card.calibration["scores"], rel=1e-5, abs=1e-4)
+    assert sorted(s.score for s in held_out) == pytest.approx(detector.card.calibration_at().scores, rel=1e-5, abs=1e-4)
 
 
 @pytest.mark.parametrize("method", ["bgad", "bgad-full-push"])
@@ -133,9 +134,9 @@ def test_levels_fuse_to_map_and_score(
     loss = replace(detector.model.config.loss, method=method)
     monkeypatch.setattr(detector.model, "config", replace(detector.model.config, loss=loss))
     scores = detector.score(data_set / name)
-    constants = [torch.tensor([c["centre"], c["spread"], c["highest"], c["boundary"]]) for c in detector.card.levels]
+    constants = [torch.tensor([c.mean, c.std, c.max, c.normal_boundary]) for c in detector.card.levels]
     config = detector.model.config.score
-    shares = torch.tensor([level["share"] for level in detector.card.levels])
+    shares = torch.tensor([level.weight for level in detector.card.levels])
     assert shares.sum().item() == pytest.approx(1)
     anomaly = fuse([torch.from_numpy(level)[None] for level in scores.levels], constants, shares, SIZE, config)
     np.testing.assert_allclose(anomaly[0].numpy(), scores.map, rtol=1e-4, atol=1e-4)
@@ -167,7 +168,7 @@ def whole_by_hand(detector: Detector, path: Path) -> float:
         total += config.score.direction_weight * (
             beyond if config.loss.method == "bgad-full-push" else max(beyond, 0.0)
         )
-    weight = detector.card.data["image_weight"]
+    weight = detector.card.part_weight(IMAGE_HEAD_PART)
     assert isinstance(weight, float)
     return weight * total
 
@@ -283,7 +284,7 @@ def test_arrays_of_every_depth_score_alike(detector: Detector, data_set: Path) -
 
 def test_another_rate_moves_the_threshold(model: Path) -> None:
     detector = load(model, device="cpu")
-    held_out = sorted(detector.card.calibration["scores"])
+    held_out = sorted(detector.card.calibration_at().scores)
     assert detector.threshold == held_out[-1]
     detector.set_rate(0.5)
     assert detector.threshold == held_out[-3]
@@ -302,11 +303,22 @@ def test_a_device_that_is_not_there(model: Path) -> None:
 def test_weights_that_the_card_does_not_vouch_for_are_not_loaded(model: Path, tmp_path: Path) -> None:
     folder = tmp_path / "copy.bgad"
     content = {path.name: path.read_bytes() for path in model.iterdir()}
-    card = model_folder.read(model).data
-    model_folder.write(folder, card, {"flow.safetensors": content["flow.safetensors"]})
+    listed = ("flow.safetensors", "split.json")
+    model_folder.write(folder, model_folder.read(model), {name: content[name] for name in listed})
     (folder / "backbone.safetensors").write_bytes(content["backbone.safetensors"])
     with pytest.raises(ModelError, match=r"does not list backbone\.safetensors"):
         load(folder)
+
+
+def test_without_an_image_head_the_score_is_the_mean_of_the_highest_map_values(
+    plain_model: Path, data_set: Path
+) -> None:
+    detector = Detector.load(plain_model, device="cpu")
+    assert detector.model.image is None
+    assert [part.name for part in detector.card.score_parts] == ["map"]
+    for scores in detector.score_many(sorted((data_set / "test").rglob("*.png"))):
+        top = np.sort(scores.map, axis=None)[-41:]  # a hundredth of 64 x 64
+        assert scores.score == pytest.approx(float(top.mean()), rel=1e-5)
 
 
 def test_boundary_fusion_by_hand() -> None:

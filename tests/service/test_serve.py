@@ -94,7 +94,7 @@ def test_a_model_that_is_gone_does_not_keep_the_next_one_from_its_test_pictures(
     models: Path, make: Maker, model: Path, data_set: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
     shutil.copytree(model, models / "wheel.bgad")
-    shutil.copytree(data_set, models / DATA / Path(model_folder.peek(model)["data"]["name"]).name)
+    shutil.copytree(data_set, models / DATA / Path(model_folder.read_card(model).data.name).name)
     service = make()
     shutil.rmtree(models / "plate.bgad")
     demo_seed.own_test_images(service.bench).join(60)

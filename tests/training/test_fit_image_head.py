@@ -8,6 +8,7 @@ import pytest
 import torch
 
 from bgad import train
+from bgad.artifact.card import IMAGE_HEAD_PART
 from bgad.config import Config
 from bgad.data import layouts
 from bgad.data.split import make_split
@@ -63,8 +64,8 @@ def test_marked_anomalies_weigh_before_they_push(
     for key, value in normals_only.model.levels.state_dict().items():
         if not key.endswith("constants"):
             assert torch.equal(levels[key], value), key
-    assert detector.card.data["image_weight"] == pytest.approx(float(detector.model.mix[-1]))
-    assert [level["share"] for level in detector.card.levels] == pytest.approx(detector.model.mix[:-1].tolist())
+    assert detector.card.part_weight(IMAGE_HEAD_PART) == pytest.approx(float(detector.model.mix[-1]))
+    assert [level.weight for level in detector.card.levels] == pytest.approx(detector.model.mix[:-1].tolist())
 
 
 def test_anomalies_that_do_not_push_weigh_at_the_end(

@@ -22,6 +22,7 @@ from tensorboard.backend.event_processing.event_accumulator import EventAccumula
 
 from bgad import load, train
 from bgad.artifact import folder as model_folder
+from bgad.artifact.card import DataCard
 from bgad.cli.main import main
 from bgad.config import Config, from_dict, to_toml
 from bgad.data import layouts
@@ -88,7 +89,7 @@ def test_the_returned_model_is_the_written_one(data_set: Path, tmp_path: Path) -
 
 
 def test_every_image_has_one_role_and_calibration_is_not_trained_on(model: Path) -> None:
-    card = model_folder.read(model).data
+    card = model_folder.read(model)
     roles: dict[str, list[str]] = {}
     for image in json.loads((model / "split.json").read_text())["images"]:
         roles.setdefault(image["role"], []).append(image["name"])
@@ -100,18 +101,11 @@ def test_every_image_has_one_role_and_calibration_is_not_trained_on(model: Path)
     }
     names = [name for group in roles.values() for name in group]
     assert len(names) == len(set(names)) == 42
-    assert card["calibration"]["rate"] == pytest.approx(1 / 6)  # the smallest that 5 held-out normals support
-    assert card["training"]["steps"] == 50
-    assert card["data"] == {
-        "name": "plate",
-        "layout": "mvtec",
-        "protocol": "multi-class",
-        "known_class": "",
-        "subset": 0,
-        "known": 4,
-        "notes": [],
-    }
-    assert "split" not in card
+    assert card.calibration_at().false_reject_rate == pytest.approx(1 / 6)  # the smallest that 5 normals support
+    assert card.training.steps == 50
+    assert card.data == DataCard(
+        name="plate", layout="mvtec", protocol="multi-class", known_class="", subset=0, known=4, notes=()
+    )
 
 
 def test_features_on_disk_make_the_same_model(data_set: Path, model: Path, tmp_path: Path) -> None:
@@ -161,8 +155,8 @@ def test_likelihood_alone_ignores_the_anomalies(data_set: Path, tmp_path: Path) 
     quick(data_set, tmp_path / "none.bgad", config=config, known=0)
     quick(data_set, tmp_path / "some.bgad", config=config, known=4)
     assert (tmp_path / "none.bgad" / FLOW).read_bytes() == (tmp_path / "some.bgad" / FLOW).read_bytes()
-    card = model_folder.read(tmp_path / "some.bgad").data
-    assert card["data"]["known"] == 4  # set aside, though not used
+    card = model_folder.read(tmp_path / "some.bgad")
+    assert card.data.known == 4  # set aside, though not used
 
 
 def test_without_known_anomalies_it_warns_and_trains(
@@ -170,7 +164,7 @@ def test_without_known_anomalies_it_warns_and_trains(
 ) -> None:
     trained = quick(data_set, tmp_path / "plate.bgad", known=0)
     assert "has no known anomalies: bgad learns from normals alone" in " ".join(capsys.readouterr().err.split())
-    assert trained.card.data["data"]["protocol"] == "unsupervised"
+    assert trained.card.data.protocol == "unsupervised"
     assert np.isfinite(trained.score(data_set / "test/blot/000.png").score)
 
 
@@ -216,7 +210,7 @@ def test_anomalies_without_masks_are_pushed_where_they_are_least_likely(
             save(tmp_path / f"plain/{kind}/{i}.png", picture(rng, defect=kind == "bad")[0])
     seen = trainers(monkeypatch)
     trained = quick(tmp_path / "plain", tmp_path / "plain.bgad", config=short(loss={"instance_share": 0.05}))
-    assert trained.card.data["data"]["known"] == 5
+    assert trained.card.data.known == 5
     (group,) = seen[0].anomalies
     assert group.marked == [False] * 5
     # 5 % of 64, 64 and 16; the image level, which the last stride is for, chooses its own
@@ -358,7 +352,7 @@ def test_a_split_file_is_followed_to_the_letter(data_set: Path, model: Path, tmp
     )
     assert (tmp_path / "same.bgad" / FLOW).read_bytes() == (model / FLOW).read_bytes()
     assert (tmp_path / "same.bgad/split.json").read_bytes() == (model / "split.json").read_bytes()
-    assert same.card.data["data"]["protocol"] == "multi-class"
+    assert same.card.data.protocol == "multi-class"
 
     edited = json.loads((model / "split.json").read_text())
     moved = {"known": "unused", "calibration": "test"}
@@ -368,8 +362,8 @@ def test_a_split_file_is_followed_to_the_letter(data_set: Path, model: Path, tmp
     edited["protocol"] = "given"
     (tmp_path / "mine.json").write_text(json.dumps(edited))
     mine = quick(data_set, tmp_path / "mine.bgad", split=tmp_path / "mine.json")
-    assert (mine.card.data["data"]["known"], mine.card.data["data"]["protocol"]) == (3, "given")
-    assert len(mine.card.calibration["scores"]) == 4
+    assert (mine.card.data.known, mine.card.data.protocol) == (3, "given")
+    assert len(mine.card.calibration_at().scores) == 4
     samples, left_out = unseen(mine.card, layouts.load(data_set))
     roles = {image["name"]: image["role"] for image in edited["images"]}
     assert {s.name for s in samples} == {name for name, role in roles.items() if role == "test"}
@@ -429,7 +423,7 @@ def test_a_broken_image_is_named_skipped_and_counted(copy: Path, capsys: pytest.
     assert {image["name"] for image in trained.card.split["images"]}.isdisjoint(
         {"train/good/900.png", "train/good/901.png"}
     )
-    assert any("900.png" in note for note in trained.card.data["data"]["notes"])
+    assert any("900.png" in note for note in trained.card.data.notes)
 
 
 @pytest.mark.usefixtures("no_training")
@@ -513,10 +507,10 @@ def test_a_rate_that_cannot_be_promised_is_refused_at_once(
 
 def test_a_rate_holds_out_as_many_normals_as_it_needs(data_set: Path, tmp_path: Path) -> None:
     trained = quick(data_set, tmp_path / "plate.bgad", rate=0.1, known=2)
-    assert len(trained.card.calibration["scores"]) == 9
+    assert len(trained.card.calibration_at().scores) == 9
     assert trained.calibration.rate == 0.1
-    assert trained.threshold == max(trained.card.calibration["scores"])
-    assert "asked for: 0.1" in trained.card.calibration["guarantee"]
+    assert trained.threshold == max(trained.card.calibration_at().scores)
+    assert "asked for: 0.1" in trained.card.calibration_at().guarantee
 
 
 @pytest.mark.usefixtures("no_training")
@@ -534,7 +528,7 @@ def test_deep_images_set_the_bit_depth(tmp_path: Path) -> None:
         grey = picture(rng, defect=False)[0][..., 0].astype(np.uint16)
         save(tmp_path / f"deep/good/{i}.png", grey * 16)
     trained = quick(tmp_path / "deep", tmp_path / "deep.bgad", config=short(loss={"method": "nfad"}))
-    assert trained.card.bits == 12
+    assert trained.card.input.bits == 12
     bright = np.asarray(Image.open(tmp_path / "deep/good/0.png")).astype(np.uint16)
     dark = bright // 8  # needs 9 bits
     alone = trained.score(dark)
@@ -564,7 +558,7 @@ def test_an_existing_model_is_kept(data_set: Path, model: Path, tmp_path: Path) 
 def test_overwriting_on_request(data_set: Path, model: Path, tmp_path: Path) -> None:
     out = Path(shutil.copytree(model, tmp_path / "plate.bgad"))
     quick(data_set, out, known=2, overwrite=True)
-    assert model_folder.read(out).data["training"]["steps"] == 6
+    assert model_folder.read(out).training.steps == 6
 
 
 def stop_at(step: int) -> Callable[[Trainer, int], dict[str, float]]:
@@ -621,7 +615,7 @@ def test_other_masks_are_other_data(copy: Path) -> None:
 
 def test_resuming_what_was_never_begun_is_beginning(data_set: Path, tmp_path: Path) -> None:
     quick(data_set, tmp_path / "plate.bgad", known=4, resume=True)
-    assert model_folder.read(tmp_path / "plate.bgad").data["training"]["steps"] == 6
+    assert model_folder.read(tmp_path / "plate.bgad").training.steps == 6
 
 
 def _full(*_: object) -> None:
@@ -715,7 +709,7 @@ def test_only_scores_are_kept_of_normals_that_calibrate(
 
     monkeypatch.setattr(learn, "gather", watched)
     trained = quick(data_set, tmp_path / "plate.bgad", known=4)
-    assert trained.card.calibration["scores"] == [1, 2, 3, 4, 5]
+    assert trained.card.calibration_at().scores == (1, 2, 3, 4, 5)
     assert max(most[-5:]) <= 1
 
 

@@ -76,10 +76,10 @@ def test_new_pictures_get_their_roles(model: Path, tmp_path: Path) -> None:
     content = by_content(tmp_path / "new.bgad")
     assert {content[layouts.hash_file(path)] for path in bad} == {"known"}
     assert {content[layouts.hash_file(path)] for path in good} == {"train"}  # chosen ones calibrate nothing
-    card = model_folder.read(tmp_path / "new.bgad").data
-    assert len(card["calibration"]["scores"]) == 5
-    assert card["data"]["known"] == 7
-    assert card["calibration"]["rate"] == model_folder.read(model).data["calibration"]["rate"]
+    card = model_folder.read(tmp_path / "new.bgad")
+    assert len(card.calibration_at().scores) == 5
+    assert card.data.known == 7
+    assert card.calibration_at().false_reject_rate == model_folder.read(model).calibration_at().false_reject_rate
     assert np.isfinite(detector.score(bad[0]).score)
 
 
@@ -87,10 +87,10 @@ def test_the_card_knows_the_parent_and_nobody_where_the_pictures_are(model: Path
     (bad,) = draw(tmp_path / "bad", 1, defect=True)
     quick(model, [Lesson(bad, 1)], tmp_path / "new.bgad")
     card = model_folder.read(tmp_path / "new.bgad")
-    assert card.data["parent"] == model_folder.read(model).data["checksum"]
+    assert card.provenance.parent == model_folder.read(model).checksum
     everything = b"".join(path.read_bytes() for path in (tmp_path / "new.bgad").iterdir())
     assert str(tmp_path).encode() not in everything
-    origin = provenance.recall(card.data["checksum"])
+    origin = provenance.recall(card.checksum)
     assert origin is not None
     assert list(origin.taught.values()) == [bad]
 
@@ -103,7 +103,7 @@ def test_calibration_normals_are_never_trained_on(model: Path, data_set: Path, t
         quick(model, new, tmp_path / "new.bgad")
     quick(model, [*new, Lesson(bad, 1)], tmp_path / "new.bgad")
     assert [name for name, role in roles(tmp_path / "new.bgad").items() if role == "calibration"] == held_out
-    notes = model_folder.read(tmp_path / "new.bgad").data["data"]["notes"]
+    notes = model_folder.read(tmp_path / "new.bgad").data.notes
     assert sum("is known already (calibration) and is left out" in note for note in notes) == len(held_out)
 
 
@@ -116,7 +116,7 @@ def test_a_corrected_verdict_and_a_later_mask_take_the_place_of_what_was_learnt(
     content = by_content(tmp_path / "first.bgad")
     assert content[layouts.hash_file(data_set / trained[0])] == "known"  # somebody said that it is bad after all
     assert trained[0] not in roles(tmp_path / "first.bgad")
-    notes = model_folder.read(tmp_path / "first.bgad").data["data"]["notes"]
+    notes = model_folder.read(tmp_path / "first.bgad").data.notes
     assert f"{trained[0]} was train and is now taught as bad" in notes
     (marked,) = lessons([], [tmp_path / "bad"], tmp_path / "masks")
     assert marked.mask is not None
@@ -124,7 +124,7 @@ def test_a_corrected_verdict_and_a_later_mask_take_the_place_of_what_was_learnt(
     again = quick(tmp_path / "first.bgad", back, tmp_path / "second.bgad")
     content = by_content(tmp_path / "second.bgad")
     assert content[layouts.hash_file(data_set / trained[0])] == "train"
-    origin = provenance.recall(again.card.data["checksum"])
+    origin = provenance.recall(again.card.checksum)
     assert origin is not None
     assert list(origin.masks.values()) == [marked.mask]
     assert len(origin.taught) == 2
@@ -137,7 +137,7 @@ def test_normals_that_the_flows_have_not_learnt_stay_so(
     bgad.train(data_set, tmp_path / "one.bgad", config=SHORT, device="cpu", export=False)
 
     def aside(name: str) -> list[str]:
-        return list(model_folder.read(tmp_path / name).data["training"]["aside"])
+        return list(model_folder.read(tmp_path / name).training.validation_normals)
 
     assert aside("one.bgad")
     trained = [name for name, role in roles(tmp_path / "one.bgad").items() if role == "train"]
@@ -157,12 +157,12 @@ def test_names_with_a_hash_are_names(data_set: Path, tmp_path: Path, monkeypatch
         path.rename(path.with_name(f"part #{path.name}"))
     config = replace(SHORT, train=replace(SHORT.train, restore_best=False))
     first = bgad.train(copy, tmp_path / "one.bgad", config=config, device="cpu", export=False)
-    aside = first.card.data["training"]["aside"]
+    aside = first.card.training.validation_normals
     assert len(aside) == 6
     assert set(aside) < set(roles(tmp_path / "one.bgad"))
     (bad,) = draw(tmp_path / "bad", 1, defect=True)
     second = update(tmp_path / "one.bgad", [Lesson(bad, 1)], tmp_path / "two.bgad", config=config, export=False)
-    assert second.card.data["training"]["aside"] == aside
+    assert second.card.training.validation_normals == aside
 
 
 def test_new_defects_move_the_weights_of_the_parts_by_their_number(
@@ -199,7 +199,7 @@ def test_fewer_held_out_normals_support_a_higher_rate(
     assert "4 held-out normals are left: the false-reject rate becomes 0.2, it was 0.1667" in capsys.readouterr().err
     assert taught.calibration.rate == pytest.approx(0.2)
     quick(model, new, tmp_path / "asked.bgad", rate=0.4)
-    assert model_folder.read(tmp_path / "asked.bgad").data["calibration"]["rate"] == 0.4
+    assert model_folder.read(tmp_path / "asked.bgad").calibration_at().false_reject_rate == 0.4
     monkeypatch.setattr(backbone, "build", lambda *_: pytest.fail("the work has begun"))
     with pytest.raises(ConfigError, match=r"a false-reject rate of 0\.17 needs 5 held-out normals, there are 4"):
         quick(model, new, tmp_path / "other.bgad", rate=0.17)
@@ -229,7 +229,7 @@ def test_duplicates_are_named_and_left_out(model: Path, data_set: Path, tmp_path
     new = [Lesson(bad, 1), Lesson(twin, 1), Lesson(trained, 0), Lesson(known, 1)]
     quick(model, new, tmp_path / "new.bgad")
     assert len(roles(tmp_path / "new.bgad")) == len(roles(model)) + 1
-    notes = "\n".join(model_folder.read(tmp_path / "new.bgad").data["data"]["notes"])
+    notes = "\n".join(model_folder.read(tmp_path / "new.bgad").data.notes)
     assert "twin.png is known already (twice among the new) and is left out" in notes
     assert f"{trained.name} is known already (train) and is left out" in notes
     assert f"{known.name} is known already (known) and is left out" in notes
@@ -254,7 +254,7 @@ def test_what_was_tested_and_is_learnt_is_tested_no_more(model: Path, data_set: 
     content = by_content(tmp_path / "new.bgad")
     assert content[layouts.hash_file(data_set / bad)] == "known"
     assert content[layouts.hash_file(data_set / good)] == "train"
-    notes = model_folder.read(tmp_path / "new.bgad").data["data"]["notes"]
+    notes = model_folder.read(tmp_path / "new.bgad").data.notes
     assert any(note.startswith("2 images were tested so far and are learnt from now on") for note in notes)
 
 
@@ -268,10 +268,10 @@ def test_a_second_update_knows_the_pictures_of_the_first(model: Path, data_set: 
     content = by_content(tmp_path / "2.bgad")
     assert {content[layouts.hash_file(path)] for path in (*first, *second, tested)} == {"known"}
     assert list(roles(tmp_path / "2.bgad").values()).count("known") == 8
-    card = model_folder.read(tmp_path / "2.bgad").data
-    assert sum("is known already (known)" in note for note in card["data"]["notes"]) == 2
-    assert card["parent"] == model_folder.read(tmp_path / "1.bgad").data["checksum"]
-    origin = provenance.recall(card["checksum"])
+    card = model_folder.read(tmp_path / "2.bgad")
+    assert sum("is known already (known)" in note for note in card.data.notes) == 2
+    assert card.provenance.parent == model_folder.read(tmp_path / "1.bgad").checksum
+    origin = provenance.recall(card.checksum)
     assert origin is not None
     assert len(origin.taught) == 4
     assert len(origin.masks) == 2
@@ -330,9 +330,9 @@ def test_a_mask_that_cannot_be_read_is_left_out_and_named(model: Path, tmp_path:
     (bad,) = draw(tmp_path / "bad", 1, defect=True)
     (tmp_path / "mask.png").write_bytes(b"no picture")
     quick(model, [Lesson(bad, 1, tmp_path / "mask.png")], tmp_path / "new.bgad")
-    card = model_folder.read(tmp_path / "new.bgad").data
-    assert any(f"mask not used: {tmp_path / 'mask.png'}: not an image" in note for note in card["data"]["notes"])
-    origin = provenance.recall(card["checksum"])
+    card = model_folder.read(tmp_path / "new.bgad")
+    assert any(f"mask not used: {tmp_path / 'mask.png'}: not an image" in note for note in card.data.notes)
+    origin = provenance.recall(card.checksum)
     assert origin is not None
     assert origin.masks == {}
 
@@ -464,11 +464,11 @@ def test_where_it_is_written(model: Path, tmp_path: Path) -> None:
     shutil.copytree(model, own := tmp_path / "gear.bgad")
     (bad,) = draw(tmp_path / "bad", 1, defect=True)
     update(own, [Lesson(bad, 1)], config=SHORT, device="cpu", export=False)
-    assert model_folder.read(tmp_path / "gear-taught.bgad").data["name"] == "gear-taught"
+    assert model_folder.read(tmp_path / "gear-taught.bgad").name == "gear-taught"
     with pytest.raises(OutputError, match="exists already: choose another --out, or add --overwrite"):
         update(own, [Lesson(bad, 1)], config=SHORT, device="cpu", export=False)
     update(own, [Lesson(bad, 1)], config=SHORT, device="cpu", export=False, overwrite=True)
-    assert model_folder.read(own).data == model_folder.read(model).data
+    assert model_folder.read(own) == model_folder.read(model)
 
 
 # --- what is not to be learnt from
@@ -498,7 +498,7 @@ def test_what_is_ignored_is_remembered_and_may_be_painted_later(
     new = [Lesson(good, 0, ignore=region), Lesson(bad, 1, ignore=region), Lesson(later, 0)]
     first = quick(model, new, tmp_path / "1.bgad")
     assert {name: path for name, path in given[0].items() if path} == {good.name: region, bad.name: region}
-    origin = provenance.recall(first.card.data["checksum"])
+    origin = provenance.recall(first.card.checksum)
     assert origin is not None
     assert set(origin.ignored.values()) == {region}
 
@@ -558,7 +558,7 @@ def test_earlier_lessons_that_are_found_elsewhere(
     again = quick(tmp_path / "1.bgad", [Lesson(second, 1)], tmp_path / "2.bgad", data=data_set, found=known)
     content = by_content(tmp_path / "2.bgad")
     assert (content[digest], content[layouts.hash_file(second)]) == ("known", "known")
-    origin = provenance.recall(again.card.data["checksum"])
+    origin = provenance.recall(again.card.checksum)
     assert origin is not None
     assert moved in origin.taught.values()
     assert list(origin.masks.values()) == [lesson.mask]
@@ -630,7 +630,7 @@ def test_by_command(model: Path, tmp_path: Path, capsys: pytest.CaptureFixture[s
     said = capsys.readouterr().err
     assert "20 normals to train on, 5 held out to calibrate, 6 known anomalies (6 with masks)" in said
     assert "model: " in said
-    origin = provenance.recall(model_folder.read(out).data["checksum"])
+    origin = provenance.recall(model_folder.read(out).checksum)
     assert origin is not None
     assert list(origin.ignored.values()) == [region]
     scored = bgad.load(out)  # with its graph

@@ -59,8 +59,8 @@ class _Kept:
     def __init__(self, bench: Workbench, version: Row) -> None:
         card = bench.card(version)
         self.key = _key(version)
-        self.calibration, self.seed = card.calibration["scores"], version["id"]
-        self.readings = Readings(bench.store, version, card.learnt)
+        self.calibration, self.seed = card.calibration_at().scores, version["id"]
+        self.readings = Readings(bench.store, version, card.used_sha256)
         self.test = Jumper(self.calibration, seed=self.seed)
 
     def look(self) -> Seen:

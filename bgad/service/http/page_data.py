@@ -34,7 +34,7 @@ def threshold(bench: Workbench, name: str) -> dict[str, Any]:
     reviewed and then taught is counted only: its scores say nothing of new parts."""
     version = bench.store.released(name)
     scorer = bench.batcher(version).scorer
-    learnt = scorer.card.learnt
+    learnt = scorer.card.used_sha256
     said: dict[str, list[float]] = {"good": [], "bad": []}
     taught = {"good": 0, "bad": 0}
     for row in readings.judged(bench.store, version["id"]):

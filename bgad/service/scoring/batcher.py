@@ -114,7 +114,7 @@ class Batcher:
         self._reading = Turns(scorer.threads)  # whole pictures in memory
         self._drawing = Turns(scorer.threads)  # whole maps; who has been scored does not wait for later readers
         self._whole = threading.Lock()  # pictures cut into tiles are a batch of their own
-        name = f"score {scorer.card.data['name']}"
+        name = f"score {scorer.card.name}"
         self._threads = [
             threading.Thread(target=self._work, args=(alone,), name=name, daemon=True)
             for alone in (True, *[False] * scorer.threads)

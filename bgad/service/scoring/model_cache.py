@@ -6,7 +6,7 @@ import threading
 from collections import OrderedDict, defaultdict
 from pathlib import Path
 
-from bgad.artifact.folder import Card
+from bgad.artifact.card import Card
 from bgad.errors import ModelError
 from bgad.inference import load as loading
 from bgad.inference.base import BaseScorer
@@ -103,5 +103,5 @@ class Loaded:
 
 def same(folder: Path, card: Card, version: Row) -> None:
     """That the folder holds what it held when the version was taken up."""
-    if card.data["checksum"] != version["checksum"]:
+    if card.checksum != version["checksum"]:
         raise ModelError(f"{folder} is not the model that it was: put it back, or start the service again")

@@ -13,7 +13,7 @@ from pathlib import Path
 
 from PIL import Image
 
-from bgad.artifact.folder import Card
+from bgad.artifact.card import Card
 from bgad.cli import console
 from bgad.errors import BgadError, DataError
 from bgad.io import images
@@ -97,8 +97,8 @@ def drawn(path: Path, map: FloatArray, card: Card) -> bytes:
     """A small JPEG of a picture with its heat."""
     buffer = io.BytesIO()
     small = images.resize_map(map, fitted(map.shape, SIDE))
-    picture = images.fit(images.read(path, bits=card.bits), small.shape)
-    heat = images.overlay(picture, small, card.map_boundary, card.map_centre)
+    picture = images.fit(images.read(path, bits=card.input.bits), small.shape)
+    heat = images.overlay(picture, small, card.map.boundary, card.map.mean)
     Image.fromarray(heat).save(buffer, "JPEG", quality=80)
     return buffer.getvalue()
 

@@ -87,7 +87,7 @@ def run(task: dict[str, Any], result: Path) -> None:
     new = [lesson(row) for row in task["learn"]]
     found = {row["sha256"]: lesson(row) for row in task["found"]}
     data = Path(task["data"])
-    data = data / model_folder.read(Path(task["model"])).data["data"]["name"]
+    data = data / model_folder.read_card(Path(task["model"])).data.name
     place = data if data.is_dir() else None
     rate = task.get("rate")
     update(task["model"], new, task["out"], data=place, found=found, rate=rate, overwrite=True, progress=progress)
@@ -147,7 +147,7 @@ def compare(
     if rate is not None:
         before.set_rate(rate)  # the new one has it in its card
     drawings.mkdir(exist_ok=True)
-    learnt = before.card.learnt | after.card.learnt
+    learnt = before.card.used_sha256 | after.card.used_sha256
     validation, why = _validation(after, data)
     tests = [_Case(s.name, s.path, s.label, {"sha256": sha256}) for s, sha256 in validation]
     reviews = [
@@ -196,7 +196,7 @@ def _validation(model: BaseScorer, data: Path | None) -> tuple[list[tuple[Sample
             [],
             "No picture was kept for tests, or all of these were taught: bgad train --test keeps some.",
         )
-    origin = provenance.recall(card.data["checksum"])
+    origin = provenance.recall(card.checksum)
     try:
         dataset = locate.load(data) if data else origin.load() if origin else None
     except BgadError as error:

@@ -44,7 +44,7 @@ class Memory(Loaded):
         def load(folder: Path, **_: Any) -> Any:
             self.loads.append(folder.name)
             assert folder.name not in self.slow or self.slow[folder.name].wait(30)
-            return SimpleNamespace(card=SimpleNamespace(data={"checksum": folder.name}))
+            return SimpleNamespace(card=SimpleNamespace(checksum=folder.name))
 
         monkeypatch.setattr(loading, "load", load)
         monkeypatch.setattr(loaded, "Batcher", Fake)

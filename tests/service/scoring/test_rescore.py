@@ -26,7 +26,8 @@ def taught(service: Service, name: str = "taught") -> Row:
     place = Path(FOLDER) / "versions" / f"{name}.bgad"
     shutil.copytree(service.bench.models / "plate.bgad", service.bench.models / place)
     card = service.bench.models / place / "card.json"
-    data = json.loads(card.read_text()) | {"created": f"another time: {name}"}
+    data = json.loads(card.read_text())
+    data["provenance"]["created"] = f"another time: {name}"
     data["checksum"] = checksum(data)
     card.write_text(json.dumps(data))
     return service.store.add_version("plate", data["checksum"], place.as_posix(), state="candidate", parent=old["id"])

@@ -350,7 +350,7 @@ def test_teaching_again_where_nobody_remembers_the_first_time(
     learnt = [service.store.image(n)["sha256"] for n in (number, more)]
     assert [roles[digest] for digest in learnt] == ["known", "known"]
     assert [row["learnt"] for row in second["result"]["reviews"]["rows"]] == [True, True]  # also what both have learnt
-    origin = provenance.recall(card.data["checksum"])
+    origin = provenance.recall(card.checksum)
     assert origin is not None
     assert {path.name for path in origin.taught.values()} == set(learnt)
     assert len(origin.masks) == 1

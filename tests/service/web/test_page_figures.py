@@ -25,7 +25,7 @@ DAY = 86400
 def filled(models: Path, scored: Sequence[float], began: float, every: float, hashes: Sequence[str] = ()) -> Store:
     """A store in which the model has said this, one picture after the other; the first ones may have known contents."""
     store = Store(sqlite_address(models))
-    checksum = model_folder.read(models / "plate.bgad").data["checksum"]
+    checksum = model_folder.read(models / "plate.bgad").checksum
     version = store.add_version("plate", checksum, "plate.bgad", state="released")["id"]
     add(store, version, scored, began, every, hashes)
     return store
@@ -85,7 +85,7 @@ def test_the_threshold_is_chosen_with_what_is_known(page: Any, live: Start, mode
     # to the left, the line goes to the left: more good parts are rejected
     slider = page.get_by_role("slider")
     sync_api.expect(slider).to_have_attribute(
-        "aria-valuetext", f"17 %, threshold {max(card.calibration['scores']):.3g}"
+        "aria-valuetext", f"17 %, threshold {max(card.calibration_at().scores):.3g}"
     )
     sync_api.expect(page.locator("text.mark")).to_have_text(["in use"])
     sync_api.expect(page.locator(".card", has_text="Guarantee in use")).to_contain_text(
@@ -205,7 +205,7 @@ def test_two_versions_are_compared_picture_by_picture_and_one_is_given_up(page: 
 
 def test_an_alarm_is_red_while_it_is_fresh(page: Any, live: Start, models: Path) -> None:
     card = model_folder.read(models / "plate.bgad")
-    low, high = min(card.calibration["scores"]), max(card.calibration["scores"])
+    low, high = min(card.calibration_at().scores), max(card.calibration_at().scores)
     rng = np.random.default_rng(3)
     scored = [*rng.uniform(low, high, 100), *(high + 3 + rng.uniform(0, 1, 60))]
     store = filled(models, scored, time.time() - 9 * DAY - 60, 0.1)  # within a minute; no other has come since

@@ -160,7 +160,7 @@ def candidate(models: Path) -> int:
     shutil.copytree(models / "plate.bgad", models / place)
     card = models / place / "card.json"
     data = json.loads(card.read_text())
-    data["calibration"]["rate"] = 0.5
+    data["calibration"]["float32"]["false_reject_rate"] = 0.5
     data["checksum"] = checksum(data)
     card.unlink()
     card.write_text(json.dumps(data))

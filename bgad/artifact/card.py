@@ -1,0 +1,269 @@
+"""The model card: what a model is, how it was trained and what its scores mean, as a tree of frozen dataclasses.
+
+`card.json` mirrors the tree field by field. `from_json` is its one reader and `to_json` its one writer.
+"""
+
+from __future__ import annotations
+
+import types
+from collections.abc import Mapping
+from dataclasses import asdict, dataclass, field, fields, is_dataclass
+from typing import Any, TypeVar, Union, get_args, get_origin, get_type_hints
+
+from bgad.calibration import Calibration
+from bgad.config import Config
+from bgad.errors import ConfigError, ModelError
+from bgad.geometry.roi import Polygons
+from bgad.types import Shape
+
+FORMAT = 3  # version of the card's fields
+FLOAT32 = "float32"
+MAP_PART = "map"
+IMAGE_HEAD_PART = "image_head"
+
+_TYPE_NAMES = {bool: "true or false", int: "an integer", float: "a number", str: "a string", dict: "an object"}
+_Node = TypeVar("_Node")
+
+
+@dataclass(frozen=True)
+class ProvenanceCard:
+    """When and with which version the model was trained, and which model it was updated from."""
+
+    bgad: str  # version of the package
+    created: str  # ISO 8601, in UTC
+    parent: str | None = None  # checksum of the card of the model that this one updates
+
+
+@dataclass(frozen=True)
+class DataCard:
+    """The data set and the protocol that split it."""
+
+    name: str
+    layout: str
+    protocol: str
+    known_class: str  # defect class of the known anomalies where the protocol allows only one
+    subset: int  # number of the protocol's random subset
+    known: int  # known anomalies
+    notes: tuple[str, ...] = ()  # warnings of reading and splitting the data
+
+
+@dataclass(frozen=True)
+class InputCard:
+    """The images that the model takes, after resizing."""
+
+    height: int
+    width: int
+    bits: int  # bit depth of the training images
+    mean: tuple[float, ...]  # of each channel, for normalisation
+    std: tuple[float, ...]
+
+    @property
+    def shape(self) -> Shape:
+        """Height and width in pixels."""
+        return self.height, self.width
+
+
+@dataclass(frozen=True)
+class LevelCard:
+    """One level of the feature pyramid; its statistics are those of log p / d over the normals."""
+
+    stride: int
+    weight: float  # in the anomaly map
+    channels: int
+    grid: tuple[int, int]  # rows and columns of the feature map
+    mean: float
+    std: float
+    max: float
+    normal_boundary: float
+    abnormal_boundary: float
+
+
+@dataclass(frozen=True)
+class MapCard:
+    """Reference values of the anomaly map."""
+
+    mean: float  # over the normals
+    boundary: float  # map value at the normal boundary
+    threshold: float | None = None  # map value above which a contour is drawn
+
+
+@dataclass(frozen=True)
+class ScorePart:
+    """One term of the image score and its weight."""
+
+    name: str  # MAP_PART or IMAGE_HEAD_PART
+    weight: float
+
+
+@dataclass(frozen=True)
+class RoiCard:
+    """The region of interest, which is stored as an image in a file of its own."""
+
+    height: int
+    width: int
+    share: float  # of the image's pixels
+    polygons: Polygons | None = None  # None where the region was given as an image
+
+
+@dataclass(frozen=True)
+class CalibrationCard:
+    """Scores of the calibration normals at one precision, and the threshold that follows from them."""
+
+    scores: tuple[float, ...]  # ascending
+    false_reject_rate: float
+    threshold: float
+    guarantee: str
+
+    @classmethod
+    def of(cls, calibration: Calibration) -> CalibrationCard:
+        """Describe a calibration."""
+        scores = tuple(sorted(calibration.scores))
+        return cls(scores, calibration.rate, calibration.threshold, calibration.guarantee())
+
+    def calibration(self, rate: float | None = None) -> Calibration:
+        """Return the calibration at the card's false-reject rate, or at another one."""
+        return Calibration(self.scores, self.false_reject_rate if rate is None else rate)
+
+
+@dataclass(frozen=True)
+class TrainingCard:
+    """Facts of the training run."""
+
+    seconds: float  # from the start of the command to the card
+    loop_seconds: float  # of them, in the training loop
+    steps: int
+    device: str
+    torch: str  # version
+    python: str  # version
+    validation_normals: tuple[str, ...] = ()  # names of the normals held out from the flows
+
+
+@dataclass(frozen=True)
+class ParityCard:
+    """Largest difference between an exported graph and torch, as a share of the range of the values."""
+
+    images: int  # that were compared
+    score: float
+    map: float
+    tolerance: float
+
+
+@dataclass(frozen=True)
+class ExportCard:
+    """An exported graph: how its weights are stored, what made it and how it compares with torch."""
+
+    weights: str  # data type of the stored weights: float32 or float16
+    parity: ParityCard
+    torch: str  # version
+    engine: str  # name and version
+
+
+@dataclass(frozen=True)
+class Card:
+    """The model card. `split` and `roi_png` come from files of their own and are not part of card.json."""
+
+    name: str
+    method: str
+    provenance: ProvenanceCard
+    data: DataCard
+    config: Config
+    input: InputCard
+    levels: tuple[LevelCard, ...]
+    map: MapCard
+    score_parts: tuple[ScorePart, ...]
+    calibration: dict[str, CalibrationCard]  # by precision
+    training: TrainingCard
+    roi: RoiCard | None = None
+    exports: dict[str, ExportCard] = field(default_factory=dict)  # by format: onnx, openvino
+    licences: dict[str, str] = field(default_factory=dict)
+    files: dict[str, str] = field(default_factory=dict)  # sha256 of each other file of the folder
+    format: int = FORMAT
+    checksum: str = ""  # sha256 of the card without this field; empty before it is written
+    split: dict[str, Any] = field(default_factory=dict, metadata={"file": "split.json"})
+    roi_png: bytes | None = field(default=None, metadata={"file": "roi.png"})
+
+    def calibration_at(self, precision: str = FLOAT32) -> CalibrationCard:
+        """Return the calibration of a precision; ModelError where the model has none."""
+        if precision not in self.calibration:
+            known = ", ".join(self.calibration) or "none"
+            raise ModelError(f"{self.name} has no calibration for {precision} (it has: {known}): train it again")
+        return self.calibration[precision]
+
+    def part_weight(self, name: str) -> float | None:
+        """Return the weight of a part of the score; None where the score has no such part."""
+        return next((part.weight for part in self.score_parts if part.name == name), None)
+
+    @property
+    def used_sha256(self) -> set[str]:
+        """sha256 of the images used for training or calibration; their scores do not predict those of new images."""
+        roles = ("train", "calibration", "known")
+        return {image["sha256"] for image in self.split["images"] if image["role"] in roles}
+
+
+def to_json(card: Card) -> dict[str, Any]:
+    """Convert a card to the content of card.json."""
+    return {f.name: _plain(getattr(card, f.name)) for f in fields(card) if "file" not in f.metadata}
+
+
+def from_json(content: Mapping[str, Any], source: str) -> Card:
+    """Read the content of card.json; ModelError naming the field where one is missing or has the wrong type."""
+    card = _read_node(Card, content, source, "")
+    try:
+        card.config.check()
+    except ConfigError as error:
+        raise ModelError(f"{source} is not a valid model card: config.{error}") from error
+    if not card.levels:
+        raise _invalid(source, "levels", "is empty")
+    return card
+
+
+def _plain(value: Any) -> Any:
+    if is_dataclass(value) and not isinstance(value, type):
+        return _plain(asdict(value))
+    if isinstance(value, dict):
+        return {key: _plain(item) for key, item in value.items()}
+    return [_plain(item) for item in value] if isinstance(value, (list, tuple)) else value
+
+
+def _read_node(kind: type[_Node], content: Any, source: str, path: str) -> _Node:
+    """Build a dataclass from a JSON object that has all of its fields and no others."""
+    if not isinstance(content, Mapping):
+        raise _invalid(source, path, f"must be an object, not {content!r:.60}")
+    hints = get_type_hints(kind)
+    stored = [f for f in fields(kind) if "file" not in f.metadata]  # type: ignore[arg-type]
+    prefix = f"{path}." if path else ""
+    if unknown := sorted(set(content) - {f.name for f in stored}):
+        raise _invalid(source, f"{prefix}{unknown[0]}", "is unknown")
+    values = {}
+    for f in stored:
+        if f.name not in content:
+            raise _invalid(source, f"{prefix}{f.name}", "is missing")
+        values[f.name] = _read_value(hints[f.name], content[f.name], source, f"{prefix}{f.name}")
+    return kind(**values)
+
+
+def _read_value(hint: Any, value: Any, source: str, path: str) -> Any:
+    origin, arguments = get_origin(hint), get_args(hint)
+    if is_dataclass(hint):
+        return _read_node(hint, value, source, path)  # type: ignore[arg-type]
+    if origin in (Union, types.UnionType):  # X | None
+        return None if value is None else _read_value(arguments[0], value, source, path)
+    if origin is tuple:
+        if not isinstance(value, list):
+            raise _invalid(source, path, f"must be a list, not {value!r:.60}")
+        if arguments[-1] is not Ellipsis and len(value) != len(arguments):
+            raise _invalid(source, path, f"must have {len(arguments)} items, not {len(value)}")
+        return tuple(_read_value(arguments[0], item, source, f"{path}[{i}]") for i, item in enumerate(value))
+    if origin is dict:
+        if not isinstance(value, dict):
+            raise _invalid(source, path, f"must be an object, not {value!r:.60}")
+        return {key: _read_value(arguments[1], item, source, f"{path}.{key}") for key, item in value.items()}
+    if hint is float and type(value) is int:
+        return float(value)
+    if type(value) is not hint:
+        raise _invalid(source, path, f"must be {_TYPE_NAMES[hint]}, not {value!r:.60}")
+    return value
+
+
+def _invalid(source: str, path: str, problem: str) -> ModelError:
+    return ModelError(f"{source} is not a valid model card: the field {path or 'card'} {problem}")
