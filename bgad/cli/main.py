@@ -172,7 +172,7 @@ def _add_train(commands: Any) -> None:
     group.add_argument(
         "--memory", type=number(float, 0), default=4.0, metavar="GB", help="of cached features; beyond: on disk"
     )
-    _add_max_bad(group)
+    _add_max_unreadable(group)
     group.add_argument("--resume", action="store_true", help="go on with a run that was stopped")
     group.add_argument("--overwrite", action="store_true", help="replace the model folder if there is one")
     group.add_argument("--tensorboard", type=Path, metavar="DIR", help="also log to TensorBoard")
@@ -181,9 +181,9 @@ def _add_train(commands: Any) -> None:
     )
 
 
-def _add_max_bad(parser: Any) -> None:
+def _add_max_unreadable(parser: Any) -> None:
     parser.add_argument(
-        "--max-bad", type=number(int, 0), default=10, metavar="N", help="broken images to skip before giving up"
+        "--max-unreadable", type=number(int, 0), default=10, metavar="N", help="unreadable images to skip"
     )
 
 
@@ -209,7 +209,7 @@ def _train(arguments: argparse.Namespace) -> int:
             rate=arguments.false_reject_rate,
             device=arguments.device,
             memory_gb=arguments.memory,
-            max_bad=arguments.max_bad,
+            max_bad=arguments.max_unreadable,
             resume=arguments.resume,
             overwrite=arguments.overwrite,
             tensorboard=arguments.tensorboard,
@@ -311,14 +311,14 @@ def _add_pseudo(commands: Any) -> None:
     parser.add_argument("--out", type=Path, default=Path("pseudo.png"), metavar="FILE", help="default ./pseudo.png")
     parser.add_argument("--count", type=number(int, 1), default=24, metavar="N", help="how many (default 24)")
     parser.add_argument("--known", type=number(int, 0), metavar="N", help="as for train")
-    _add_max_bad(parser)
+    _add_max_unreadable(parser)
     add_recipe(parser)
 
 
 def _pseudo(arguments: argparse.Namespace) -> int:
     from bgad.data import locate
     from bgad.data.split import make_split
-    from bgad.data.validation import scan_images
+    from bgad.data.validation import validate_images
     from bgad.io import images
 
     config = read_config(arguments)
@@ -327,7 +327,7 @@ def _pseudo(arguments: argparse.Namespace) -> int:
     from bgad.pseudo import rpag as pseudo
 
     with console.progress() as progress:
-        dataset, scan = scan_images(dataset, arguments.max_bad, progress)
+        dataset, scan = validate_images(dataset, arguments.max_unreadable, progress)
     for note in dataset.notes:
         console.warn(note)
     split = make_split(dataset, seed=config.seed, known=arguments.known)

@@ -13,8 +13,7 @@ from bgad.benchmark.published import OURS, PAPER
 from bgad.benchmark.tables import FIGURES, Grid
 from bgad.calibration import odds
 from bgad.data.datasets.registry import Row
-from bgad.data.layouts import some
-from bgad.errors import printable
+from bgad.errors import abbreviate, printable
 from bgad.evaluation.report.page import KEYS, METRICS, TIMES, cell_time, mean_cells
 from bgad.inference.batch import strangest
 
@@ -55,7 +54,7 @@ def _on_disk(row: Row) -> str:
     whole = len(row.found) + len(row.missing)
     lines = [row.where, (f"{len(row.found)} of {whole} categories: " if row.entry.categories else "") + counts]
     if row.missing:
-        lines.append(f"missing: {some(row.missing, 20)}")
+        lines.append(f"missing: {abbreviate(row.missing, 20)}")
     for found in row.found:
         lines += [f"{found.category}: {note}" if row.entry.categories else note for note in found.notes]
     return "\n".join(printable(line) for line in lines)

@@ -23,7 +23,6 @@ from bgad.artifact.folder import Card
 from bgad.calibration import rate_table
 from bgad.data.layouts import Dataset
 from bgad.data.sample_io import digest, read, read_mask
-from bgad.data.split import UNUSED, Split
 from bgad.errors import BgadError, DataError
 from bgad.evaluation.report import page as report
 from bgad.geometry.grid import defect_cells
@@ -31,7 +30,18 @@ from bgad.geometry.roi import Roi
 from bgad.inference.base import BaseScorer
 from bgad.io import images
 from bgad.io.files import write_whole
-from bgad.types import BoolArray, FloatArray, ImageLike, Progress, ProgressTask, Sample, Scores, Shape
+from bgad.types import (
+    UNUSED,
+    BoolArray,
+    FloatArray,
+    ImageLike,
+    Progress,
+    ProgressTask,
+    Sample,
+    Scores,
+    Shape,
+    SplitRecord,
+)
 
 logger = logging.getLogger(__name__)
 
@@ -71,7 +81,7 @@ def unseen(card: Card, dataset: Dataset) -> tuple[list[Sample], list[str]]:
 
 def _roles(card: Card, dataset: Dataset) -> dict[str, str | None]:
     """Name -> role of the picture when the model was made: that of its name, or of another name for it; or None."""
-    by_hash = Split.roles_from_json(card.split)
+    by_hash = SplitRecord.from_json(card.split).roles()
     by_name = {(image["name"], image["sha256"]): image["role"] for image in card.split["images"]}
     hashes = {s.name: digest(s) for s in dataset.samples}
     return {name: by_name.get((name, content), by_hash.get(content)) for name, content in hashes.items()}
