@@ -30,7 +30,7 @@ from bgad.data.sample_io import read_mask
 from bgad.data.split import Split
 from bgad.data.validation import MAX_UNREADABLE, ValidationReport, validate_images
 from bgad.errors import BgadError, ConfigError
-from bgad.evaluation.evaluate import measure
+from bgad.evaluation.measure import measure
 from bgad.features.scoring import run_features, score_features
 from bgad.io import files as output_files
 from bgad.io import images

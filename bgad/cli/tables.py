@@ -14,7 +14,7 @@ from bgad.benchmark.tables import FIGURES, Grid
 from bgad.calibration import odds
 from bgad.data.datasets.registry import Row
 from bgad.errors import abbreviate, printable
-from bgad.evaluation.report.page import KEYS, METRICS, TIMES, cell_time, mean_cells
+from bgad.evaluation.cells import KEYS, METRIC_TITLES, TIME_TITLES, cell_time, mean_cells
 from bgad.inference.batch import strangest
 
 
@@ -92,14 +92,14 @@ def evaluation_table(cells: Sequence[Mapping[str, Any]]) -> Table:
         grid.add_column(
             name.capitalize(), justify="right" if name in ("known", "seed") else "left", no_wrap=True, max_width=20
         )
-    for name in METRICS.values():
+    for name in METRIC_TITLES.values():
         grid.add_column(name, justify="right", min_width=5)
-    for name in TIMES:
+    for name in TIME_TITLES:
         grid.add_column(name.capitalize(), justify="right", no_wrap=True)
     for position, cell in enumerate([*cells, *mean_cells(cells)]):
         metrics = cell.get("metrics") or {}
-        values = [metrics.get(k) for k in METRICS]
+        values = [metrics.get(k) for k in METRIC_TITLES]
         shown = ["–" if v is None or not math.isfinite(v) else f"{v:.3f}" for v in values]
-        names, times = (Text(str(cell.get(k, ""))) for k in keys), (cell_time(cell, k) for k in TIMES)
+        names, times = (Text(str(cell.get(k, ""))) for k in keys), (cell_time(cell, k) for k in TIME_TITLES)
         grid.add_row(*names, *shown, *times, style="bold" if position >= len(cells) else None)
     return grid

@@ -15,7 +15,7 @@ import safetensors.numpy
 from bgad.artifact import folder as model_folder
 from bgad.data import layouts
 from bgad.errors import ModelError, OutputError
-from bgad.evaluation.evaluate import evaluate, unseen
+from bgad.evaluation.evaluate import evaluate, select_samples
 from bgad.inference.torch_engine import Detector
 from bgad.types import ImageLike
 
@@ -128,7 +128,7 @@ def test_a_model_of_the_first_format_loads_and_evaluates(plain_model: Path, data
     assert old_card.split["images"] == new_card.split["images"]
     assert model_folder.describe(old_card)[1] == model_folder.describe(new_card)[1]
     dataset = layouts.load(data_set)
-    assert unseen(old_card, dataset) == unseen(new_card, dataset)
+    assert select_samples(old_card, dataset) == select_samples(new_card, dataset)
     before, after = (Detector.load(folder, device="cpu") for folder in (old, plain_model))
     files: list[ImageLike] = [sample.path for sample in dataset.samples]
     for a, b in zip(before.score_many(files), after.score_many(files), strict=True):

@@ -28,7 +28,7 @@ from bgad.data import layouts
 from bgad.data.split import make_split
 from bgad.data.validation import validate_images
 from bgad.errors import BgadError, ConfigError, DataError, ModelError, OutputError
-from bgad.evaluation.evaluate import evaluate, unseen
+from bgad.evaluation.evaluate import evaluate, select_samples
 from bgad.export import onnx as export
 from bgad.inference.torch_engine import Detector
 from bgad.io import files as output_files
@@ -370,7 +370,7 @@ def test_a_split_file_is_followed_to_the_letter(data_set: Path, model: Path, tmp
     mine = quick(data_set, tmp_path / "mine.bgad", split=tmp_path / "mine.json")
     assert (mine.card.data["data"]["known"], mine.card.data["data"]["protocol"]) == (3, "given")
     assert len(mine.card.calibration["scores"]) == 4
-    samples, left_out = unseen(mine.card, layouts.load(data_set))
+    samples, left_out = select_samples(mine.card, layouts.load(data_set))
     roles = {image["name"]: image["role"] for image in edited["images"]}
     assert {s.name for s in samples} == {name for name, role in roles.items() if role == "test"}
     assert len(samples) == 15  # with a normal of the training folder that was neither trained nor calibrated on
