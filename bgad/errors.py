@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import re
+from collections.abc import Iterable
 
 
 class BgadError(Exception):
@@ -46,3 +47,14 @@ def printable(text: str) -> str:
     a\\nb\\x1b[31m
     """
     return re.sub(r"[\x00-\x1f\x7f-\x9f\ud800-\udfff]", lambda match: repr(match[0])[1:-1], text)
+
+
+def abbreviate(names: Iterable[str], limit: int = 5) -> str:
+    """Join the first names for a message, and say how many more there are.
+
+    >>> abbreviate(["a", "b", "c"], limit=2)
+    'a, b and 1 more'
+    """
+    names = list(names)
+    rest = f" and {len(names) - limit} more" if len(names) > limit else ""
+    return ", ".join(names[:limit]) + rest

@@ -3,14 +3,14 @@
 from __future__ import annotations
 
 from collections.abc import Iterable, Iterator, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from pathlib import Path
-from typing import Any, Protocol
+from typing import Any, Protocol, Self
 
 import numpy as np
 import numpy.typing as npt
 
-from bgad.errors import BgadError
+from bgad.errors import BgadError, DataError
 
 FloatArray = npt.NDArray[np.float32]
 BoolArray = npt.NDArray[np.bool_]
@@ -83,3 +83,97 @@ class Scorer(Protocol):
     def score_many(self, images: Sequence[ImageLike]) -> list[Scores]: ...
 
     def score_stream(self, images: Iterable[ImageLike]) -> Iterator[Scores | BgadError]: ...
+
+
+ROLES = ("train", "calibration", "known", "test")
+UNUSED = "unused"  # the role of an image that is neither trained on nor tested
+SPLIT_FORMAT = 1  # of split.json
+
+
+@dataclass(frozen=True, slots=True)
+class SplitImage:
+    """The role of one image in a split, the reason for it, and the hash that identifies the image."""
+
+    name: str
+    sha256: str
+    role: str
+    defect: str = ""  # empty: not stated
+    why: str = ""
+    box: Box | None = None
+
+    @classmethod
+    def from_json(cls, stored: Any, number: int) -> Self:
+        """Read one entry of split.json; DataError names the entry by its number."""
+        if not isinstance(stored, dict) or not {"name", "sha256", "role"} <= stored.keys():
+            raise DataError(f"image {number} needs name, sha256 and role")
+        texts = {key: stored.get(key, "") for key in ("name", "sha256", "role", "defect", "why")}
+        if not all(isinstance(text, str) for text in texts.values()):
+            raise DataError(f"image {number} has something other than text in one of its fields")
+        box = stored.get("box")
+        if box is not None and not (isinstance(box, list) and [type(side) for side in box] == [int] * 4):
+            raise DataError(f"image {number} has a box that is not four whole numbers")
+        image = cls(**texts, box=None if box is None else (box[0], box[1], box[2], box[3]))
+        if image.role not in (*ROLES, UNUSED):
+            raise DataError(f"{image.name} has the unknown role {image.role!r}; use {', '.join((*ROLES, UNUSED))}")
+        return image
+
+    def to_json(self) -> dict[str, Any]:
+        """Return the entry as split.json holds it."""
+        box = {} if self.box is None else {"box": list(self.box)}
+        return {
+            "name": self.name,
+            **box,
+            "sha256": self.sha256,
+            "role": self.role,
+            "defect": self.defect,
+            "why": self.why,
+        }
+
+
+@dataclass(frozen=True, slots=True)
+class SplitRecord:
+    """The content of split.json: how a data set was divided, and the role of every image."""
+
+    images: list[SplitImage]
+    data: str = ""
+    protocol: str = "given"
+    known_class: str = ""
+    subset: int = 0
+    seed: int = 0
+    notes: list[str] = field(default_factory=list)
+
+    @classmethod
+    def from_json(cls, stored: Any) -> Self:
+        """Check what a split file holds; fields other than format and images may be missing."""
+        version = stored.get("format") if isinstance(stored, dict) else None
+        if not isinstance(version, int) or version < 1 or not isinstance(stored.get("images"), list):
+            raise DataError("is not a split file: it needs format and images")
+        if version > SPLIT_FORMAT:
+            raise DataError(f"has format {version}, this bgad reads up to {SPLIT_FORMAT}: upgrade bgad to use it")
+        facts = {key: stored.get(key, default) for key, default in _SPLIT_FACTS.items()}
+        for key, default in _SPLIT_FACTS.items():
+            if type(facts[key]) is not type(default):
+                raise DataError(f"{key} must be of type {type(default).__name__}")
+        if not all(isinstance(note, str) for note in facts["notes"]):
+            raise DataError("notes must be a list of texts")
+        return cls([SplitImage.from_json(image, i) for i, image in enumerate(stored["images"], start=1)], **facts)
+
+    def to_json(self) -> dict[str, Any]:
+        """Return what the split file holds."""
+        facts = {key: getattr(self, key) for key in _SPLIT_FACTS}
+        return {"format": SPLIT_FORMAT, **facts, "images": [image.to_json() for image in self.images]}
+
+    def roles(self) -> dict[str, str]:
+        """Return sha256 -> role; of several names of one image, a name with a role takes precedence over unused."""
+        images = sorted(self.images, key=lambda image: image.role != UNUSED)
+        return {image.sha256: image.role for image in images}
+
+
+_SPLIT_FACTS: dict[str, Any] = {
+    "data": "",
+    "protocol": "given",
+    "known_class": "",
+    "subset": 0,
+    "seed": 0,
+    "notes": [],
+}  # field of the split file -> default

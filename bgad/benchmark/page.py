@@ -8,7 +8,8 @@ from bgad.benchmark.plan import Outcome
 from bgad.benchmark.published import PaperTable
 from bgad.benchmark.tables import FIGURES, Grid, cell_lines
 from bgad.evaluation.report import page as report
-from bgad.evaluation.report.svg import Line, Marker, line_chart, table, text
+from bgad.evaluation.report.charts import Line, Marker, line_chart
+from bgad.evaluation.report.html import table, text
 
 CELL_WORDS = 5  # columns of text before the numbers of a cell
 

@@ -13,7 +13,7 @@ from bgad.benchmark.published import Column, Matrix, printed
 from bgad.data import layouts
 from bgad.data.datasets import registry
 from bgad.data.protocols import Case, cases
-from bgad.errors import DataError
+from bgad.errors import DataError, abbreviate
 
 NOT_RUN = "not run yet"
 
@@ -159,7 +159,7 @@ def _find(name: str, wanted: tuple[str, ...], root: Path | None) -> Iterator[Gro
     for category in wanted or entry.categories or (name,):
         try:
             if category in entry.categories and category not in there:
-                raise DataError(f"not in {home}, which has {layouts.some(there, 20)}")
+                raise DataError(f"not in {home}, which has {abbreviate(there, 20)}")
             yield Group(name, category, registry.load(name, category, root), "")
         except DataError as error:
             yield Group(name, category, None, str(error))
@@ -178,7 +178,7 @@ def _folder(path: Path, wanted: tuple[str, ...]) -> Iterator[Group]:
     there = {sub.name: sub for sub in inner}
     for category in wanted or tuple(there):
         if category not in there:
-            yield Group(name, category, None, f"{path}: no category {category}; found {layouts.some(list(there), 20)}")
+            yield Group(name, category, None, f"{path}: no category {category}; found {abbreviate(list(there), 20)}")
             continue
         try:
             yield Group(name, category, replace(layouts.load(there[category]), name=category), "")

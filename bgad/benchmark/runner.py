@@ -28,9 +28,9 @@ from bgad.data.layouts import Dataset, hash_file
 from bgad.data.protocols import Case, protocol_split
 from bgad.data.sample_io import read_mask
 from bgad.data.split import Split
-from bgad.data.validation import MAX_BAD, Scan, scan_images
+from bgad.data.validation import MAX_UNREADABLE, ValidationReport, validate_images
 from bgad.errors import BgadError, ConfigError
-from bgad.evaluation.evaluate import measure
+from bgad.evaluation.measure import measure
 from bgad.features.scoring import run_features, score_features
 from bgad.io import files as output_files
 from bgad.io import images
@@ -118,7 +118,7 @@ def _run_group(group: Group, setup: Setup) -> Iterator[Outcome]:
     if group.dataset is None or not group.requests:
         return
     try:
-        dataset, scan = scan_images(group.dataset, MAX_BAD, setup.progress)
+        dataset, scan = validate_images(group.dataset, MAX_UNREADABLE, setup.progress)
         truth = [[s.name, *map(hash_file, (s.mask, *s.more_masks))] for s in dataset.samples if s.mask]
     except BgadError as error:
         yield from (Outcome(request, reason=str(error), failed=True) for request in group.requests)
@@ -201,7 +201,14 @@ def _stored(cells: Path, key: str) -> dict[str, Any] | None:
 
 
 def _cell(
-    request: Request, dataset: Dataset, split: Split, config: Config, pool: Pool, scan: Scan, setup: Setup, key: str
+    request: Request,
+    dataset: Dataset,
+    split: Split,
+    config: Config,
+    pool: Pool,
+    scan: ValidationReport,
+    setup: Setup,
+    key: str,
 ) -> dict[str, Any]:
     """Train, score and measure one cell: what goes into its file."""
     content = split.to_bytes()

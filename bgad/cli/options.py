@@ -196,8 +196,12 @@ def read_config(arguments: argparse.Namespace) -> Config:
     return override(config, given + arguments.set)
 
 
-def add_max_bad(parser: Any) -> None:
-    """--max-bad."""
+def add_max_unreadable(parser: Any) -> None:
+    """--max-unreadable."""
     parser.add_argument(
-        "--max-bad", type=number(int, 0), default=10, metavar="N", help="broken images to skip before giving up"
+        "--max-unreadable",
+        type=number(int, 0),
+        default=10,
+        metavar="N",
+        help="unreadable images to skip before giving up",
     )

@@ -7,7 +7,7 @@ from pathlib import Path
 from typing import Any
 
 from bgad.cli import console
-from bgad.cli.options import DATA_HELP, add_command, add_data, add_max_bad, add_recipe, number, read_config
+from bgad.cli.options import DATA_HELP, add_command, add_data, add_max_unreadable, add_recipe, number, read_config
 from bgad.config import PSEUDO_METHODS
 from bgad.errors import DataError
 from bgad.io.files import check_file
@@ -34,14 +34,14 @@ def add_pseudo(commands: Any) -> None:
         "--count", type=number(int, 1), default=24, metavar="N", help="number of pseudo anomalies (default 24)"
     )
     parser.add_argument("--known", type=number(int, 0), metavar="N", help="number of known anomalies, as for train")
-    add_max_bad(parser)
+    add_max_unreadable(parser)
     add_recipe(parser)
 
 
 def _pseudo(arguments: argparse.Namespace) -> int:
     from bgad.data import locate
     from bgad.data.split import make_split
-    from bgad.data.validation import scan_images
+    from bgad.data.validation import validate_images
     from bgad.io import images
 
     config = read_config(arguments)
@@ -50,7 +50,7 @@ def _pseudo(arguments: argparse.Namespace) -> int:
     from bgad.pseudo import rpag as pseudo
 
     with console.progress() as progress:
-        dataset, scan = scan_images(dataset, arguments.max_bad, progress)
+        dataset, scan = validate_images(dataset, arguments.max_unreadable, progress)
     for note in dataset.notes:
         console.warn(note)
     split = make_split(dataset, seed=config.seed, known=arguments.known)

@@ -13,9 +13,8 @@ from bgad.benchmark.published import OURS, PAPER
 from bgad.benchmark.tables import FIGURES, Grid
 from bgad.calibration import odds
 from bgad.data.datasets.registry import Row
-from bgad.data.layouts import some
-from bgad.errors import printable
-from bgad.evaluation.report.page import KEYS, METRICS, TIMES, cell_time, mean_cells
+from bgad.errors import abbreviate, printable
+from bgad.evaluation.cells import KEYS, METRIC_TITLES, TIME_TITLES, cell_time, mean_cells
 from bgad.inference.batch import strangest
 
 
@@ -55,7 +54,7 @@ def _on_disk(row: Row) -> str:
     whole = len(row.found) + len(row.missing)
     lines = [row.where, (f"{len(row.found)} of {whole} categories: " if row.entry.categories else "") + counts]
     if row.missing:
-        lines.append(f"missing: {some(row.missing, 20)}")
+        lines.append(f"missing: {abbreviate(row.missing, 20)}")
     for found in row.found:
         lines += [f"{found.category}: {note}" if row.entry.categories else note for note in found.notes]
     return "\n".join(printable(line) for line in lines)
@@ -93,14 +92,14 @@ def evaluation_table(cells: Sequence[Mapping[str, Any]]) -> Table:
         grid.add_column(
             name.capitalize(), justify="right" if name in ("known", "seed") else "left", no_wrap=True, max_width=20
         )
-    for name in METRICS.values():
+    for name in METRIC_TITLES.values():
         grid.add_column(name, justify="right", min_width=5)
-    for name in TIMES:
+    for name in TIME_TITLES:
         grid.add_column(name.capitalize(), justify="right", no_wrap=True)
     for position, cell in enumerate([*cells, *mean_cells(cells)]):
         metrics = cell.get("metrics") or {}
-        values = [metrics.get(k) for k in METRICS]
+        values = [metrics.get(k) for k in METRIC_TITLES]
         shown = ["–" if v is None or not math.isfinite(v) else f"{v:.3f}" for v in values]
-        names, times = (Text(str(cell.get(k, ""))) for k in keys), (cell_time(cell, k) for k in TIMES)
+        names, times = (Text(str(cell.get(k, ""))) for k in keys), (cell_time(cell, k) for k in TIME_TITLES)
         grid.add_row(*names, *shown, *times, style="bold" if position >= len(cells) else None)
     return grid

@@ -9,7 +9,16 @@ from shlex import quote
 from typing import Any
 
 from bgad.cli import console
-from bgad.cli.options import DATA_HELP, add_command, add_data, add_max_bad, add_recipe, add_tile, number, read_config
+from bgad.cli.options import (
+    DATA_HELP,
+    add_command,
+    add_data,
+    add_max_unreadable,
+    add_recipe,
+    add_tile,
+    number,
+    read_config,
+)
 from bgad.io.files import check_folder
 
 
@@ -71,7 +80,7 @@ def add_train(commands: Any) -> None:
         metavar="GB",
         help="memory for cached features; the rest goes to disk (default 4)",
     )
-    add_max_bad(group)
+    add_max_unreadable(group)
     group.add_argument("--resume", action="store_true", help="continue a run that was stopped")
     group.add_argument("--overwrite", action="store_true", help="replace an existing model folder")
     group.add_argument("--tensorboard", type=Path, metavar="DIR", help="also log to TensorBoard")
@@ -102,7 +111,7 @@ def _train(arguments: argparse.Namespace) -> int:
             rate=arguments.false_reject_rate,
             device=arguments.device,
             memory_gb=arguments.memory,
-            max_bad=arguments.max_bad,
+            max_bad=arguments.max_unreadable,
             resume=arguments.resume,
             overwrite=arguments.overwrite,
             tensorboard=arguments.tensorboard,

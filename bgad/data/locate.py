@@ -1,17 +1,17 @@
-"""What people call their data -> samples: a folder, a manifest, or the name of a public data set."""
+"""Resolves what users call their data: the path of a folder or manifest, or the name of a public data set."""
 
 from __future__ import annotations
 
 from pathlib import Path
 
-from bgad.data import layouts
+from bgad.data import layouts, manifest
 from bgad.data.datasets import registry
 from bgad.data.layouts import Dataset
 from bgad.errors import DataError
 
 
 def load(data: str | Path, root: str | Path | None = None, *, need_normals: bool = True) -> Dataset:
-    """The data at a path; where there is none, NAME or NAME/CATEGORY of the catalog, looked for in `root`."""
+    """Load the data at a path; if no such path exists, load NAME or NAME/CATEGORY of the registry below `root`."""
     path = Path(data)
     name, category = _parts(path)
     if path.exists():
@@ -30,22 +30,22 @@ def load(data: str | Path, root: str | Path | None = None, *, need_normals: bool
 
 
 def set_name(data: str | Path) -> str | None:
-    """The public data set that `load` reads for `data`; None where it reads a path."""
+    """Return the name of the public data set that `load` reads for `data`; None where it reads a path."""
     name, _ = _parts(Path(data))
     return name if name in registry.DATASETS and not Path(data).exists() else None
 
 
 def model_folder(data: str | Path) -> Path:
-    """Where a model goes if nobody says so.
+    """Return the default model folder of a training: in the current directory, named like the data.
 
     >>> model_folder("mvtec/screw").name, model_folder("gear.v1").name, model_folder("parts.csv").name
     ('screw.bgad', 'gear.v1.bgad', 'parts.bgad')
     """
     path = Path(data).resolve()
-    return Path(f"{path.stem if path.suffix.lower() in layouts.MANIFESTS else path.name}.bgad")
+    return Path(f"{path.stem if path.suffix.lower() in manifest.READERS else path.name}.bgad")
 
 
 def _parts(path: Path) -> tuple[str, str]:
-    """Name and category; two empty texts where the path can be neither."""
+    """Return name and category of a data set; two empty texts where the path can be neither."""
     name, *rest = path.parts or ("",)
     return (name, "".join(rest)) if len(rest) < 2 and not path.is_absolute() and name != ".." else ("", "")

@@ -1,7 +1,7 @@
-"""The paper's ways to divide a data set: which anomalies a model may know, and which it is tested on.
+"""The paper's protocols: which anomalies a model may know, and which it is tested on.
 
-Normals go the same way in all of them. Tiles that were cut from one picture are drawn like single images, as the
-literature does it: neighbours of a training tile may be in the test set.
+All protocols divide the normals in the same way. Tiles that a data set cuts from one image are drawn like single
+images, as in the literature: neighbours of a training tile may be in the test set.
 """
 
 from __future__ import annotations
@@ -12,18 +12,9 @@ from dataclasses import dataclass
 from functools import partial
 from typing import NamedTuple
 
+from bgad.data.draw import check_leakage, distinct, shuffle_by_class
 from bgad.data.layouts import Dataset
-from bgad.data.split import (
-    NOT_DRAWN,
-    Choice,
-    Split,
-    assemble,
-    check_leakage,
-    check_numbers,
-    distinct,
-    holdout_size,
-    spread,
-)
+from bgad.data.split import NOT_DRAWN, Choice, Setting, Split, assemble, check_numbers, holdout_size
 from bgad.errors import ConfigError, DataError
 from bgad.types import Sample
 
@@ -77,7 +68,7 @@ _SUBSETS = {
 
 
 class Subset(NamedTuple):
-    """Classes of a category, by how hard they are to find."""
+    """The defect classes of a category, divided by how hard they are to detect."""
 
     easy: frozenset[str]
     hard: frozenset[str]
@@ -94,21 +85,21 @@ SUBSETS: dict[str, tuple[Subset, Subset]] = {
 
 @dataclass(frozen=True)
 class Case:
-    """Which one of a protocol's runs: the known class of one-class, or the subset (1 or 2) of hard and unseen."""
+    """One run of a protocol: the known class of one-class, or the subset (1 or 2) of hard and unseen."""
 
     known_class: str = ""
     subset: int = 0
 
 
 def cases(protocol: str, dataset: Dataset) -> list[Case]:
-    """The runs that a protocol asks for on a data set; DataError where it can serve none."""
-    if found := _cases(_check(protocol), dataset):
-        return found
+    """Return the runs that a protocol has on a data set; DataError where the data set cannot serve the protocol."""
+    if runs := _cases(_check(protocol), dataset):
+        return runs
     raise _cannot_serve(protocol, dataset)
 
 
 def serves(dataset: Dataset) -> list[str]:
-    """The protocols that a data set can serve."""
+    """Return the protocols that a data set can serve."""
     return [protocol for protocol in PROTOCOLS if _cases(protocol, dataset)]
 
 
@@ -125,26 +116,18 @@ def protocol_split(
 ) -> Split:
     """Divide a data set by a protocol, with `known` known anomalies (none for unsupervised).
 
-    The normals' roles depend on the seed alone, not on the protocol, the case or `known`; a draw of fewer known
+    The roles of the normals depend on the seed alone, not on the protocol, the case or `known`. A draw of fewer known
     anomalies is the beginning of a draw of more. `test_share` of the normals are tested where the data set has no
-    test split; `rate` is the false-reject rate that the held-out ones must support. Known anomalies come from the
-    training set where it has some of the right class, otherwise out of the test set, of which at least half stays;
-    fewer than `known` are a note, not an error. With `hashes`, those of another split of the data, no file is read.
+    test split; `rate` is the false-reject rate that the held-out normals must support. Known anomalies come from the
+    training set where it has some of the right class, otherwise from the test set, of which at least half stays. Fewer
+    than `known` available anomalies are a note, not an error. `hashes` of another split of the data save reading.
     """
     check_numbers(known, seed, test_share)
     _check_case(protocol, case)
-    found = check_leakage(dataset.samples, hashes)
-    return assemble(
-        dataset,
-        found,
-        _choose(dataset, protocol, case, found, known, seed),
-        holdout=partial(holdout_size, rate=rate),
-        seed=seed,
-        test_share=test_share,
-        protocol=protocol,
-        known_class=case.known_class,
-        subset=case.subset,
-    )
+    digests = check_leakage(dataset.samples, hashes)
+    choice = _choose(dataset, protocol, case, digests, known, seed)
+    setting = Setting(seed, test_share, protocol, case.known_class, case.subset)
+    return assemble(dataset, digests, choice, setting, partial(holdout_size, rate=rate))
 
 
 def _check(protocol: str) -> str:
@@ -181,26 +164,28 @@ def _cannot_serve(protocol: str, dataset: Dataset) -> DataError:
 
 
 def _choose(dataset: Dataset, protocol: str, case: Case, hashes: Mapping[str, str], known: int, seed: int) -> Choice:
-    """The known anomalies, the anomalies to test, and why the others are neither."""
+    """Choose the known anomalies and the anomalies to test, and say why the others are neither."""
     if not _cases(protocol, dataset):
         raise _cannot_serve(protocol, dataset)
     anomalies = sorted((s for s in dataset.samples if s.label), key=lambda s: s.name)
     present = {s.defect for s in anomalies}
-    learnt, tested, notes = _classes(dataset, protocol, case, present)
-    closed = {hashes[s.name] for s in anomalies if s.defect in learnt - tested}  # pictures, under whatever class
-    test = [s for s in anomalies if s.split != "train" and s.defect in tested and hashes[s.name] not in closed]
+    known_classes, tested, notes = _classes(dataset, protocol, case, present)
+    # the content of an image that is known and not tested must not be tested under another class either
+    excluded = {hashes[s.name] for s in anomalies if s.defect in known_classes - tested}
+    test = [s for s in anomalies if s.split != "train" and s.defect in tested and hashes[s.name] not in excluded]
     if not test and protocol != "unsupervised":
         raise DataError(f"{dataset.root}: the protocol {protocol} leaves no anomaly to test; {_names(present)} found")
-    source = [s for s in anomalies if s.defect in learnt]
-    order = spread(distinct([s for s in source if s.split == "train"] or source, hashes)[0], seed)
+    candidates = [s for s in anomalies if s.defect in known_classes]
+    pool, _ = distinct([s for s in candidates if s.split == "train"] or candidates, hashes)
+    order = shuffle_by_class(pool, seed)
     from_test = not {s.name for s in order}.isdisjoint(s.name for s in test)
     drawn = order[: min(known, len(order) // 2 if from_test else len(order))]
-    if learnt and len(drawn) < known:
-        stay = "at least half of them stay in the test set" if from_test else "there are no more"
-        notes.append(f"{len(drawn)} known anomalies instead of {known}: of {len(order)} {stay}")
+    if known_classes and len(drawn) < known:
+        limit = "at least half of them stay in the test set" if from_test else "there are no more"
+        notes.append(f"{len(drawn)} known anomalies instead of {known}: of {len(order)} {limit}")
     why = {s.name: f"drawn as known anomaly {i} of {len(drawn)}" for i, s in enumerate(drawn, start=1)}
-    roles = {*why, *(s.name for s in test)}
-    left = {s.name: _reason(s, protocol, learnt, tested) for s in anomalies if s.name not in roles}
+    with_role = {*why, *(s.name for s in test)}
+    left = {s.name: _reason(s, protocol, known_classes, tested) for s in anomalies if s.name not in with_role}
     notes += [f"{count} anomalies have no role: {reason}" for reason, count in Counter(left.values()).items()]
     return Choice(drawn, [s for s in test if s.name not in why], why | left, notes)
 
@@ -208,42 +193,41 @@ def _choose(dataset: Dataset, protocol: str, case: Case, hashes: Mapping[str, st
 def _classes(
     dataset: Dataset, protocol: str, case: Case, present: Collection[str]
 ) -> tuple[frozenset[str], frozenset[str], list[str]]:
-    """The classes to draw known anomalies from, the classes to test, and notes on those that do not fit."""
-    found = frozenset(present)
+    """Return the classes to draw known anomalies from, the classes to test, and notes on those that do not fit."""
+    on_disk = frozenset(present)
     if protocol == "unsupervised":
-        return frozenset(), found, []
+        return frozenset(), on_disk, []
     if protocol == "one-class":
-        if case.known_class not in found:
-            raise DataError(f"{dataset.root}: no anomaly of class {case.known_class!r}; there are {_names(found)}")
-        return frozenset({case.known_class}), found - {case.known_class}, []
+        if case.known_class not in on_disk:
+            raise DataError(f"{dataset.root}: no anomaly of class {case.known_class!r}; there are {_names(on_disk)}")
+        return frozenset({case.known_class}), on_disk - {case.known_class}, []
     if protocol not in ("hard", "unseen"):
-        return found, found, []
+        return on_disk, on_disk, []
     easy, hard = SUBSETS[dataset.name][case.subset - 1]
     notes = []
-    if missing := (easy | hard) - found:
+    if missing := (easy | hard) - on_disk:
         notes.append(f"classes of the paper's list that are not on disk: {_names(missing)}")
-    if unknown := found - easy - hard:
-        notes.append(f"classes that the paper's list does not know: {_names(unknown)}")
-    learnt = found & (hard if protocol == "hard" else easy)
-    for kind, classes in (("hard", hard), ("easy", easy if protocol == "unseen" else hard)):
-        if not classes & found:
+    if unknown := on_disk - easy - hard:
+        notes.append(f"classes that are not in the paper's list: {_names(unknown)}")
+    for difficulty, classes in (("hard", hard), ("easy", easy if protocol == "unseen" else hard)):
+        if not classes & on_disk:
             raise DataError(
-                f"{dataset.root}: none of the {kind} classes of {dataset.name} is there: {_names(classes)}; "
-                f"found {_names(found)}"
+                f"{dataset.root}: none of the {difficulty} classes of {dataset.name} is there: {_names(classes)}; "
+                f"found {_names(on_disk)}"
             )
-    return learnt, found & hard, notes
+    return on_disk & (hard if protocol == "hard" else easy), on_disk & hard, notes
 
 
-def _reason(sample: Sample, protocol: str, learnt: frozenset[str], tested: frozenset[str]) -> str:
-    """Why an anomaly is neither known nor tested."""
-    if protocol == "one-class" and sample.defect in learnt:
+def _reason(sample: Sample, protocol: str, known_classes: frozenset[str], tested: frozenset[str]) -> str:
+    """Say why an anomaly is neither known nor tested."""
+    if protocol == "one-class" and sample.defect in known_classes:
         return f"of the known class {sample.defect}, which is not tested"
-    if sample.defect not in learnt | tested:
-        return "of no hard class" if protocol == "hard" else "of a class that the paper's list does not know"
+    if sample.defect not in known_classes | tested:
+        return "of no hard class" if protocol == "hard" else "of a class that is not in the paper's list"
     if sample.split == "train":
         return NOT_DRAWN
     if sample.defect in tested:
-        return "the same picture is in a class that is not tested"
+        return "the same image is in a class that is not tested"
     return "of an easy class, which is not tested"
 
 

@@ -1,4 +1,4 @@
-"""A sample -> its pixels, its mask and its hash: the whole picture, or the tile of it that the sample is."""
+"""Reads the pixels, the mask and the content hash of a sample: of its image, or of the tile that the sample is."""
 
 from __future__ import annotations
 
@@ -18,27 +18,27 @@ AnyArray = npt.NDArray[Any]
 
 
 def read(sample: Sample, bits: int | None = None) -> AnyArray:
-    """The pixels of a sample, as `images.read` gives them."""
+    """Read the pixels of a sample as `images.read` does; pixels outside of its region of interest are blanked."""
     if sample.box is None:
         pixels = images.read(sample.path, bits=bits)
     else:
-        pixels = _crop(_whole(sample.path, _stamp(sample.path), bits), sample.box, sample.path)
+        pixels = _crop(_cached_image(sample.path, _file_version(sample.path), bits), sample.box, sample.path)
     inside = region(sample)
     return pixels if inside is None else blank(pixels, inside, sample.path)
 
 
 def read_mask(sample: Sample) -> BoolArray | None:
-    """Where the defect is, in the pixel grid of the sample; None where nobody marked it."""
+    """Read the mask of the defect, in the pixel grid of the sample; None where the sample has no mask."""
     if sample.mask is None:
         return None
-    mask = _marked(sample.mask, sample.box)
+    mask = _read_mask_file(sample.mask, sample.box)
     for path in sample.more_masks:
-        more = _marked(path, sample.box)
-        if more.shape != mask.shape:
+        other = _read_mask_file(path, sample.box)
+        if other.shape != mask.shape:
             raise DataError(f"{path}: has another size than {sample.mask.name}, the other mask of {sample.name}")
-        mask = mask | more
-    without = ignored(sample)
-    for inside in (region(sample), None if without is None else ~without):
+        mask = mask | other
+    excluded = ignored(sample)
+    for inside in (region(sample), None if excluded is None else ~excluded):
         if inside is not None and inside.shape != mask.shape:
             mask = images.resize_mask(mask, (inside.shape[0], inside.shape[1]))
         mask = mask if inside is None else mask & inside
@@ -46,46 +46,47 @@ def read_mask(sample: Sample) -> BoolArray | None:
 
 
 def digest(sample: Sample) -> str:
-    """The sha256 that recognises the sample: of the file, and of the place in it if the sample is a tile."""
+    """Return the sha256 that identifies the sample: of the file, and of the box in it if the sample is a tile."""
     return hash_file(sample.path, "" if sample.box is None else " ".join(map(str, sample.box)))
 
 
-@lru_cache(maxsize=8)  # the tiles of one picture are read one after the other: decode it once
-def _whole(path: Path, stamp: tuple[int, int], bits: int | None) -> AnyArray:
+def region(sample: Sample) -> BoolArray | None:
+    """Read the region of interest, in the pixel grid of the sample; None where it is the complete image."""
+    return None if sample.roi is None else _read_painted(sample.roi, sample.box)
+
+
+def ignored(sample: Sample) -> BoolArray | None:
+    """Read the pixels that training ignores, in the pixel grid of the sample; None where there are none."""
+    return None if sample.ignore is None else _read_painted(sample.ignore, sample.box)
+
+
+@lru_cache(maxsize=8)  # the tiles of one image are read one after the other: decode it once
+def _cached_image(path: Path, version: tuple[int, int], bits: int | None) -> AnyArray:
     return images.read(path, bits=bits)
 
 
 @lru_cache(maxsize=8)
-def _whole_mask(path: Path, stamp: tuple[int, int]) -> BoolArray:
+def _cached_mask(path: Path, version: tuple[int, int]) -> BoolArray:
     return images.read_mask(path)
 
 
-def _marked(path: Path, box: Box | None) -> BoolArray:
-    return images.read_mask(path) if box is None else _crop(_whole_mask(path, _stamp(path)), box, path)
+def _read_mask_file(path: Path, box: Box | None) -> BoolArray:
+    return images.read_mask(path) if box is None else _crop(_cached_mask(path, _file_version(path)), box, path)
 
 
-def region(sample: Sample) -> BoolArray | None:
-    """Where to look, in the pixel grid of the sample; None: everywhere."""
-    return None if sample.roi is None else _painted(sample.roi, sample.box)
+def _read_painted(path: Path, box: Box | None) -> BoolArray:
+    """Read a mask file that many samples share."""
+    painted = _cached_mask(path, _file_version(path))
+    return painted if box is None else _crop(painted, box, path)
 
 
-def ignored(sample: Sample) -> BoolArray | None:
-    """What is not learnt from, in the pixel grid of the sample; None: nothing."""
-    return None if sample.ignore is None else _painted(sample.ignore, sample.box)
-
-
-def _painted(path: Path, box: Box | None) -> BoolArray:
-    whole = _whole_mask(path, _stamp(path))
-    return whole if box is None else _crop(whole, box, path)
-
-
-def _stamp(path: Path) -> tuple[int, int]:
-    """Changes when the file does, so that a cached picture is never an old one."""
+def _file_version(path: Path) -> tuple[int, int]:
+    """Return time and size of a file; they are part of the cache key, so that a changed file is read again."""
     try:
-        found = path.stat()
+        status = path.stat()
     except OSError as error:
         raise ImageError(f"{path}: cannot be read: {error.strerror}") from error
-    return found.st_mtime_ns, found.st_size
+    return status.st_mtime_ns, status.st_size
 
 
 def _crop(pixels: AnyArray, box: Box, path: Path) -> AnyArray:

@@ -1,4 +1,4 @@
-"""A split whose training images are cut into tiles."""
+"""Cuts the training images of a split into tiles."""
 
 from __future__ import annotations
 
@@ -16,53 +16,53 @@ from bgad.types import Sample, Shape
 
 logger = logging.getLogger(__name__)
 
-MARK = "#"  # between the name of an image and the position of a tile
-MAX_TILES = 2000  # normal tiles to train on; more of them teach nothing new and fill the disk
+SEPARATOR = "#"  # between the name of an image and the position of a tile
+MAX_TILES = 2000  # normal tiles to train on; more of them improve nothing and fill the disk
 
 
 def cut(split: Split, config: TileConfig, shapes: Mapping[str, Shape]) -> Split:
-    """The split with tiles in place of the pictures that are learnt from; the others stay whole.
+    """Return the split with tiles in place of training images; calibration and test images stay as they are.
 
-    Of known anomalies, the tiles that show a part of the defect; one that nobody marked cannot be used, as most of its
-    tiles are good.
+    Of a known anomaly, only the tiles that show a part of the defect are kept. A known anomaly without a mask is left
+    out, because most of its tiles are normal.
     """
     train = [tile for sample in split.train for tile in _tiles(sample, config, shapes)]
     for sample in split.calibration:
-        _tiles(sample, config, shapes)  # they are cut later; now is the time to say that one is too small
+        _tiles(sample, config, shapes)  # calibration tiles are cut later, but an image that is too small fails now
     if len(train) > MAX_TILES:
-        logger.warning(f"{MAX_TILES} of {len(train)} tiles of normals are learnt from, evenly spread over the pictures")
+        logger.warning(f"{MAX_TILES} of {len(train)} normal tiles are used for training, evenly spread over the images")
         train = [train[i * len(train) // MAX_TILES] for i in range(MAX_TILES)]
-    marked = [sample for sample in split.known if sample.mask is not None]
-    if len(marked) < len(split.known):
+    masked = [sample for sample in split.known if sample.mask is not None]
+    if len(masked) < len(split.known):
         logger.warning(
-            f"{len(split.known) - len(marked)} known anomalies have no mask and are not learnt from: which of their "
-            "tiles are bad? Mark the defects, or train without --tile"
+            f"{len(split.known) - len(masked)} known anomalies have no mask and are not used for training: it is not "
+            "known which of their tiles are anomalous. Mark the defects, or train without --tile"
         )
-    known = [tile for sample in marked for tile in _tiles(sample, config, shapes) if _shows(tile)]
+    known = [tile for sample in masked for tile in _tiles(sample, config, shapes) if _shows_defect(tile)]
     hashes = dict(split.hashes)
-    for tile in (*train, *known):  # the file has been hashed: what is added is the place in it
-        text = f"{split.hashes[picture_of(tile, config)]} {tile.box}"
+    for tile in (*train, *known):  # the hash of the file is known: only the position of the tile is added
+        text = f"{split.hashes[image_name_of(tile, config)]} {tile.box}"
         hashes[tile.name] = hashlib.sha256(text.encode()).hexdigest()
     return replace(split, train=train, known=known, hashes=hashes)
 
 
+def image_name_of(sample: Sample, config: TileConfig) -> str:
+    """Return the name of the image that a training sample was cut from, or its own name in a recipe without tiles."""
+    return sample.name.rpartition(SEPARATOR)[0] if config.size else sample.name
+
+
 def _tiles(sample: Sample, config: TileConfig, shapes: Mapping[str, Shape]) -> Sequence[Sample]:
     try:
-        found = boxes(shapes[sample.name], config, region(sample))
+        tile_boxes = boxes(shapes[sample.name], config, region(sample))
     except ImageError as error:
         raise DataError(f"{sample.name}: {error}, or leave out --tile") from error
     x, y = (sample.box or (0, 0))[:2]
     return [
-        replace(sample, name=f"{sample.name}{MARK}{left},{top}", box=(x + left, y + top, x + right, y + bottom))
-        for left, top, right, bottom in found
+        replace(sample, name=f"{sample.name}{SEPARATOR}{left},{top}", box=(x + left, y + top, x + right, y + bottom))
+        for left, top, right, bottom in tile_boxes
     ]
 
 
-def picture_of(sample: Sample, config: TileConfig) -> str:
-    """The name of the picture that a sample to learn from is, or was cut from where the recipe has tiles."""
-    return sample.name.rpartition(MARK)[0] if config.size else sample.name
-
-
-def _shows(tile: Sample) -> bool:
+def _shows_defect(tile: Sample) -> bool:
     mask = read_mask(tile)
     return mask is not None and bool(mask.any())

@@ -1,9 +1,9 @@
-"""A look at every image of a data set before the work begins: what cannot be read is found now."""
+"""Decodes every image and mask of a data set before the work begins, so that unreadable files are reported early."""
 
 from __future__ import annotations
 
 from concurrent.futures import ThreadPoolExecutor
-from dataclasses import dataclass, replace
+from dataclasses import dataclass, field, replace
 
 import numpy as np
 
@@ -11,71 +11,96 @@ from bgad.data.layouts import Dataset
 from bgad.data.sample_io import ignored, read, read_mask
 from bgad.errors import BgadError, DataError
 from bgad.io import images
-from bgad.types import Progress, ProgressTask, Sample
+from bgad.types import Progress, ProgressTask, Sample, Shape
 
-MAX_BAD = 10  # broken images that are skipped before training gives up
+MAX_UNREADABLE = 10  # unreadable images that are skipped before validation fails
 
 
 @dataclass(frozen=True)
-class Scan:
-    """What a look at every image of a data set tells."""
+class ValidationReport:
+    """Bit depth and sizes of the images of a data set, and the samples that are left out."""
 
+    bits: int  # highest bit depth outside of the test set
+    skipped: list[str]  # names of the samples that are left out
+    shapes: dict[str, Shape]  # name -> height, width
+
+
+@dataclass(frozen=True)
+class _Checked:
+    """One validated sample: None where it is skipped; notes say why, or what is changed."""
+
+    sample: Sample | None
     bits: int
-    skipped: list[str]
-    shapes: dict[str, tuple[int, int]]  # name -> height, width
+    shape: Shape | None = None
+    notes: list[str] = field(default_factory=list)
 
 
-def scan_images(dataset: Dataset, max_bad: int, progress: Progress | None = None) -> tuple[Dataset, Scan]:
-    """Decode every image and mask once: broken ones are named, skipped and counted."""
+def validate_images(
+    dataset: Dataset, max_unreadable: int, progress: Progress | None = None
+) -> tuple[Dataset, ValidationReport]:
+    """Decode every image and mask once; return the data set without unreadable images, and a report.
 
-    shapes: dict[str, tuple[int, int]] = {}
-
-    def look(sample: Sample) -> tuple[Sample | None, int, list[str]]:
-        try:
-            picture = read(sample)
-            shapes[sample.name] = (picture.shape[0], picture.shape[1])
-            bits = images.bit_depth(sample.path) if picture.dtype != np.uint8 else 8
-            without = ignored(sample)
-            if without is not None and without.shape != picture.shape[:2]:
-                sizes = f"{without.shape[1]}x{without.shape[0]}, the picture {picture.shape[1]}x{picture.shape[0]}"
-                raise DataError(f"{sample.ignore}: the region to ignore is {sizes}: make them equal")
-        except BgadError as error:
-            return None, 8, [f"skipped: {error}"]
-        try:
-            mask = read_mask(sample)
-        except BgadError as error:
-            return replace(sample, mask=None), bits, [f"mask not used: {error}"]
-        if mask is None:
-            return sample, bits, []
-        if without is not None and not mask.any():
-            return None, bits, [f"skipped: {sample.path}: all of its defect lies in the region to ignore"]
-        notes = []
-        if mask.shape != picture.shape[:2]:
-            sizes = f"{mask.shape[1]}x{mask.shape[0]} instead of {picture.shape[1]}x{picture.shape[0]}"
-            notes.append(f"{sample.mask} is {sizes}: it is resized to its image")
-        if not mask.any():
-            notes.append(f"{sample.mask} marks no pixel: {sample.name} is used as an anomaly without a mask")
-            return replace(sample, mask=None), bits, notes
-        return sample, bits, notes
-
-    kept, notes, skipped, depth = [], list(dataset.notes), [], 8
+    Notes of the returned data set name each unreadable file. More than `max_unreadable` of them are a DataError.
+    """
+    kept: list[Sample] = []
+    skipped: list[str] = []
+    notes = list(dataset.notes)
+    shapes: dict[str, Shape] = {}
+    bits = 8
     task = ProgressTask(progress, "reading", len(dataset.samples))
     with ThreadPoolExecutor(2) as pool:
-        for sample, (seen, bits, said) in zip(dataset.samples, pool.map(look, dataset.samples), strict=True):
+        for sample, checked in zip(dataset.samples, pool.map(_check, dataset.samples), strict=True):
             if sample.split != "test":
-                depth = max(depth, bits)
-            notes += said
-            if seen is None:
+                bits = max(bits, checked.bits)
+            if checked.shape is not None:
+                shapes[sample.name] = checked.shape
+            notes += checked.notes
+            if checked.sample is None:
                 skipped.append(sample.name)
             else:
-                kept.append(seen)
+                kept.append(checked.sample)
             task.advance()
-    broken = {s.path for s in dataset.samples} - {s.path for s in kept}  # one file may hold many tiles
-    if len(broken) > max_bad:
+    unreadable = {s.path for s in dataset.samples} - {s.path for s in kept}  # one file may hold many tiles
+    if len(unreadable) > max_unreadable:
         raise DataError(
-            f"{len(broken)} images of {dataset.root} cannot be read (more than --max-bad {max_bad}), the first: "
-            f"{next(n for n in notes if n.startswith('skipped'))[9:]}"
+            f"{len(unreadable)} images of {dataset.root} cannot be read (more than --max-unreadable {max_unreadable}), "
+            f"the first: {next(n for n in notes if n.startswith('skipped'))[9:]}"
         )
     if skipped:
-        notes.append(f"{len(broken)} broken images skipped: {', '.join(skipped[:5])}")
-    return replace(dataset, samples=kept, notes=list(dict.fromkeys(notes))), Scan(depth, skipped, shapes)
+        notes.append(f"{len(unreadable)} unreadable images skipped: {', '.join(skipped[:5])}")
+    return replace(dataset, samples=kept, notes=list(dict.fromkeys(notes))), ValidationReport(bits, skipped, shapes)
+
+
+def _check(sample: Sample) -> _Checked:
+    """Decode the image and the mask of one sample."""
+    shape = None
+    try:
+        pixels = read(sample)
+        shape = (pixels.shape[0], pixels.shape[1])
+        bits = images.bit_depth(sample.path) if pixels.dtype != np.uint8 else 8
+        excluded = ignored(sample)
+        if excluded is not None and excluded.shape != shape:
+            sizes = f"{_size(excluded.shape)}, the image {_size(shape)}"
+            raise DataError(f"{sample.ignore}: the region to ignore is {sizes}: make them equal")
+    except BgadError as error:
+        return _Checked(None, 8, shape, [f"skipped: {error}"])
+    try:
+        mask = read_mask(sample)
+    except BgadError as error:
+        return _Checked(replace(sample, mask=None), bits, shape, [f"mask not used: {error}"])
+    if mask is None:
+        return _Checked(sample, bits, shape)
+    if excluded is not None and not mask.any():
+        note = f"skipped: {sample.path}: all of its defect lies in the region to ignore"
+        return _Checked(None, bits, shape, [note])
+    notes = []
+    if mask.shape != shape:
+        notes.append(f"{sample.mask} is {_size(mask.shape)} instead of {_size(shape)}: it is resized to its image")
+    if not mask.any():
+        notes.append(f"{sample.mask} marks no pixel: {sample.name} is used as an anomaly without a mask")
+        sample = replace(sample, mask=None)
+    return _Checked(sample, bits, shape, notes)
+
+
+def _size(shape: tuple[int, ...]) -> str:
+    return f"{shape[1]}x{shape[0]}"

@@ -40,7 +40,7 @@ from bgad.config import Config
 from bgad.data import layouts, locate, tiled_split
 from bgad.data.sample_io import read, read_mask
 from bgad.data.split import Split, make_split
-from bgad.data.validation import MAX_BAD, Scan, scan_images
+from bgad.data.validation import MAX_UNREADABLE, ValidationReport, validate_images
 from bgad.errors import BgadError, ConfigError, DataError, ModelError, OutputError
 from bgad.features.cache import Index, even_pick
 from bgad.geometry.roi import Roi
@@ -60,7 +60,7 @@ from bgad.training.fit_image_head import ASIDE, Weighing
 from bgad.training.loop import CHECKPOINT, LOG, PhaseOne, Trainer
 from bgad.training.provenance import Origin
 from bgad.training.training_set import PUSHING, Material, gather
-from bgad.types import TAUGHT, FloatArray, ImageLike, Progress, ProgressTask, Sample
+from bgad.types import TAUGHT, FloatArray, ImageLike, Progress, ProgressTask, Sample, SplitRecord
 
 logger = logging.getLogger(__name__)
 
@@ -101,7 +101,7 @@ def train(
     rate: float | None = None,
     device: str = "auto",
     memory_gb: float = 4.0,
-    max_bad: int = MAX_BAD,
+    max_bad: int = MAX_UNREADABLE,
     resume: bool = False,
     overwrite: bool = False,
     tensorboard: Path | None = None,
@@ -154,7 +154,7 @@ def _train(data: Path, root: str | Path | None, config: Config, options: Options
     if options.split is not None and not options.split.is_file():
         raise DataError(f"{options.split}: cannot be read: No such file or directory")
     roi = None if options.roi is None else Roi.load(options.roi)
-    dataset, scan = scan_images(locate.load(data, root), options.max_bad, options.progress)
+    dataset, scan = validate_images(locate.load(data, root), options.max_bad, options.progress)
     for note in dataset.notes:
         logger.warning(note)
     if roi is not None:
@@ -165,7 +165,7 @@ def _train(data: Path, root: str | Path | None, config: Config, options: Options
 
 def learn(
     dataset: layouts.Dataset,
-    scan: Scan,
+    scan: ValidationReport,
     split: Split,
     config: Config,
     options: Options,
@@ -219,7 +219,7 @@ def learn(
     return Detector(model, written, torch_device)
 
 
-def _check_size(roi: Roi, name: str, dataset: layouts.Dataset, scan: Scan) -> None:
+def _check_size(roi: Roi, name: str, dataset: layouts.Dataset, scan: ValidationReport) -> None:
     """Where to look must have the size of the pictures."""
     for sample in dataset.samples:
         height, width = scan.shapes[sample.name]
@@ -355,12 +355,12 @@ class Before:
     def of(cls, folder: Path, learnt: Split, config: Config) -> Before:
         """Of a model. Of tiles, some of all that the pictures set aside have now."""
         card = model_folder.read(folder)
-        roles = Split.roles_from_json(card.split)
-        known = [roles.get(learnt.hashes[tiled_split.picture_of(s, config.tile)]) for s in learnt.known]
+        roles = SplitRecord.from_json(card.split).roles()
+        known = [roles.get(learnt.hashes[tiled_split.image_name_of(s, config.tile)]) for s in learnt.known]
         new = np.flatnonzero([role not in ("train", "known") for role in known])
         taught = np.flatnonzero([s.defect == TAUGHT for s in learnt.known])
         names = card.training.validation_normals
-        found = np.flatnonzero(np.isin([tiled_split.picture_of(s, config.tile) for s in learnt.train], names))
+        found = np.flatnonzero(np.isin([tiled_split.image_name_of(s, config.tile) for s in learnt.train], names))
         return cls(found[even_pick(len(found), ASIDE)], new, taught)
 
 
@@ -500,7 +500,7 @@ def _card(
             torch=str(torch.__version__),
             python=platform.python_version(),
             validation_normals=tuple(
-                sorted({tiled_split.picture_of(job.learnt.train[i], config.tile) for i in weighing.aside})
+                sorted({tiled_split.image_name_of(job.learnt.train[i], config.tile) for i in weighing.aside})
             ),
         ),
         roi=None if job.roi is None else _roi_card(job.roi),

@@ -184,7 +184,7 @@ def gather(
     anomalies = [group for group in anomalies if group.store.count]
     inside = None if roi is None else [roi.cells(grid) for grid in grids]
     near = None if roi is None else [shown_by(roi.fitted(size[0]), grid) for grid in grids]
-    names = [tiled_split.picture_of(s, config.tile) for s in split.train]
+    names = [tiled_split.image_name_of(s, config.tile) for s in split.train]
     return Material(normals, anomalies, run, inside, near, np.unique(names, return_inverse=True)[1])
 
 

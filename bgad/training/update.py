@@ -20,8 +20,8 @@ from bgad.calibration import check_rate, rank, require_supported, smallest_rate
 from bgad.config import Config
 from bgad.data import layouts
 from bgad.data.split import Split
-from bgad.data.validation import scan_images
-from bgad.errors import ConfigError, DataError
+from bgad.data.validation import validate_images
+from bgad.errors import ConfigError, DataError, abbreviate
 from bgad.geometry.roi import Roi
 from bgad.inference.torch_engine import Detector
 from bgad.io import images
@@ -112,9 +112,9 @@ def _painted_for(pictures: Sequence[tuple[Path, list[str]]], folder: str | Path 
                 found[path], owners[file] = file, path
         taken = set(owners)
     if alone := [file.relative_to(root.parent).as_posix() for file in files if file not in owners]:
-        logger.warning(f"{what} without an image: {layouts.some(alone)}")
+        logger.warning(f"{what} without an image: {abbreviate(alone)}")
     if kind == "mask" and found and (bare := [str(path) for path, _ in pictures if path not in found]):
-        logger.warning(f"anomaly without a mask: {layouts.some(bare)}")
+        logger.warning(f"anomaly without a mask: {abbreviate(bare)}")
     return found
 
 
@@ -153,11 +153,11 @@ def update(
         raise DataError("the pictures that the model was trained on are needed: say where they are with --data")
     dataset = _old_data(source)
     dataset = replace(dataset, samples=[*dataset.samples, *_taught_before(card.split, origin, found or {})])
-    dataset, scan = scan_images(dataset, len(dataset.samples), progress)  # the split demands those that it needs
+    dataset, scan = validate_images(dataset, len(dataset.samples), progress)  # the split demands those that it needs
     old = Split.load(folder / model_folder.SPLIT, dataset)
     added = [_sample(lesson) for lesson in new]
     try:
-        more, more_scan = scan_images(replace(dataset, samples=added, notes=[]), 0, progress)
+        more, more_scan = validate_images(replace(dataset, samples=added, notes=[]), 0, progress)
     except DataError as error:
         raise DataError(f"a new picture cannot be used: {str(error).rpartition('the first: ')[2]}") from error
     split = joined(old, more.samples)

@@ -39,7 +39,7 @@ from bgad.training import pipeline as learn
 from bgad.training import training_set as material
 from bgad.training.fingerprint import flow_key, phase_key, run_key
 from bgad.training.loop import Anomalies, Trainer
-from tests.evaluation.test_report import Page
+from tests.evaluation.report.pages import Page
 
 SIZE = 48
 CLASSES = {"cable": ("bent_wire", "cable_swap", "cut_outer_insulation"), "carpet": ("color", "hole", "thread")}
@@ -480,9 +480,9 @@ DRIVER = """
 import sys, time
 from bgad.cli.main import main
 from bgad.training import loop as trainer
-from bgad.data import catalog
+from bgad.data.datasets import registry
 
-catalog._installed = lambda _: None
+registry._installed = lambda _: None
 trainer.CHECKPOINT_SECONDS = 0.0
 one_step = trainer.Trainer._one_step
 
@@ -725,7 +725,7 @@ def test_notes_on_the_data_stand_below_every_table(tmp_path: Path, capsys: pytes
             for note in (
                 "carpet: incomplete: 12 of 308 normal and 9 of 89 anomalous images",
                 "carpet: anomaly without a mask: test/hole/0.png",
-                "carpet: 1 broken images skipped: test/color/1.png",
+                "carpet: 1 unreadable images skipped: test/color/1.png",
                 "fewer known anomalies than asked for: carpet color: 2",
             ):
                 assert text.count(note) == 1, note

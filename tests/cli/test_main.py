@@ -106,7 +106,7 @@ def test_missing_torch_is_one_line(model: Path, data_set: Path) -> None:
         (["train", "DATA", "--test", "1"], "'1' must be a number, 0 or more and less than 1"),
         (["train", "DATA", "--known", "-1"], "'-1' must be a whole number, 0 or more"),
         (["train", "DATA", "--known", "1.5"], "'1.5' must be a whole number"),
-        (["train", "DATA", "--max-bad", "-1"], "--max-bad"),
+        (["train", "DATA", "--max-unreadable", "-1"], "--max-unreadable"),
         (["train", "DATA", "--memory", "x"], "'x' must be a number"),
         (["train", "DATA", "--seed", "9" * 30], "--seed"),
         (["train", "DATA", "--size", "31"], "backbone.size must be a multiple of 16"),
@@ -220,9 +220,9 @@ def one_level_up(root: Path) -> None:
 @pytest.mark.parametrize(
     ("change", "message"),
     [
-        (leak_bad, "leakage: train/good/zz.png is the same picture as test/blot/003.png"),
-        (leak_good, "leakage: train/good/zz.png is the same picture as test/good/003.png"),
-        (keep_normals(0), "no normal images to learn from"),
+        (leak_bad, "leakage: train/good/zz.png is the same image as test/blot/003.png"),
+        (leak_good, "leakage: train/good/zz.png is the same image as test/good/003.png"),
+        (keep_normals(0), "no normal images to train on"),
         (keep_normals(2), "2 normal images are too few"),
         (copies, "1 normal images are too few"),
         (break_many, "11 images of"),
@@ -330,7 +330,7 @@ def test_training_names_what_is_wrong_and_goes_on(
     Image.new("L", (32, 128), 255).save(root / "ground_truth/blot/000_mask.png")
     Image.new("L", (64, 64)).save(root / "ground_truth/blot/001_mask.png")
     Image.new("L", (64, 64), 255).save(root / "ground_truth/blot/999_mask.png")
-    command = ["train", str(root), "--config", recipe, "--out", str(model), "--max-bad", "2"]
+    command = ["train", str(root), "--config", recipe, "--out", str(model), "--max-unreadable", "2"]
     assert main([*command, "--seed", "3", "--method", "nfad", "--set", "train.steps=3", "--size", "32"]) == 0
     said = capsys.readouterr()
     assert said.out == ""
@@ -338,8 +338,8 @@ def test_training_names_what_is_wrong_and_goes_on(
         "warning: skipped: ",
         "[red].png: not an image",
         "new\\nline.png: is empty",
-        "2 broken images skipped",
-        "same picture twice: train/good/twice.png repeats train/good/001.png",
+        "2 unreadable images skipped",
+        "same image twice: train/good/twice.png repeats train/good/001.png",
         "000_mask.png is 32x128 instead of 64x64: it is resized",
         "001_mask.png marks no pixel",
         "mask without an image: ground_truth/blot/999_mask.png",
@@ -352,7 +352,7 @@ def test_training_names_what_is_wrong_and_goes_on(
     assert "train/good/\udcff.png" in {image["name"] for image in model_folder.read(model).split["images"]}
     assert sorted(path.name for path in tmp_path.iterdir()) == ["a model.bgad", "a set", "recipe.toml"]
 
-    assert "--max-bad 1" in fails(capsys, tmp_path, *command, "--max-bad", "1", "--overwrite")
+    assert "--max-unreadable 1" in fails(capsys, tmp_path, *command, "--max-unreadable", "1", "--overwrite")
     assert "exists already" in fails(capsys, tmp_path, *command)
 
 
@@ -574,8 +574,8 @@ def test_pseudo_skips_what_training_skips(tmp_path: Path, capsys: pytest.Capture
     said = capsys.readouterr().err
     assert "skipped: " in said
     assert "marks no pixel" in said
-    line = fails(capsys, tmp_path, "pseudo", root, "--out", tmp_path / "t.png", "--max-bad", "0")
-    assert "cannot be read (more than --max-bad 0)" in line
+    line = fails(capsys, tmp_path, "pseudo", root, "--out", tmp_path / "t.png", "--max-unreadable", "0")
+    assert "cannot be read (more than --max-unreadable 0)" in line
     bare = write_set(tmp_path / "bare", masks=False)
     line = fails(capsys, tmp_path, "pseudo", bare, "--out", tmp_path / "t.png", "--size", "64")
     assert "known anomalies with masks, and there are none: add masks, or use --set pseudo.method=nsa" in line

@@ -13,7 +13,7 @@ from tests.conftest import write_set
 
 @pytest.fixture(autouse=True)
 def _only_what_is_on_disk(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
-    """The sets of the machine that runs the tests are not looked at."""
+    """Hide the data sets of the machine that runs the tests."""
     monkeypatch.setattr(registry, "find_spec", lambda name: None)
     monkeypatch.delenv("BGAD_DATA", raising=False)
     monkeypatch.chdir(tmp_path)
@@ -25,14 +25,14 @@ def screw(tmp_path: Path) -> Path:
 
 
 @pytest.mark.parametrize("data", ["mvtec/screw", Path("mvtec/screw"), "mvtec/screw/"])
-def test_a_name_of_the_catalog_is_read_from_the_root(data: str | Path, screw: Path, tmp_path: Path) -> None:
+def test_a_registered_name_is_read_from_the_root(data: str | Path, screw: Path, tmp_path: Path) -> None:
     dataset = locate.load(data, tmp_path / "sets")
     assert (dataset.name, dataset.root, len(dataset.samples)) == ("screw", screw, 6)
     assert locate.set_name(data) == "mvtec"
     assert locate.model_folder(data) == Path("screw.bgad")
 
 
-def test_a_model_has_the_whole_name_of_its_data() -> None:
+def test_a_model_has_the_full_name_of_its_data() -> None:
     found = [locate.model_folder(name).name for name in ("gear.v1", "gear.v2/", "in/list.CSV", "list.v2.jsonl")]
     assert found == ["gear.v1.bgad", "gear.v2.bgad", "list.bgad", "list.v2.bgad"]
 
@@ -80,5 +80,5 @@ def test_evaluation_needs_no_normals(tmp_path: Path) -> None:
     root = write_set(tmp_path / "bad", train=1, good=0, bad=2)
     (root / "train/good/000.png").unlink()
     assert len(locate.load(root, need_normals=False).samples) == 2
-    with pytest.raises(DataError, match="no normal images to learn from"):
+    with pytest.raises(DataError, match="no normal images to train on"):
         locate.load(root)

@@ -11,18 +11,19 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from bgad.data import layouts, split
+from bgad.data import draw, layouts, split
 from bgad.data.layouts import Dataset
 from bgad.data.protocols import PROTOCOLS, SUBSETS, Case, cases, protocol_split, serves
-from bgad.data.split import ROLES, Split
+from bgad.data.split import Split
 from bgad.errors import ConfigError, DataError
-from bgad.types import Sample
+from bgad.types import ROLES, Sample
 
 
 @pytest.fixture(autouse=True)
 def _no_file_is_read(monkeypatch: pytest.MonkeyPatch) -> None:
-    """A picture is what follows '=' in its name, or its name."""
-    monkeypatch.setattr(split, "digest", lambda sample: f"sha of {sample.name.rpartition('=')[2]}")
+    """Let the text after '=' in the name of an image, or its name, stand in for the content hash."""
+    for module in (draw, split):
+        monkeypatch.setattr(module, "digest", lambda sample: f"sha of {sample.name.rpartition('=')[2]}")
 
 
 def build(
@@ -52,7 +53,7 @@ def defects(samples: list[Sample]) -> dict[str, int]:
 
 @st.composite
 def data_sets(draw: st.DrawFn) -> Dataset:
-    """Screws with some of the paper's classes, renamed ones, and copies of pictures in any place that may have one."""
+    """Screws with some of the paper's classes, renamed ones, and copies of images wherever copies are allowed."""
     names = st.sampled_from(["scratch_head", "thread_top", "thread_side", "manipulated_front", "renamed"])
     divided = draw(st.booleans())
     dataset = build(
@@ -104,11 +105,11 @@ def check_roles(dataset: Dataset, made: Split) -> None:
     role = [(s.name, role) for role in (*ROLES, "unused") for s in getattr(made, role)]
     assert len(dict(role)) == len(role) == len(dataset.samples)
     assert set(dict(role)) == set(made.why)
-    pictures: dict[str, set[str]] = {}
+    contents: dict[str, set[str]] = {}
     for kind in ROLES:
         for sample in getattr(made, kind):
-            pictures.setdefault(made.hashes[sample.name], set()).add(kind)
-    assert all(len(kinds) == 1 for kinds in pictures.values())
+            contents.setdefault(made.hashes[sample.name], set()).add(kind)
+    assert all(len(kinds) == 1 for kinds in contents.values())
     assert len({made.hashes[s.name] for s in made.known}) == len(made.known)
     assert not any(s.label for s in made.train + made.calibration)
 
@@ -172,7 +173,7 @@ def test_copies_are_dropped_before_the_test_normals_are_drawn() -> None:
     one = made(dataset, "general")
     assert (len(one.train) + len(one.calibration), len([s for s in one.test if not s.label])) == (65, 22)
     assert "11 of 98 normals repeat another: 87 are divided into train and test" in one.notes
-    assert sum("same picture twice" in note for note in one.notes) == 11
+    assert sum("same image twice" in note for note in one.notes) == 11
 
 
 def test_a_rate_asks_for_more_held_out_normals() -> None:
@@ -233,13 +234,13 @@ def test_renamed_and_missing_classes_are_named() -> None:
     assert defects(one.test) == {"good": 5, "thread_side": 6}
     assert one.notes == [
         "classes of the paper's list that are not on disk: manipulated_front, scratch_neck, thread_top",
-        "classes that the paper's list does not know: Gewinde",
-        "3 anomalies have no role: of a class that the paper's list does not know",
+        "classes that are not in the paper's list: Gewinde",
+        "3 anomalies have no role: of a class that is not in the paper's list",
         "1 anomalies have no role: of an easy class, which is not tested",
     ]
-    gone = build("screw", 20, {"scratch_head": 4, "Gewinde": 3}, divided=True)
+    missing = build("screw", 20, {"scratch_head": 4, "Gewinde": 3}, divided=True)
     with pytest.raises(DataError, match="none of the hard classes of screw is there: thread_side; found Gewinde, scr"):
-        made(gone, "hard", Case(subset=2))
+        made(missing, "hard", Case(subset=2))
     only_hard = build("screw", 20, {"thread_side": 4}, divided=True)
     with pytest.raises(DataError, match="none of the easy classes of screw is there"):
         made(only_hard, "unseen", Case(subset=2))
@@ -340,7 +341,7 @@ def test_unknown_protocols_are_named() -> None:
 def test_hashes_are_read_once(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
     dataset = build("elpv", 20, {"mono": 5, "poly": 5}, divided=False)
     first = made(dataset, "general")
-    monkeypatch.setattr(split, "digest", lambda _: pytest.fail("a file was read again"))
+    monkeypatch.setattr(draw, "digest", lambda _: pytest.fail("a file was read again"))
     again = made(dataset, "general", hashes=first.hashes)
     assert again == first
 

@@ -10,12 +10,12 @@ from hypothesis import given
 from hypothesis import strategies as st
 from PIL import Image
 
-from bgad.data.layouts import Dataset
 from bgad.data.sample_io import digest, read, read_mask
 from bgad.errors import DataError, ImageError
 from bgad.io import images
-from bgad.types import GOOD, Sample
-from tests.conftest import SIZE, picture
+from bgad.types import Sample
+from tests.conftest import SIZE
+from tests.data.strips import tiled
 
 
 @pytest.fixture(scope="module")
@@ -32,7 +32,7 @@ def draw(path: Path, box: tuple[int, int, int, int], size: tuple[int, int] = (60
     return path
 
 
-def test_whole_pictures_are_read_as_they_are(strip: Path, tmp_path: Path) -> None:
+def test_images_are_read_as_they_are(strip: Path, tmp_path: Path) -> None:
     mask = draw(tmp_path / "m.png", (3, 4, 9, 8))
     sample = Sample(strip, "strip.png", 1, "blot", mask)
     np.testing.assert_array_equal(read(sample), images.read(strip))
@@ -44,7 +44,7 @@ def test_whole_pictures_are_read_as_they_are(strip: Path, tmp_path: Path) -> Non
 
 
 @given(left=st.integers(0, 58), top=st.integers(0, 22), width=st.integers(1, 60), height=st.integers(1, 24))
-def test_a_tile_is_a_part_of_its_picture(strip: Path, left: int, top: int, width: int, height: int) -> None:
+def test_a_tile_is_a_part_of_its_image(strip: Path, left: int, top: int, width: int, height: int) -> None:
     box = (left, top, left + width, top + height)
     sample = Sample(strip, "strip.png#0", 0, box=box)
     if box[2] > 60 or box[3] > 24:
@@ -98,7 +98,7 @@ def test_a_file_that_changed_is_read_again(tmp_path: Path) -> None:
         read(sample)
 
 
-def test_deep_tiles_keep_the_scale_of_their_picture(tmp_path: Path) -> None:
+def test_deep_tiles_keep_the_scale_of_their_image(tmp_path: Path) -> None:
     path = tmp_path / "deep.png"
     values = np.zeros((8, 16), np.uint16)
     values[:, 12:] = 4000  # 12 bits; the dark half alone would look like 8
@@ -107,55 +107,6 @@ def test_deep_tiles_keep_the_scale_of_their_picture(tmp_path: Path) -> None:
     tile = read(Sample(path, "t", 0, box=(0, 0, 8, 8)))
     np.testing.assert_allclose(tile, 200 / 4095, rtol=1e-5)
     np.testing.assert_allclose(read(Sample(path, "t", 0, box=(0, 0, 8, 8)), bits=16), 200 / 65535, rtol=1e-5)
-
-
-def tiled(root: Path) -> Dataset:
-    """Two strips of three tiles each; one is whole, the other has a defect in its middle tile; one file is broken."""
-    rng = np.random.default_rng(5)
-    samples = []
-    for name, defect in (("good", False), ("bad", True)):
-        parts = [picture(rng, defect=defect and i == 1) for i in range(3)]
-        path, mask = root / f"{name}.png", root / f"{name}_mask.png"
-        Image.fromarray(np.concatenate([image for image, _ in parts], axis=1)).save(path)
-        Image.fromarray(np.concatenate([where for _, where in parts], axis=1)).save(mask)
-        for i in range(3):
-            bad = defect and i == 1
-            box = (i * SIZE, 0, (i + 1) * SIZE, SIZE)
-            samples.append(
-                Sample(path, f"{path.name}#{i}", int(bad), "blot" if bad else GOOD, mask if bad else None, box=box)
-            )
-    (root / "cut.png").write_bytes((root / "good.png").read_bytes()[:2000])
-    samples += [Sample(root / "cut.png", f"cut.png#{i}", 0, box=(i, 0, i + 9, 9)) for i in range(3)]
-    return Dataset("strips", root, samples, "catalog")
-
-
-def test_broken_files_are_counted_once(tmp_path: Path) -> None:
-    from bgad.data.validation import scan_images
-
-    dataset, scan = scan_images(tiled(tmp_path), max_bad=1)
-    assert len(dataset.samples) == 6
-    assert len(scan.skipped) == 3
-    assert sum(note.startswith("skipped: ") for note in dataset.notes) == 1
-    assert any(note.startswith("1 broken images skipped: cut.png#0") for note in dataset.notes)
-    with pytest.raises(DataError, match=r"1 images of .* cannot be read"):
-        scan_images(tiled(tmp_path), max_bad=0)
-
-
-def test_tiles_are_scored_and_measured_like_pictures(model: Path, tmp_path: Path) -> None:
-    from bgad.evaluation.evaluate import evaluate
-    from bgad.inference.torch_engine import Detector
-
-    dataset = tiled(tmp_path)
-    detector = Detector.load(model, "cpu")
-    cell, section, rows = evaluate(detector, dataset)
-    assert cell["images"] == {"normal": 5, "anomalous": 1}
-    assert cell["metrics"]["pixel_auroc"] is not None
-    assert sum(note.startswith("left out: ") for note in section.notes) == 3
-    whole = {row["name"]: row["score"] for row in rows}
-    for sample in dataset.samples[:6]:
-        path = tmp_path / "tile.png"
-        Image.fromarray(read(sample)).save(path)
-        assert detector.score(path).score == pytest.approx(whole[sample.name], rel=1e-5, abs=1e-4)
 
 
 def test_pseudo_anomalies_are_cut_from_tiles(tmp_path: Path) -> None:

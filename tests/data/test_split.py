@@ -1,12 +1,7 @@
 from __future__ import annotations
 
-import hashlib
-import json
 import math
-import re
 from collections import Counter
-from collections.abc import Callable
-from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -14,47 +9,16 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from bgad.data import split
 from bgad.data.layouts import Dataset
-from bgad.data.sample_io import digest
-from bgad.data.split import Split, check_leakage, holdout_size, make_split
+from bgad.data.split import Split, holdout_size, make_split
 from bgad.errors import ConfigError, DataError
 from bgad.types import Sample
-
-
-def content(sample: Sample) -> str:
-    """A picture's bytes are its path, or what follows '=' in it; no files needed for thousands of splits."""
-    return f"sha of {sample.path.name.rpartition('=')[2] if '=' in sample.name else sample.path}"
+from tests.data.splits import content, mvtec, plain, replace_digest, roles, sample
 
 
 @pytest.fixture(autouse=True)
-def _names_are_contents(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(split, "digest", content)
-
-
-def sample(name: str, label: int = 0, defect: str = "good", where: str = "") -> Sample:
-    return Sample(Path(name), name, label, defect, None, where)
-
-
-def plain(normals: int, anomalies: int = 0, classes: int = 1) -> Dataset:
-    good = [sample(f"good/{i:03}.png") for i in range(normals)]
-    bad = [sample(f"bad/c{i % classes}/{i:03}.png", 1, f"c{i % classes}") for i in range(anomalies)]
-    return Dataset("plain", Path("plain"), good + bad, "plain")
-
-
-def mvtec(normals: int = 20, tested: dict[str, int] | None = None, trained: int = 0) -> Dataset:
-    samples = [sample(f"train/good/{i:03}.png", where="train") for i in range(normals)]
-    samples += [sample(f"test/good/{i:03}.png", where="test") for i in range(5)]
-    samples += [sample(f"train/dent/{i:03}.png", 1, "dent", "train") for i in range(trained)]
-    for defect, count in (tested or {}).items():
-        samples += [sample(f"test/{defect}/{i:03}.png", 1, defect, "test") for i in range(count)]
-    return Dataset("mvtec", Path("mvtec"), samples, "mvtec")
-
-
-def roles(made: Split) -> dict[str, str]:
-    listed = [(s.name, role) for role in split.ROLES for s in getattr(made, role)]
-    assert len(listed) == len(dict(listed)), "an image has two roles"
-    return dict(listed)
+def _no_file_is_read(monkeypatch: pytest.MonkeyPatch) -> None:
+    replace_digest(monkeypatch)
 
 
 @given(
@@ -148,53 +112,18 @@ def test_too_few_normals_and_bad_options() -> None:
             make_split(plain(5), **{"holdout": 1, **options})  # type: ignore[arg-type]
 
 
-def test_what_a_split_file_says() -> None:
-    made = make_split(mvtec(20, {"a": 20}), holdout=4, known=3, seed=7)
-    stored = json.loads(made.to_bytes())
-    assert {key: value for key, value in stored.items() if key != "images"} == {
-        "format": 1,
-        "data": "mvtec",
-        "protocol": "multi-class",
-        "known_class": "",
-        "subset": 0,
-        "seed": 7,
-        "notes": [],
-    }
-    assert len(stored["images"]) == 45
-    assert stored["images"][0] == {
-        "name": made.train[0].name,
-        "sha256": f"sha of {made.train[0].path}",
-        "role": "train",
-        "defect": "good",
-        "why": "normal of train/good",
-    }
-    reasons = {image["name"]: image["why"] for image in stored["images"]}
-    assert reasons[made.known[2].name] == "drawn as known anomaly 3 of 3"
-    assert reasons[made.calibration[0].name] == "held out for calibration"
-    assert reasons[made.train[0].name] == "normal of train/good"
-    assert {reasons[s.name] for s in made.test} == {"left for test", "normal of the test set"}
-    got = Split.roles_from_json(stored)
-    assert got == {made.hashes[name]: role for name, role in roles(made).items()}
-    broken: dict[str, Any]
-    shared = [{"sha256": "a", "role": "test"}, {"sha256": "a", "role": "unused"}]  # a copy that was left out
-    assert Split.roles_from_json({"images": shared}) == Split.roles_from_json({"images": shared[::-1]}) == {"a": "test"}
-    for broken in ({}, {"images": [{}]}, {"images": 3}, {"images": [{"sha256": "a", "role": "boss"}]}):
-        with pytest.raises(DataError, match="stored split"):
-            Split.roles_from_json(broken)
-
-
 def test_repeated_normals_are_used_once() -> None:
     dataset = plain(10)
     dataset.samples.extend([sample("good/a=7"), sample("good/b=7"), sample("good/c=7")])
     made = make_split(dataset, holdout=3)
     assert len(made.train) + len(made.calibration) == 11
     assert {s.name: made.why[s.name] for s in made.unused} == {
-        "good/b=7": "same picture as good/a=7",
-        "good/c=7": "same picture as good/a=7",
+        "good/b=7": "same image as good/a=7",
+        "good/c=7": "same image as good/a=7",
     }
     assert made.notes == [
-        "same picture twice: good/b=7 repeats good/a=7 and is not used",
-        "same picture twice: good/c=7 repeats good/a=7 and is not used",
+        "same image twice: good/b=7 repeats good/a=7 and is not used",
+        "same image twice: good/c=7 repeats good/a=7 and is not used",
     ]
 
 
@@ -209,25 +138,6 @@ def test_a_copy_of_a_known_anomaly_is_left_out_of_test() -> None:
     assert len(made.notes) == len(made.unused) == 3
     untouched = make_split(dataset, holdout=3, known=0)
     assert len(untouched.test) == 12
-
-
-@pytest.mark.parametrize(
-    ("a", "b"),
-    [
-        (sample("train/good/007=x", where="train"), sample("test/good/1=x", where="test")),
-        (sample("train/good/007=x", where="train"), sample("test/crack/003=x", 1, "crack", "test")),
-        (sample("train/dent/1=x", 1, "dent", "train"), sample("test/dent/1=x", 1, "dent", "test")),
-        (sample("test/good/1=x", where="test"), sample("test/crack/1=x", 1, "crack", "test")),
-        (sample("good/1=x"), sample("bad/1=x", 1, "bad")),
-    ],
-)
-def test_leakage_is_refused(a: Sample, b: Sample) -> None:
-    message = f"leakage: {a.name} is the same picture as {b.name}; remove one of them"
-    for order in ([a, b], [b, a]):
-        with pytest.raises(DataError, match=message):
-            check_leakage(order)
-        with pytest.raises(DataError, match=message):
-            make_split(Dataset("x", Path("x"), order + plain(9).samples, "plain"), holdout=2)
 
 
 def test_the_protocol_says_where_the_known_anomalies_come_from() -> None:
@@ -247,9 +157,6 @@ def test_a_known_anomaly_is_drawn_once_though_it_has_copies() -> None:
     assert made.notes == []
 
 
-# --- the split itself
-
-
 @pytest.mark.parametrize(
     ("change", "message"),
     [
@@ -257,14 +164,14 @@ def test_a_known_anomaly_is_drawn_once_though_it_has_copies() -> None:
         ({"unused": ["train/good/001.png"]}, "train/good/001.png has two roles: train and unused"),
         ({"known": ["test/good/000.png"], "test": []}, "test/good/000.png is normal, so it cannot have the role known"),
         ({"calibration": ["test/a/001.png"]}, "test/a/001.png is anomalous, so it cannot have the role calibration"),
-        ({"test": ["test/a/z=1"]}, r"test/a/z=1 \(test\) is the same picture as test/a/y=1 \(known\)"),
-        ({"test": ["test/a/z=1", "test/good/q=1"], "known": []}, r"test/good/q=1 \(test\) is the same picture"),
+        ({"test": ["test/a/z=1"]}, r"test/a/z=1 \(test\) is the same image as test/a/y=1 \(known\)"),
+        ({"test": ["test/a/z=1", "test/good/q=1"], "known": []}, r"test/good/q=1 \(test\) is the same image"),
         ({"protocol": "unsupervised"}, "test/a/y=1 is known, but the protocol is unsupervised"),
         ({"protocol": "one-class", "known_class": "b"}, "test/a/y=1: one-class has all known anomalies"),
         ({"protocol": "one-class", "known_class": "a"}, "test/a/000.png: one-class .* no test image, of one class"),
     ],
 )
-def test_no_image_and_no_picture_has_two_roles(change: dict[str, Any], message: str) -> None:
+def test_no_name_and_no_content_has_two_roles(change: dict[str, Any], message: str) -> None:
     samples = mvtec(6, {"a": 3}).samples
     samples += [sample(f"test/a/{name}=1", 1, "a", "test") for name in "yz"] + [sample("test/good/q=1", where="test")]
     by_name = {s.name: s for s in samples}
@@ -290,145 +197,6 @@ def test_no_image_and_no_picture_has_two_roles(change: dict[str, Any], message: 
     assert "\n" not in str(caught.value)
 
 
-def test_leakage_check_gives_hashes_of_real_files(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.undo()
-    for name, text in {"1": "a", "2": "b", "3": "a"}.items():
-        (tmp_path / name).write_text(text)
-    real = [Sample(tmp_path / name, name, 0) for name in "123"]
-    hashes = check_leakage(real)
-    assert hashes["1"] == hashes["3"] != hashes["2"]
-    with pytest.raises(DataError, match="leakage: 1 is the same picture as 3"):
-        check_leakage([*real[:2], Sample(tmp_path / "3", "3", 1, "bad")])
-    (tmp_path / "2").unlink()
-    assert check_leakage(real, hashes) == hashes  # nothing is read twice
-
-
-# --- the split file
-
-
-@pytest.fixture
-def on_disk(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Dataset:
-    """A set of real files; what is in them does not matter to a split."""
-    monkeypatch.undo()
-    dataset = mvtec(8, {"a": 4, "b": 3})
-    for one in dataset.samples:
-        path = tmp_path / "set" / one.name
-        path.parent.mkdir(parents=True, exist_ok=True)
-        path.write_text(one.name)
-    samples = [replace(one, path=tmp_path / "set" / one.name) for one in dataset.samples]
-    strip = tmp_path / "set/test/b/000.png"
-    tiles = [Sample(strip, f"test/b/000.png#{i}", 1, "b", None, "test", (i * 4, 0, i * 4 + 4, 4)) for i in range(2)]
-    return replace(dataset, root=tmp_path / "set", samples=samples + tiles)
-
-
-def test_a_split_comes_back_from_its_file(on_disk: Dataset, tmp_path: Path) -> None:
-    made = make_split(on_disk, holdout=2, known=3, seed=5)
-    path = tmp_path / "new/split.json"
-    made.save(path)
-    assert Split.load(path, replace(on_disk, name="renamed", samples=on_disk.samples[::-1])) == made
-    listed = {image["name"]: image for image in json.loads(path.read_bytes())["images"]}
-    assert listed["test/b/000.png#1"]["box"] == [4, 0, 8, 4]
-    assert listed["test/b/000.png#1"]["sha256"] != listed["test/b/000.png#0"]["sha256"]
-    assert [path.name for path in (tmp_path / "new").iterdir()] == ["split.json"]
-    one = listed["train/good/000.png"]
-    assert one["sha256"] == hashlib.sha256(b"train/good/000.png").hexdigest()
-    assert "box" not in one
-
-
-def test_roles_may_be_edited_by_hand(on_disk: Dataset, tmp_path: Path) -> None:
-    path = tmp_path / "split.json"
-    images = [
-        {"name": one.name, "sha256": digest(one), "role": role}
-        for one, role in zip(
-            on_disk.samples, ["train"] * 5 + ["calibration"] * 2 + ["unused"] + ["test"] * 6, strict=False
-        )
-    ]
-    images[-1]["role"] = "known"
-    path.write_text(json.dumps({"format": 1, "images": images}))
-    made = Split.load(path, on_disk)
-    assert {role: len(getattr(made, role)) for role in (*split.ROLES, "unused")} == {
-        "train": 5,
-        "calibration": 2,
-        "known": 1,
-        "test": 5,
-        "unused": 1 + 8,
-    }
-    assert made.protocol == "given"
-    assert made.notes == ["8 images are not in the split file and get no role, the first: test/a/001.png"]
-    assert made.why["test/b/000.png"] == "not in the split file"
-
-
-def changed(stored: dict[str, Any], name: str, /, **values: Any) -> dict[str, Any]:
-    return stored | {"images": [i | values if i["name"] == name else i for i in stored["images"]]}
-
-
-NORMAL, ANOMALY = "train/good/000.png", "test/a/000.png"
-
-
-@pytest.mark.parametrize(
-    ("change", "message"),
-    [
-        (lambda d: changed(d, NORMAL, role="boss"), f"{NORMAL} has the unknown role 'boss'; use train, calibration, k"),
-        (lambda d: changed(d, NORMAL, name="train/good/x.png"), "train/good/x.png is not among the readable images of"),
-        (lambda d: changed(d, NORMAL, sha256="0" * 64), f"{NORMAL} is not the picture of which the split was made"),
-        (lambda d: changed(d, NORMAL, role="known"), f"{NORMAL} is normal, so it cannot have the role known"),
-        (lambda d: changed(d, ANOMALY, role="train"), f"{ANOMALY} is anomalous, so it cannot have the role train"),
-        (lambda d: changed(d, ANOMALY, role="calibration"), f"{ANOMALY} is anomalous, so it cannot have the role cal"),
-        (lambda d: changed(d, ANOMALY, defect="b"), f"{ANOMALY} is of class 'b' there, 'a' in the data"),
-        (lambda d: changed(d, NORMAL, role=3), "image 1 has something other than text in one of its fields"),
-        (lambda d: d | {"images": [*d["images"], d["images"][0] | {"role": "test"}]}, f"{NORMAL} is listed twice"),
-        (lambda d: d | {"images": [*d["images"], {"name": NORMAL}]}, "image 17 needs name, sha256 and role"),
-        (lambda d: d | {"images": [*d["images"], 5]}, "image 17 needs name, sha256 and role"),
-        (lambda d: d | {"images": []}, "at least 2 images must have the role train, and 1 calibration"),
-        (lambda d: d | {"images": {}}, "is not a split file: it needs format and images"),
-        (lambda d: d | {"format": 2}, "has format 2, this bgad reads up to 1: upgrade bgad"),
-        (lambda d: d | {"format": None}, "is not a split file: it needs format and images"),
-        (lambda d: [d], "is not a split file: it needs format and images"),
-        (lambda d: d | {"seed": "1"}, "seed must be of type int"),
-        (lambda d: d | {"notes": [1]}, "notes must be a list of texts"),
-        (lambda d: d | {"protocol": "unsupervised"}, "is known, but the protocol is unsupervised"),
-    ],
-)
-def test_a_wrong_split_file_is_named(
-    on_disk: Dataset, tmp_path: Path, change: Callable[[dict[str, Any]], Any], message: str
-) -> None:
-    on_disk = replace(on_disk, samples=on_disk.samples[:16])
-    plan = ["train"] * 6 + ["calibration"] * 2 + ["test"] * 6 + ["known"] * 2
-    images = [
-        {"name": one.name, "sha256": digest(one), "role": role, "defect": one.defect, "why": ""}
-        for one, role in zip(on_disk.samples, plan, strict=True)
-    ]
-    path = tmp_path / "split.json"
-    stored = {"format": 1, "images": images}
-    path.write_text(json.dumps(stored))
-    Split.load(path, on_disk)
-    path.write_text(json.dumps(change(stored)))
-    with pytest.raises(DataError, match=f"^{re.escape(str(path))}: .*{message}") as caught:
-        Split.load(path, on_disk)
-    assert "\n" not in str(caught.value)
-
-
-def test_a_changed_or_copied_picture_and_an_unreadable_file_are_named(on_disk: Dataset, tmp_path: Path) -> None:
-    path = tmp_path / "split.json"
-    made = make_split(on_disk, holdout=2, known=2)
-    made.save(path)
-    tested = next(s for s in made.test if not s.label)
-    tested.path.write_bytes(made.train[0].path.read_bytes())
-    with pytest.raises(DataError, match=f"{tested.name} is not the picture of which"):
-        Split.load(path, on_disk)
-    path.write_bytes(
-        path.read_bytes().replace(made.hashes[tested.name].encode(), made.hashes[made.train[0].name].encode())
-    )
-    with pytest.raises(DataError, match=rf"{tested.name} \(test\) is the same picture as {made.train[0].name} \(train"):
-        Split.load(path, on_disk)
-    path.write_text("{")
-    with pytest.raises(DataError, match="is not a split file: not valid JSON"):
-        Split.load(path, on_disk)
-    path.unlink()
-    with pytest.raises(DataError, match="cannot be read: No such file"):
-        Split.load(path, on_disk)
-
-
 @given(st.integers(3, 3000), st.none() | st.floats(0.001, 0.99))
 def test_holdout_supports_the_rate_and_leaves_two_to_train(normals: int, rate: float | None) -> None:
     try:
@@ -444,8 +212,8 @@ def test_holdout_supports_the_rate_and_leaves_two_to_train(normals: int, rate: f
         assert held == max(1, round(0.2 * normals)) or 1 / held > rate * (1 - 1e-6)  # no more than needed
 
 
-def test_the_holdout_is_a_share_of_distinct_pictures() -> None:
-    """Thirty pictures, six times each: a fifth of thirty, not of 180."""
+def test_the_holdout_is_a_share_of_distinct_images() -> None:
+    """Thirty images, six copies of each: a fifth of thirty, not of 180."""
     samples = [sample(f"good/{copy}-{i}={i}.png") for i in range(30) for copy in range(6)]
     dataset = Dataset("plain", Path("plain"), samples, "plain")
     made = make_split(dataset)

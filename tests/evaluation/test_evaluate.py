@@ -14,8 +14,8 @@ import bgad
 from bgad.cli.main import main
 from bgad.config import to_toml
 from bgad.data import layouts
-from bgad.evaluation import evaluate as evaluation
-from bgad.evaluation.evaluate import evaluate, unseen
+from bgad.evaluation import measure
+from bgad.evaluation.evaluate import evaluate, select_samples
 from bgad.inference.torch_engine import Detector
 from bgad.io import images
 from tests.conftest import picture, tiny_config, write_set
@@ -31,7 +31,7 @@ def detector(model: Path) -> Detector:
 
 @pytest.fixture
 def recipe(tmp_path: Path) -> str:
-    """Too few steps to learn much: for tests of what goes where."""
+    """A recipe with too few steps to learn much, for tests that only need a model."""
     path = tmp_path / "recipe.toml"
     path.write_text(to_toml(tiny_config(train={"steps": 4, "push_steps": 2}, pseudo={"count": 2})))
     return str(path)
@@ -85,7 +85,7 @@ def test_command_writes_figures_and_report(
     parts = ["Summary", "Image scores", "ROC, images", "PRO, defect areas", "Log-likelihood by level"]
     parts += ["stride 4", "stride 8", "stride 16", "normal boundary", "abnormal boundary", "threshold"]
     parts += ["By defect class", "blot", "False-reject rate and misses", "Worst mistakes", "Gallery"]
-    parts += ["heat map", "marked defect", "A good part is rejected with probability at most"]
+    parts += ["anomaly map", "marked defect", "A good part is rejected with probability at most"]
     assert [part for part in parts if part not in page] == []
     assert page.count("data:image/jpeg;base64,") >= 3 * 4
     assert "http://" not in page.replace("http://www.w3.org", "")
@@ -107,8 +107,8 @@ def test_figures_are_those_of_the_scores(detector: Detector, data_set: Path) -> 
     assert section.threshold == detector.threshold
     assert [c.defect for c in section.classes] == ["blot"]
     assert section.classes[0].images == 4
-    assert sum(len(r.picture or b"") > 0 for r in section.images) == 14
-    assert all((r.truth is not None) == bool(r.label) for r in section.images)
+    assert sum(len(r.thumbnail or b"") > 0 for r in section.images) == 14
+    assert all((r.mask_outline is not None) == bool(r.label) for r in section.images)
     for level in section.levels:
         cells = {"stride 4": 8, "stride 8": 8, "stride 16": 4}[level.title]  # stride 4 is averaged
         assert sum(level.normal) == 10 * cells**2
@@ -134,7 +134,7 @@ def pixels(detector: Detector, root: Path, rows: list[dict[str, Any]], step: int
 def test_large_sets_are_measured_on_a_grid_of_pixels(
     detector: Detector, data_set: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(evaluation, "MAX_MAP_PIXELS", 14 * 64 * 64 // 8)
+    monkeypatch.setattr(measure, "MAX_MAP_PIXELS", 14 * 64 * 64 // 8)
     cell, section, rows = evaluate(detector, layouts.load(data_set))
     assert "one in 3 rows" in " ".join(section.notes)
     truth, heat = pixels(detector, data_set, rows, step=3)
@@ -147,14 +147,14 @@ def test_no_masks_give_null(model: Path, data_set: Path, tmp_path: Path, capsys:
     cell, rows = results(tmp_path / "out")
     assert [cell["metrics"][name] for name in METRICS[3:]] == [None] * 3
     assert all(isinstance(cell["metrics"][name], float) for name in METRICS[:3])
-    assert len(rows) == 14  # the same pictures as those of the model's set: known ones are recognised
+    assert len(rows) == 14  # the same images as in the model's data set: known ones are recognised
     assert "No masks" in (tmp_path / "out/report.html").read_text(encoding="utf-8")
     assert "–" in capsys.readouterr().out
 
 
 def test_odd_data_is_named(detector: Detector, tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
     root = write_set(tmp_path / "odd")
-    left = [s.name for s in unseen(detector.card, layouts.load(root))[0] if s.label]
+    left = [s.name for s in select_samples(detector.card, layouts.load(root))[0] if s.label]
     first, second, third = (root / "ground_truth/blot" / f"{Path(name).stem}_mask.png" for name in left[:3])
     with Image.open(first) as mask:
         mask.resize((32, 128)).save(first)
@@ -211,9 +211,9 @@ def test_only_training_data(model: Path, tmp_path: Path, capsys: pytest.CaptureF
     assert "belongs to the training split" in capsys.readouterr().err
 
 
-def test_plain_layout_with_a_part_kept_aside(tmp_path: Path, recipe: str, capsys: pytest.CaptureFixture[str]) -> None:
+def test_plain_layout_with_held_out_normals(tmp_path: Path, recipe: str, capsys: pytest.CaptureFixture[str]) -> None:
     data, model = plain_set(tmp_path / "parts"), tmp_path / "m.bgad"
-    train = ["train", str(data), "--config", recipe, "--out", str(model), "--known", "2"]
+    train = ["train", str(data), "--config", recipe, "--out", str(model), "--known", "2", "--no-export"]
     assert main([*train, "--test", "0.3"]) == 0
     assert main(["evaluate", str(model), str(data), "--out", str(tmp_path / "out")]) == 0
     cell, rows = results(tmp_path / "out")
@@ -225,7 +225,7 @@ def test_plain_layout_with_a_part_kept_aside(tmp_path: Path, recipe: str, capsys
     )
     capsys.readouterr()
 
-    assert main([*train, "--overwrite"]) == 0  # no normal is kept aside
+    assert main([*train, "--overwrite"]) == 0  # no normal is held out
     assert main(["evaluate", str(model), str(data), "--out", str(tmp_path / "out")]) == 0
     cell, _ = results(tmp_path / "out")
     assert cell["images"] == {"normal": 0, "anomalous": 4}
@@ -249,7 +249,7 @@ def test_manifest(data_set: Path, tmp_path: Path, recipe: str, kind: str) -> Non
         lines = [json.dumps(row) for row in rows]
     manifest.write_text("\n".join(lines))
     model = str(tmp_path / "m.bgad")
-    assert main(["train", str(manifest), "--config", recipe, "--out", model, "--known", "3"]) == 0
+    assert main(["train", str(manifest), "--config", recipe, "--out", model, "--known", "3", "--no-export"]) == 0
     assert main(["evaluate", model, str(manifest), "--out", str(tmp_path / "out")]) == 0
     cell, found = results(tmp_path / "out")
     assert (cell["data"], cell["category"], cell["known"]) == ("list", "list", 3)

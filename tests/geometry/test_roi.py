@@ -17,7 +17,7 @@ from bgad.data import tiled_split
 from bgad.data.layouts import Dataset
 from bgad.data.sample_io import read_mask
 from bgad.data.split import Split
-from bgad.data.validation import Scan
+from bgad.data.validation import ValidationReport
 from bgad.errors import DataError, ImageError
 from bgad.geometry.roi import Roi
 from bgad.training import pipeline as learn
@@ -163,7 +163,7 @@ def test_figures_are_of_the_region(
     assert metrics_["image_auroc"] > 0.95
     assert metrics_["pixel_auroc"] > 0.9
     said = " ".join(capsys.readouterr().err.split())
-    assert said.count("lies where the model does not look") == 8 - len(known) - len(expected) > 0
+    assert said.count("lies outside of the model's region of interest") == 8 - len(known) - len(expected) > 0
 
 
 def test_a_region_of_another_size(data_set: Path, tmp_path: Path) -> None:
@@ -239,4 +239,4 @@ def test_a_thin_region_stays(tmp_path: Path) -> None:
 def test_tiles_of_the_data_set_have_no_region(tmp_path: Path) -> None:
     dataset = Dataset("x", tmp_path, [Sample(tmp_path / "a.png", "a.png", 0, box=(0, 0, 9, 9))], "plain")
     with pytest.raises(DataError, match=r"a\.png is a tile of a picture"):
-        learn._check_size(Roi(LEFT), "roi.png", dataset, Scan(8, [], {"a.png": (9, 9)}))
+        learn._check_size(Roi(LEFT), "roi.png", dataset, ValidationReport(8, [], {"a.png": (9, 9)}))

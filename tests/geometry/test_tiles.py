@@ -244,6 +244,6 @@ def test_warnings(
     detector = bgad.train(large_set, tmp_path / "a.bgad", config=config, device="cpu", export=False)
     assert isinstance(detector, Detector)
     said = " ".join(capsys.readouterr().err.split())
-    assert "30 of 72 tiles of normals are learnt from" in said
-    assert "1 known anomalies have no mask and are not learnt from" in said
+    assert "30 of 72 normal tiles are used for training" in said
+    assert "1 known anomalies have no mask and are not used for training" in said
     assert not isinstance(detector.score_many([large(3, defect=False)[0]])[0], BgadError)

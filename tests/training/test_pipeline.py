@@ -27,9 +27,9 @@ from bgad.cli.main import main
 from bgad.config import Config, from_dict, to_toml
 from bgad.data import layouts
 from bgad.data.split import make_split
-from bgad.data.validation import scan_images
+from bgad.data.validation import validate_images
 from bgad.errors import BgadError, ConfigError, DataError, ModelError, OutputError
-from bgad.evaluation.evaluate import evaluate, unseen
+from bgad.evaluation.evaluate import evaluate, select_samples
 from bgad.export import onnx as export
 from bgad.inference.torch_engine import Detector
 from bgad.io import files as output_files
@@ -364,7 +364,7 @@ def test_a_split_file_is_followed_to_the_letter(data_set: Path, model: Path, tmp
     mine = quick(data_set, tmp_path / "mine.bgad", split=tmp_path / "mine.json")
     assert (mine.card.data.known, mine.card.data.protocol) == (3, "given")
     assert len(mine.card.calibration_at().scores) == 4
-    samples, left_out = unseen(mine.card, layouts.load(data_set))
+    samples, left_out = select_samples(mine.card, layouts.load(data_set))
     roles = {image["name"]: image["role"] for image in edited["images"]}
     assert {s.name for s in samples} == {name for name, role in roles.items() if role == "test"}
     assert len(samples) == 15  # with a normal of the training folder that was neither trained nor calibrated on
@@ -398,7 +398,7 @@ def test_a_split_file_does_not_go_with_options_that_it_decides(
 def test_what_cannot_work_is_told_before_anything_is_read(
     data_set: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(learn, "scan_images", lambda *_: pytest.fail("the pictures are read"))
+    monkeypatch.setattr(learn, "validate_images", lambda *_: pytest.fail("the pictures are read"))
     tiny = tiny_config().backbone
     for reason, options in {
         r"none\.png": {"roi": tmp_path / "none.png"},
@@ -419,7 +419,7 @@ def test_a_broken_image_is_named_skipped_and_counted(copy: Path, capsys: pytest.
     (copy / "train/good/901.png").write_bytes(whole[: len(whole) // 2])
     trained = quick(copy, copy.parent / "plate.bgad", known=2)
     said = " ".join(capsys.readouterr().err.split())
-    assert "2 broken images skipped: train/good/900.png, train/good/901.png" in said
+    assert "2 unreadable images skipped: train/good/900.png, train/good/901.png" in said
     assert {image["name"] for image in trained.card.split["images"]}.isdisjoint(
         {"train/good/900.png", "train/good/901.png"}
     )
@@ -430,7 +430,7 @@ def test_a_broken_image_is_named_skipped_and_counted(copy: Path, capsys: pytest.
 def test_too_many_broken_images_are_an_error(copy: Path) -> None:
     for i in range(3):
         (copy / f"train/good/90{i}.png").write_text("no picture")
-    with pytest.raises(DataError, match=r"3 images of .* cannot be read \(more than --max-bad 2\), the first: .*900"):
+    with pytest.raises(DataError, match=r"3 images of .* cannot be read \(more than --max-unreadable 2\), .*900"):
         quick(copy, copy.parent / "plate.bgad", max_bad=2)
     assert [path.name for path in copy.parent.iterdir()] == ["plate"]
 
@@ -445,7 +445,7 @@ def test_masks_that_do_not_fit_are_mended_and_told(copy: Path, capsys: pytest.Ca
     (truth / "003_mask.png").unlink()
     save(truth / "999_mask.png", np.full((SIZE, SIZE), 255, np.uint8))
 
-    dataset, scan = scan_images(layouts.load(copy), max_bad=0)
+    dataset, scan = validate_images(layouts.load(copy), max_unreadable=0)
     assert scan.skipped == []
     masks = {sample.name: sample.mask for sample in dataset.samples if sample.label}
     assert [name[-7:-4] for name, mask in masks.items() if mask is None] == ["001", "002", "003"]
@@ -481,7 +481,7 @@ def test_a_mask_of_another_size_marks_the_same_cells(copy: Path) -> None:
 @pytest.mark.usefixtures("no_training")
 def test_leakage_is_refused(copy: Path) -> None:
     shutil.copy(copy / "test/blot/004.png", copy / "train/good/999.png")
-    with pytest.raises(DataError, match=r"leakage: train/good/999\.png is the same picture as test/blot/004\.png"):
+    with pytest.raises(DataError, match=r"leakage: train/good/999\.png is the same image as test/blot/004\.png"):
         quick(copy, copy.parent / "plate.bgad")
 
 

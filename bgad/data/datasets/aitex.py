@@ -1,4 +1,4 @@
-"""AITEX: strips of fabric, 4096 x 256, cut into tiles as the literature does; no files are written."""
+"""Reads AITEX: strips of fabric, 4096 x 256 pixels, cut into square tiles as in the literature, without new files."""
 
 from __future__ import annotations
 
@@ -8,10 +8,10 @@ from pathlib import Path
 from PIL import Image
 
 from bgad.data.datasets.readers import walk
-from bgad.data.layouts import Dataset, some
-from bgad.errors import BgadError
+from bgad.data.layouts import Dataset
+from bgad.errors import BgadError, abbreviate
 from bgad.io import images
-from bgad.types import GOOD, Sample
+from bgad.types import GOOD, Box, Sample
 
 TILE = 256
 NORMAL, ANOMALOUS, MASKS = "NODefect_images", "Defect_images", "Mask_images"
@@ -32,80 +32,79 @@ CLASSES = {
 _STRIP = re.compile(r"\d+_(\d{3})_\d+")  # number of the image, of the defect, of the fabric
 _MASK = re.compile(r"(.+)_mask\d*")
 
-Box = tuple[int, int, int, int]
-
 
 def is_home(folder: Path) -> bool:
-    """Whether the download was unpacked here."""
+    """Tell whether a folder holds the unpacked download."""
     return (folder / ANOMALOUS).is_dir() or (folder / NORMAL).is_dir()
 
 
 def count(home: Path) -> tuple[int, int]:
-    """Defect-free and defective strips, without a look into them."""
+    """Count the normal and the anomalous strips, without decoding them."""
     return len(walk(home / NORMAL)), len(walk(home / ANOMALOUS))
 
 
 def read(home: Path) -> Dataset:
-    """Normal tiles come from defect-free strips only, anomalous ones are those on which the mask marks something."""
+    """Read the tiles: normal ones come from defect-free strips only, anomalous ones are those with a marked pixel."""
     notes: list[str] = []
     samples: list[Sample] = []
     for path in walk(home / NORMAL):
         boxes = _tiles(path, notes)
         samples += [Sample(path, _name(home, path, i), 0, GOOD, box=box) for i, box in enumerate(boxes)]
     masks: dict[str, list[Path]] = {}
-    strange = []
+    unknown_names = []
     for path in walk(home / MASKS):
         named = _MASK.fullmatch(path.stem)
         if named:
             masks.setdefault(named[1], []).append(path)
         else:
-            strange.append(path.name)
+            unknown_names.append(path.name)
     strips = walk(home / ANOMALOUS)
     for path in strips:
         code = _STRIP.fullmatch(path.stem)
         if code is None:
-            strange.append(path.name)
+            unknown_names.append(path.name)
         else:
             samples += _anomalous(home, path, code[1], masks.get(path.stem, []), notes)
-    bare = [path.name for path in strips if path.stem not in masks and path.name not in strange]
-    alone = [found[0].name for stem, found in masks.items() if stem not in {path.stem for path in strips}]
-    unknown = sorted({s.defect for s in samples if s.label} - set(CLASSES.values()))
+    unmasked = [path.name for path in strips if path.stem not in masks and path.name not in unknown_names]
+    orphans = [paths[0].name for stem, paths in masks.items() if stem not in {path.stem for path in strips}]
+    unknown_codes = sorted({s.defect for s in samples if s.label} - set(CLASSES.values()))
     return Dataset(
         "aitex",
         home,
         samples,
-        "catalog",
+        "public",
         notes
-        + ([f"not used, a strip without a mask: {some(bare)}"] if bare else [])
-        + ([f"mask without an image: {some(alone)}"] if alone else [])
-        + ([f"not used, the name tells no defect: {some(strange)}"] if strange else [])
-        + ([f"unknown defect codes, used as classes: {some(unknown)}"] if unknown else []),
+        + ([f"not used, a strip without a mask: {abbreviate(unmasked)}"] if unmasked else [])
+        + ([f"mask without an image: {abbreviate(orphans)}"] if orphans else [])
+        + ([f"not used, the name does not state a defect: {abbreviate(unknown_names)}"] if unknown_names else [])
+        + ([f"unknown defect codes, used as classes: {abbreviate(unknown_codes)}"] if unknown_codes else []),
     )
 
 
 def _anomalous(home: Path, path: Path, code: str, masks: list[Path], notes: list[str]) -> list[Sample]:
+    """Return the tiles of an anomalous strip on which one of its masks marks a pixel."""
     boxes = _tiles(path, notes) if masks else []
     if not boxes:
         return []
     try:
-        marked = [images.read_mask(mask) for mask in masks]
+        mask_pixels = [images.read_mask(mask) for mask in masks]
     except BgadError as error:
         notes.append(f"not used, the mask of {path.name} is broken: {error}")
         return []
     right, bottom = boxes[-1][2:]
-    if any(mask.shape[0] < bottom or mask.shape[1] < right for mask in marked):
+    if any(mask.shape[0] < bottom or mask.shape[1] < right for mask in mask_pixels):
         notes.append(f"not used, the mask is smaller than the strip: {path.name}")
         return []
     defect = CLASSES.get(code, code)
     return [
         Sample(path, _name(home, path, i), 1, defect, masks[0], box=box, more_masks=tuple(masks[1:]))
         for i, box in enumerate(boxes)
-        if any(mask[box[1] : box[3], box[0] : box[2]].any() for mask in marked)
+        if any(mask[box[1] : box[3], box[0] : box[2]].any() for mask in mask_pixels)
     ]
 
 
 def _tiles(path: Path, notes: list[str]) -> list[Box]:
-    """The squares of a strip, from the left; a rest that is no whole square is left out."""
+    """Return the boxes of the square tiles of a strip, from the left; a narrower rest is left out."""
     try:
         with Image.open(path) as image:  # reads the header only
             width, height = image.size

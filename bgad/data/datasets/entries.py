@@ -1,4 +1,7 @@
-"""The entries of the catalog: what each public data set is, where to get it, and how it is read."""
+"""DATASETS, the extension point for public data sets: what each one is, where to get it, and how it is read.
+
+To add a data set, write a reader, add its sizes to `expected`, and add an Entry here.
+"""
 
 from __future__ import annotations
 
@@ -17,21 +20,21 @@ Counts = tuple[int | None, int | None, int]  # normal, anomalous (None: not know
 
 @dataclass(frozen=True)
 class Entry:
-    """One data set: what people should know of it, and how it is read."""
+    """One public data set: its description for users, and the functions that recognise and read it."""
 
-    name: str
-    title: str
-    categories: tuple[str, ...]  # empty: one category, named like the set
+    name: str  # in commands
+    title: str  # in texts
+    categories: tuple[str, ...]  # empty: one category, named like the data set
     licence: str
     source: str
     masks: bool
     about: str
     folders: tuple[str, ...]  # names of its folder, in small letters and digits only
     layout: str  # what the download unpacks to
-    present: Callable[[Path], list[str]]  # the categories in a folder; none: another folder
+    present: Callable[[Path], list[str]]  # the categories in a folder; empty where the folder holds something else
     read: Callable[[Path, str], Dataset]
-    count: Callable[[Path], Counts] | None = None  # where reading takes too long for a list
-    package: str = ""  # an installed package that holds the set
+    count: Callable[[Path], Counts] | None = None  # counts without decoding, where `read` is too slow for a listing
+    package: str = ""  # an installable package that holds the set
 
 
 def _mvtec_like(name: str, title: str, licence: str, source: str, about: str, folders: tuple[str, ...]) -> Entry:
@@ -45,7 +48,7 @@ def _mvtec_like(name: str, title: str, licence: str, source: str, about: str, fo
 def _single(
     name: str, is_home: Callable[[Path], bool], read: Callable[[Path], Dataset]
 ) -> tuple[Callable[[Path], list[str]], Callable[[Path, str], Dataset]]:
-    """`present` and `read` of a set with one category."""
+    """Return the functions `present` and `read` of a data set with one category."""
     return lambda folder: [name] if is_home(folder) else [], lambda folder, _: read(folder)
 
 

@@ -1,4 +1,4 @@
-"""What the complete data sets hold, so that a part of one, or a renamed class in it, can be said by name."""
+"""Sizes and defect classes of the complete data sets, to report what is missing from a copy on disk."""
 
 from __future__ import annotations
 
@@ -52,7 +52,7 @@ SIZES: dict[str, dict[str, tuple[int, int]]] = {
     "magnetic-tile": {"magnetic-tile": (952, 392)},
 }
 
-# category -> the folders of its anomalies
+# category -> its defect classes, as the folders are called
 CLASSES: dict[str, dict[str, tuple[str, ...]]] = {
     "mvtec": {
         "bottle": ("broken_large", "broken_small", "contamination"),

@@ -1,4 +1,4 @@
-"""The public data sets that bgad knows by name: finds them on disk, reads them, and says what is missing."""
+"""Finds the public data sets of DATASETS on disk, loads them, and reports what is missing."""
 
 from __future__ import annotations
 
@@ -12,18 +12,18 @@ from typing import Any
 from bgad.data.datasets import readers
 from bgad.data.datasets.entries import DATASETS, Counts, Entry
 from bgad.data.datasets.expected import CLASSES, SIZES
-from bgad.data.layouts import Dataset, some, subfolders
-from bgad.errors import DataError
+from bgad.data.layouts import Dataset, subfolders
+from bgad.errors import DataError, abbreviate
 
 __all__ = ["DATASETS", "Entry", "Row", "categories", "default_root", "entry", "find", "inventory", "load"]
 
 INSTALLED = "installed package"
-DEPTH = 4  # folders that an archive may put around the set: elpv-dataset-master/src/elpv_dataset/data
+MAX_NESTING = 4  # folders that an archive may put around the set: elpv-dataset-master/src/elpv_dataset/data
 
 
 @dataclass(frozen=True)
 class Found:
-    """One category on disk."""
+    """One category on disk, with its counts; None where they are not known without decoding."""
 
     category: str
     normal: int | None
@@ -34,17 +34,17 @@ class Found:
 
 @dataclass(frozen=True)
 class Row:
-    """One data set in the list, with what of it is on disk."""
+    """One data set of the listing, and the part of it that is on disk."""
 
     entry: Entry
     place: Path | None
-    where: str = ""  # the same, for people: below the root, or the installed package
+    where: str = ""  # the place for display: below the root, or the installed package
     found: list[Found] = field(default_factory=list)
     missing: list[str] = field(default_factory=list)  # categories
     problem: str = ""  # a folder of that name that holds something else
 
     def to_json(self) -> dict[str, Any]:
-        """For `bgad datasets --json`."""
+        """Return the row as `bgad datasets --json` prints it."""
         about = {key: getattr(self.entry, key) for key in ("name", "title", "about", "licence", "source", "masks")}
         return {
             **about,
@@ -56,12 +56,12 @@ class Row:
 
 
 def default_root() -> Path:
-    """Where data sets are looked for: $BGAD_DATA, else ./data."""
+    """Return the folder that holds data sets: $BGAD_DATA, else ./data."""
     return Path(os.environ.get("BGAD_DATA") or "data")
 
 
 def entry(name: str) -> Entry:
-    """The entry of that name, or an error that names the nearest one."""
+    """Return the entry of a name; the error for an unknown name suggests the nearest one."""
     if name not in DATASETS:
         near = get_close_matches(name.lower(), DATASETS, 1)
         guess = f" (did you mean {near[0]}?)" if near else ""
@@ -70,14 +70,14 @@ def entry(name: str) -> Entry:
 
 
 def find(name: str, root: str | Path | None = None) -> Path:
-    """The folder that holds the set: below the root, the root itself, or in an installed package."""
+    """Return the folder that holds a data set: the root, a folder below it, or an installed package."""
     wanted = entry(name)
     root = default_root() if root is None else Path(root)
-    home, strange = _search(wanted, root)
+    home, mismatch = _search(wanted, root)
     if home:
         return home
-    if strange:
-        raise DataError(_wrong(wanted, strange))
+    if mismatch:
+        raise DataError(_describe_mismatch(wanted, mismatch))
     where = f"does not have it{_looks_like(root)}" if root.is_dir() else "is no folder"
     raise DataError(
         f"{wanted.title} was not found: {root} {where}; get it from {wanted.source} and unpack it to "
@@ -86,54 +86,54 @@ def find(name: str, root: str | Path | None = None) -> Path:
 
 
 def categories(name: str, root: str | Path | None = None) -> list[str]:
-    """The categories of a set that are on disk, in the order of the catalog."""
+    """Return the categories of a data set that are on disk, in the order of its entry."""
     return entry(name).present(find(name, root))
 
 
 def load(name: str, category: str = "", root: str | Path | None = None) -> Dataset:
-    """The samples of one category, with notes on everything that is missing or was not understood."""
+    """Load the samples of one category, with notes on missing and unused files."""
     wanted, home = entry(name), find(name, root)
     root = default_root() if root is None else Path(root)
-    there = wanted.present(home)
+    present = wanted.present(home)
     if wanted.categories and not category:
-        raise DataError(f"{name} has several categories: choose from {', '.join(there)}")
+        raise DataError(f"{name} has several categories: choose from {', '.join(present)}")
     category = category or name
     if category not in (wanted.categories or (name,)):
         near = get_close_matches(category, wanted.categories or (name,), 1)
         guess = f"; did you mean {near[0]}?" if near else ""
         raise DataError(f"{name} has no category {category!r}{guess}")
-    if category not in there:
-        strange = [folder.name for folder in subfolders(home) if folder.name not in wanted.categories]
-        held = f"; folders that are not in the catalog: {some(strange)}" if strange else ""
-        raise DataError(f"{home}: {category} is missing or not unpacked; found {some(there, 20)}{held}")
+    if category not in present:
+        others = [folder.name for folder in subfolders(home) if folder.name not in wanted.categories]
+        hint = f"; folders that are no category: {abbreviate(others)}" if others else ""
+        raise DataError(f"{home}: {category} is missing or not unpacked; found {abbreviate(present, 20)}{hint}")
     dataset = wanted.read(home, category)
     normal, anomalous = _labels(dataset)
-    learnable = sum(s.label == 0 and s.split != "test" for s in dataset.samples)
-    if not learnable or not anomalous:
-        lacks = "normal images to learn from" if not learnable else "anomalous images"
+    trainable = sum(s.label == 0 and s.split != "test" for s in dataset.samples)
+    if not trainable or not anomalous:
+        lacking = "normal images to train on" if not trainable else "anomalous images"
         why = f" ({dataset.notes[0]})" if dataset.notes else ""
-        raise DataError(f"{dataset.root}: no {lacks}: {wanted.title} is only half there{why}; expected {wanted.layout}")
+        raise DataError(f"{dataset.root}: no {lacking}: {wanted.title} is incomplete{why}; expected {wanted.layout}")
     notes = _other_copy(wanted, _search(wanted, root)[1]) + dataset.notes + _gaps(wanted, category, dataset)
     counts = wanted.count(home) if wanted.count else (normal, anomalous, normal + anomalous)
     return replace(dataset, notes=notes + _incomplete(wanted, category, counts))
 
 
 def inventory(root: str | Path | None = None) -> list[Row]:
-    """Every set of the catalog and what of it is on disk; quick: nothing is decoded."""
+    """List every data set with its categories on disk; nothing is decoded."""
     return [_row(wanted, default_root() if root is None else Path(root)) for wanted in DATASETS.values()]
 
 
 def _row(wanted: Entry, root: Path) -> Row:
-    home, strange = _search(wanted, root)
+    home, mismatch = _search(wanted, root)
     if home is None:
-        return Row(wanted, None, problem=_wrong(wanted, strange) if strange else "")
+        return Row(wanted, None, problem=_describe_mismatch(wanted, mismatch) if mismatch else "")
     where = f"{home.relative_to(root).as_posix()}/" if home.is_relative_to(root) else INSTALLED
-    there = wanted.present(home)
-    missing = [category for category in wanted.categories if category not in there]
+    present = wanted.present(home)
+    missing = [category for category in wanted.categories if category not in present]
     found = []
-    for category in there:
+    for category in present:
         try:
-            notes = _other_copy(wanted, strange)
+            notes = _other_copy(wanted, mismatch)
             if wanted.count:
                 counts = wanted.count(home)
             else:
@@ -152,7 +152,7 @@ def _labels(dataset: Dataset) -> tuple[int, int]:
 
 
 def _gaps(wanted: Entry, category: str, dataset: Dataset) -> list[str]:
-    """Classes that were renamed or are missing, and masks where there should be some."""
+    """Return notes on classes that were renamed or are missing, and on missing masks."""
     notes = []
     expected = CLASSES.get(wanted.name, {}).get(category)
     if expected:
@@ -163,49 +163,51 @@ def _gaps(wanted: Entry, category: str, dataset: Dataset) -> list[str]:
 
 
 def _incomplete(wanted: Entry, category: str, counts: Counts) -> list[str]:
+    """Return a note where the counts differ from those of the complete data set."""
     normal, anomalous, images = counts
-    whole = SIZES[wanted.name][category]
-    if images == sum(whole) and normal in (None, whole[0]):
+    complete = SIZES[wanted.name][category]
+    if images == sum(complete) and normal in (None, complete[0]):
         return []
-    told = (
-        f"{images} of {sum(whole)} images"
+    text = (
+        f"{images} of {sum(complete)} images"
         if normal is None
-        else f"{normal} of {whole[0]} normal and {anomalous} of {whole[1]} anomalous images"
+        else f"{normal} of {complete[0]} normal and {anomalous} of {complete[1]} anomalous images"
     )
-    return [f"{'incomplete' if images < sum(whole) else 'not the original set'}: {told}"]
+    return [f"{'incomplete' if images < sum(complete) else 'not the original set'}: {text}"]
 
 
-def _plain(name: str) -> str:
+def _letters(name: str) -> str:
+    """Return the letters and digits of a name, in lower case."""
     return "".join(letter for letter in name.lower() if letter.isalnum())
 
 
 def _search(wanted: Entry, root: Path) -> tuple[Path | None, Path | None]:
-    """Where the set is; if not below the root, also a folder there that has its name but not its layout."""
+    """Return the folder of a data set, and a folder below the root that has its name but another layout."""
     places = sorted(
-        (folder for folder in subfolders(root) if _plain(folder.name) in wanted.folders),
-        key=lambda folder: wanted.folders.index(_plain(folder.name)),
+        (folder for folder in subfolders(root) if _letters(folder.name) in wanted.folders),
+        key=lambda folder: wanted.folders.index(_letters(folder.name)),
     )
-    for place, depth in [(root, 0), *((place, DEPTH) for place in places)]:
+    for place, depth in [(root, 0), *((place, MAX_NESTING) for place in places)]:
         if home := _home(wanted, place, depth):
             return home, None
     return _installed(wanted), places[0] if places else None
 
 
-def _other_copy(wanted: Entry, strange: Path | None) -> list[str]:
-    """For a set that is read although a folder of its name is not it."""
-    return [f"the {INSTALLED} is read, because {_wrong(wanted, strange)}"] if strange else []
+def _other_copy(wanted: Entry, mismatch: Path | None) -> list[str]:
+    """Return a note where the installed package is read although a folder has the name of the data set."""
+    return [f"the {INSTALLED} is read, because {_describe_mismatch(wanted, mismatch)}"] if mismatch else []
 
 
-def _wrong(wanted: Entry, place: Path) -> str:
-    held = some([f"{folder.name}/" for folder in subfolders(place)], 8) or "no folders"
+def _describe_mismatch(wanted: Entry, place: Path) -> str:
+    content = abbreviate([f"{folder.name}/" for folder in subfolders(place)], 8) or "no folders"
     return (
-        f"{place}: is not {wanted.title}, or not wholly unpacked: expected {wanted.layout}; "
-        f"found {held}{_looks_like(place)}"
+        f"{place}: is not {wanted.title}, or not completely unpacked: expected {wanted.layout}; "
+        f"found {content}{_looks_like(place)}"
     )
 
 
 def _home(wanted: Entry, place: Path, depth: int) -> Path | None:
-    """The folder at or below a place, the nearest first, that has the layout of the set."""
+    """Return the nearest folder at or below a place that has the layout of the data set."""
     level = [place]
     for _ in range(depth + 1):
         for folder in level:

@@ -1,7 +1,7 @@
-"""The two scenes of the demo set, drawn as float arrays: cloth and a turned metal washer, whole or damaged.
+"""Draws the two scenes of the demo data set as float arrays: cloth and a turned metal washer, normal or damaged.
 
-Lengths are in units of 1/256 of the image side, so that a scene looks the same at every size. Colours come
-first, (3, H, W): numpy is several times faster that way.
+Lengths are in units of 1/256 of the image side, so that a scene looks the same at every size. Arrays are (3, H, W),
+with the colour first, because numpy is several times faster that way.
 """
 
 from __future__ import annotations
@@ -21,10 +21,10 @@ Line = tuple[FloatArray, float, float]  # points (n, 2) as x, y; width; strength
 
 
 class Scene(Protocol):
-    """One good scene with its own nuisances, and the ways in which it can be damaged."""
+    """One normal scene with its random variation, and the defects that can be drawn into it."""
 
     gap: float  # two changed spots that are nearer than this are one defect
-    names: tuple[str, ...]  # of the defects; the place in this list is part of each image's seed
+    names: tuple[str, ...]  # defect classes; the position in this tuple is part of the seed of each image
     defects: dict[str, Damage]
     clean: FloatArray  # (3, H, W), reflectance
 
@@ -32,13 +32,13 @@ class Scene(Protocol):
 
 
 def grid(size: int) -> tuple[FloatArray, FloatArray]:
-    """x and y of each pixel centre, in units, from the middle of the image."""
+    """Return x and y of each pixel centre, in units, relative to the middle of the image."""
     axis = ((np.arange(size, dtype=np.float32) + 0.5) / size - 0.5) * np.float32(UNITS)
     return np.broadcast_to(axis, (size, size)), np.broadcast_to(axis[:, None], (size, size))
 
 
 def noise(rng: Rng, shape: tuple[int, int], cells: tuple[int, int]) -> FloatArray:
-    """Smooth noise with about unit deviation: `cells` random values interpolated to `shape`."""
+    """Draw smooth noise with about unit deviation: `cells` random values interpolated to `shape`."""
     rows, cols = cells
     coarse = rng.standard_normal((rows + 4, cols + 4), dtype=np.float32)
     box = (2, 2, cols + 2, rows + 2)
@@ -47,13 +47,13 @@ def noise(rng: Rng, shape: tuple[int, int], cells: tuple[int, int]) -> FloatArra
 
 
 def ramp(value: FloatArray, low: float, high: float) -> FloatArray:
-    """0 below `low`, 1 above `high`, smooth in between; `low` may be the larger one."""
+    """Map values to 0 below `low` and 1 above `high`, smoothly in between; `low` may be the larger one."""
     t = np.clip((value - np.float32(low)) / np.float32(high - low), 0, 1)
     return np.asarray(t * t * (3 - 2 * t), np.float32)
 
 
 def strokes(size: int, lines: Sequence[Line]) -> FloatArray:
-    """Coverage of antialiased lines; where lines cross, the last one counts."""
+    """Draw antialiased lines and return their coverage; where lines cross, the last one counts."""
     fine = 4 * size
     canvas = Image.new("L", (fine, fine))
     pen = ImageDraw.Draw(canvas)
@@ -69,7 +69,7 @@ def strokes(size: int, lines: Sequence[Line]) -> FloatArray:
 
 
 def curve(rng: Rng, middle: tuple[float, float], angle: float, length: float, bend: float) -> FloatArray:
-    """Points of a line about `middle` that runs at `angle` and wanders by some `bend` radians."""
+    """Return the points of a line through `middle` at `angle` that wanders by about `bend` radians."""
     turns = angle + np.cumsum(rng.normal(0, bend / 5, 24)) + np.linspace(0, rng.normal(0, bend), 24)
     steps = np.stack([np.cos(turns), np.sin(turns)], axis=1) * (length / 24)  # (24, 2)
     path = np.concatenate([np.zeros((1, 2)), np.cumsum(steps, axis=0)])  # (25, 2)
@@ -77,7 +77,7 @@ def curve(rng: Rng, middle: tuple[float, float], angle: float, length: float, be
 
 
 def blob(rng: Rng, size: int, centre: tuple[float, float], radius: float, rough: float) -> FloatArray:
-    """Distance from `centre` in an uneven, turned ellipse: 1 at its rim."""
+    """Return the distance from `centre` in an uneven, rotated ellipse: 1 at its rim."""
     x, y = grid(size)
     turn, aspect = rng.uniform(0, np.pi), rng.uniform(0.6, 1.0)
     c, s = np.float32(np.cos(turn)), np.float32(np.sin(turn))
@@ -88,22 +88,22 @@ def blob(rng: Rng, size: int, centre: tuple[float, float], radius: float, rough:
 
 
 def rgb(red: float, green: float, blue: float) -> FloatArray:
-    """A colour that multiplies (H, W) to (3, H, W)."""
+    """Return a colour (3, 1, 1) that multiplies (H, W) to (3, H, W)."""
     return np.asarray([red, green, blue], np.float32)[:, None, None]  # (3, 1, 1)
 
 
 def tint(scene: FloatArray, amount: FloatArray, colour: FloatArray) -> FloatArray:
-    """Multiply by `colour` as far as `amount` (H, W) says."""
+    """Multiply the scene by `colour` with the strength `amount` (H, W)."""
     return scene * (1 - amount * (1 - colour))
 
 
 def lay(scene: FloatArray, cover: FloatArray, colour: FloatArray) -> FloatArray:
-    """Put `colour` over the scene where `cover` (H, W) is 1."""
+    """Blend `colour` over the scene with the opacity `cover` (H, W)."""
     return scene + cover * (colour - scene)
 
 
 class Fabric:
-    """Twill cloth that fills the image; worn as cloth may be: slubs, lint, faint broad stains."""
+    """Twill cloth that fills the image, with normal wear: slubs, lint, faint broad stains."""
 
     gap: float = 7.0  # a little less than the pitch of the threads
     names: tuple[str, ...] = ("broken_thread", "crease", "foreign_fibre", "knot", "stain")
@@ -131,7 +131,7 @@ class Fabric:
         self.defects: dict[str, Damage] = {name: getattr(self, f"_{name}") for name in self.names}
 
     def _slubs(self, rng: Rng) -> FloatArray:
-        """Relative width of each thread (rows) at every eighth of a pitch along it (columns)."""
+        """Draw the relative width of each thread (rows) at every eighth of a pitch along it (columns)."""
         table = 1 + np.float32(0.03) * noise(rng, (64, 1), (64, 1))  # (64, 1)
         return np.asarray(table + 0.05 * noise(rng, (64, 512), (64, 40)).clip(-1.5, 2.5), np.float32)
 
@@ -149,13 +149,13 @@ class Fabric:
         return lay(cloth, self.lint, rgb(0.8, 0.8, 0.78))
 
     def _weave(self, u: FloatArray, v: FloatArray, thick: list[FloatArray]) -> FloatArray:
-        """The cloth at thread coordinates (u, v)."""
+        """Draw the cloth at thread coordinates (u, v)."""
         rows = max(1, 8192 // self.size)  # in strips that fit the cache, which is twice as fast
         strips = [slice(k, k + rows) for k in range(0, self.size, rows)]
         return np.concatenate([self._strip(u[s], v[s], thick, s) for s in strips], axis=1)
 
     def _strip(self, u: FloatArray, v: FloatArray, thick: list[FloatArray], strip: slice) -> FloatArray:
-        """Some rows of the cloth: at each crossing the higher thread is seen, lit as a tube."""
+        """Draw a strip of rows of the cloth: at each crossing the higher thread is visible, lit as a tube."""
         parts = []
         for side, (across, along) in enumerate(((u, v), (v, u))):
             thread = np.rint(across)
@@ -179,7 +179,7 @@ class Fabric:
         return lay(rgb(0.1, 0.1, 0.1), seen, yarn)
 
     def _broken_thread(self, rng: Rng, severity: float) -> FloatArray:
-        """One to three neighbouring threads are thin or gone for a while."""
+        """One to three neighbouring threads are thin or missing over a length."""
         thick = [table.copy() for table in self.thick]
         side = int(rng.integers(2))
         row, col = (self.size * rng.uniform(0.1, 0.9, 2)).astype(np.intp)
@@ -253,7 +253,7 @@ STAMP = (
 
 
 class Washer:
-    """A turned steel washer with a keyway and a stamp, anyhow on a dark belt; scuffed, dusty, tarnished."""
+    """A turned steel washer with a keyway and a stamp, at any angle on a dark belt; scuffed, dusty, tarnished."""
 
     gap: float = 2.0
     names: tuple[str, ...] = ("burr", "chip", "dent", "rust", "scratch")
@@ -294,7 +294,7 @@ class Washer:
         self.defects: dict[str, Damage] = {name: getattr(self, f"_{name}") for name in self.names}
 
     def _ring(self, r: FloatArray) -> FloatArray:
-        """How far a point at radius `r` lies inside the plain ring; negative outside."""
+        """Return how far a point at radius `r` lies inside the plain ring; negative outside."""
         return np.asarray(np.minimum(np.float32(self.outer) - r, r - np.float32(self.inner)), np.float32)
 
     def _at(self, radius: float, angle: float) -> tuple[float, float]:
@@ -304,7 +304,7 @@ class Washer:
         return self._at(rng.uniform(self.inner + margin, self.outer - margin), rng.uniform(0, 2 * np.pi))
 
     def _stamp(self) -> list[Line]:
-        """The lettering on an arc opposite the keyway, and two short bars beside it."""
+        """Return the lines of the lettering on an arc opposite the keyway, and of two short bars beside it."""
         lines: list[Line] = []
         for number, glyph in enumerate(STAMP):
             for line in glyph:
@@ -327,12 +327,12 @@ class Washer:
         return path, rng.uniform(0.8, 2.2), rng.uniform(0.2, 0.8)
 
     def _slope(self, height: FloatArray) -> FloatArray:
-        """How far each point of a surface turns to the lamp, in units of height per unit of length."""
+        """Return the slope of a surface towards the lamp, in units of height per unit of length."""
         rows, cols = np.gradient(height, UNITS / self.size)
         return np.asarray(-(cols * self.light[0] + rows * self.light[1]), np.float32)
 
     def _render(self, body: FloatArray, height: FloatArray) -> FloatArray:
-        """The washer whose edge is where `body` is 0, with the relief `height` on its face."""
+        """Draw the washer whose edge is where `body` is 0, with the relief `height` on its face."""
         bevel = self._slope(np.clip(body, -2, 5))
         edge = ramp(body, 5, 3.5) * np.float32(0.85)
         steel = self.face + edge * (0.5 + 0.34 * bevel - self.face)

@@ -1,0 +1,183 @@
+"""Builds the section of the report from a measurement: facts, curves, histograms, rows and thumbnails."""
+
+from __future__ import annotations
+
+import io
+import math
+from typing import Any
+
+import numpy as np
+import numpy.typing as npt
+from PIL import Image
+
+from bgad import metrics
+from bgad.artifact.card import Card
+from bgad.calibration import Calibration, rate_table
+from bgad.data.sample_io import read
+from bgad.evaluation.measure import Measurement
+from bgad.evaluation.report.contents import ClassRow, ImageRow, LevelHistogram, RateRow, Section, worst
+from bgad.geometry.grid import defect_cells
+from bgad.io import images
+from bgad.types import BoolArray, FloatArray, Sample, Scores
+
+RATES = (0.001, 0.005, 0.01, 0.02, 0.05, 0.1, 0.2)  # false-reject rates of the report's table
+THUMBNAIL_SIDE = 224
+GALLERY_SIZE = 30
+HISTOGRAM_BINS = 60
+HISTOGRAM_REACH = 1.5  # times the distance from the most likely feature to the abnormal boundary
+OUTLINE = (0, 200, 90)  # colour of the outline of a mask
+
+
+def build_section(card: Card, calibration: Calibration, measured: Measurement, left_out: list[str]) -> Section:
+    """Return the content of the report about one model on one data set."""
+    cell = measured.cell
+    scores, labels = [r.score for r in measured.results], [s.label for s in measured.samples]
+    roc = metrics.roc_curve(scores, labels)
+    pro = measured.observed.pixels.pro_curve
+    return Section(
+        title=f"{cell['category']} ({cell['method']}, {cell['known']} known anomalies, seed {cell['seed']})",
+        facts=_facts(card, cell),
+        metrics=cell["metrics"],
+        images=_image_rows(measured, card),
+        threshold=calibration.threshold,
+        boundary=card.map.boundary,
+        levels=_histograms(measured, card),
+        roc=([], []) if roc is None else _lists(metrics.thin(*roc)),
+        pro=None if pro is None else _lists(pro),
+        classes=_class_rows(measured),
+        rates=_rate_rows(calibration, scores, labels),
+        notes=left_out + measured.notes,
+        guarantee=calibration.guarantee(),
+        held_out=len(calibration.scores),
+    )
+
+
+def _lists(curve: tuple[npt.NDArray[Any], npt.NDArray[Any]]) -> tuple[list[float], list[float]]:
+    return curve[0].tolist(), curve[1].tolist()
+
+
+def _facts(card: Card, cell: dict[str, Any]) -> list[tuple[str, str]]:
+    training, (height, width) = card.training, card.input.shape
+    counts = cell["images"]
+    return [
+        ("method", cell["method"]),
+        ("backbone", f"{card.config.backbone.name} at {width} x {height}"),
+        ("known anomalies", f"{cell['known']} ({cell['protocol']})"),
+        (
+            "test images",
+            f"{counts['normal']} normal, {counts['anomalous']} anomalous, none of them used in training",
+        ),
+        ("held-out normals", str(len(card.calibration_at().scores))),
+        ("trained", f"{training.seconds:.0f} s, {training.steps} steps on {training.device}"),
+    ]
+
+
+def _rate_rows(calibration: Calibration, scores: list[float], labels: list[int]) -> list[RateRow]:
+    normal = [s for s, label in zip(scores, labels, strict=True) if label == 0]
+    anomalous = [s for s, label in zip(scores, labels, strict=True) if label == 1]
+    rates = sorted({*RATES, calibration.rate})
+    return [
+        RateRow(rate, math.nan if threshold is None else threshold, missed, rejected, threshold is not None)
+        for rate, threshold, missed, rejected in rate_table(calibration, normal, anomalous, rates)
+    ]
+
+
+def _class_rows(measured: Measurement) -> list[ClassRow]:
+    """Measure each defect class against all normal images."""
+    samples, results = measured.samples, measured.results
+    normal = [i for i, s in enumerate(samples) if s.label == 0]
+    rows = []
+    for defect in sorted({s.defect for s in samples if s.label}):
+        members = [i for i, s in enumerate(samples) if s.label and s.defect == defect]
+        chosen = normal + members
+        figures = metrics.compute(
+            [results[i].score for i in chosen],
+            [samples[i].label for i in chosen],
+            [results[i].map for i in chosen],
+            [measured.masks[i] for i in chosen],
+            measured.region,
+        )
+        missed = sum(not results[i].is_anomaly for i in members)
+        shown = {name: figures[name] for name in ("image_auroc", "pixel_auroc", "pro")}
+        rows.append(ClassRow(defect, len(members), missed=missed, **shown))
+    return rows
+
+
+def _histograms(measured: Measurement, card: Card) -> list[LevelHistogram]:
+    """Count log p / d of normal features, and of features on defects (of complete anomalous images without a mask)."""
+    if not all(result.levels for result in measured.results):  # a model of tiles gives none
+        return []
+    histograms = []
+    for i, level in enumerate(card.levels):
+        groups = _level_values(measured, i)
+        both = np.concatenate([*groups, [level.normal_boundary, level.abnormal_boundary]])
+        highest = float(both.max())
+        # features below the axis are counted in the first bar
+        lowest = highest - HISTOGRAM_REACH * (highest - level.abnormal_boundary)
+        edges = np.linspace(max(float(np.quantile(both, 0.002)), lowest), highest, HISTOGRAM_BINS + 1)
+        counts = [np.histogram(np.clip(g, edges[0], edges[-1]), edges)[0].astype(float).tolist() for g in groups]
+        histograms.append(
+            LevelHistogram(
+                title=f"stride {level.stride}",
+                edges=edges.tolist(),
+                normal=counts[0],
+                anomalous=counts[1],
+                normal_boundary=level.normal_boundary,
+                abnormal_boundary=level.abnormal_boundary,
+            )
+        )
+    return histograms
+
+
+def _level_values(measured: Measurement, level: int) -> tuple[FloatArray, FloatArray]:
+    """Return log p / d of the normal and of the anomalous features at one level."""
+    normal: list[FloatArray] = []
+    anomalous: list[FloatArray] = []
+    for sample, result, mask in zip(measured.samples, measured.results, measured.masks, strict=True):
+        values = result.levels[level]
+        if sample.label == 0:
+            normal.append(values.ravel())
+        elif mask is None:
+            anomalous.append(values.ravel())
+        else:
+            grid = (values.shape[0], values.shape[1])
+            anomalous.append(values.ravel()[defect_cells(mask, grid)])
+    empty = np.empty(0, np.float32)
+    return np.concatenate(normal or [empty]), np.concatenate(anomalous or [empty])
+
+
+def _image_rows(measured: Measurement, card: Card) -> list[ImageRow]:
+    """Return a row for every image; the worst mistakes and a selection over the classes have thumbnails."""
+    samples = measured.samples
+    false_rejects, misses = worst([ImageRow(**row) for row in measured.rows])
+    shown = {row.name for row in [*false_rejects, *misses]}
+    by_class: dict[str, list[int]] = {}
+    for i, sample in enumerate(samples):
+        by_class.setdefault(sample.defect, []).append(i)
+    rank = 0
+    while len(shown) < min(GALLERY_SIZE, len(samples)):
+        shown |= {samples[members[rank]].name for members in by_class.values() if rank < len(members)}
+        rank += 1
+    rows = []
+    for row, sample, result, mask in zip(measured.rows, samples, measured.results, measured.masks, strict=True):
+        thumbnails: dict[str, Any] = _thumbnails(sample, result, mask, card) if sample.name in shown else {}
+        rows.append(ImageRow(**row, **thumbnails))
+    return rows
+
+
+def _thumbnails(sample: Sample, result: Scores, mask: BoolArray | None, card: Card) -> dict[str, bytes]:
+    height, width = result.map.shape
+    scale = min(1.0, THUMBNAIL_SIDE / max(height, width))
+    size = (max(1, round(height * scale)), max(1, round(width * scale)))
+    thumbnail = (images.fit(read(sample, card.input.bits), size) * 255).round().astype(np.uint8)
+    heat_map = images.overlay(thumbnail, images.resize_map(result.map, size), card.map.boundary, card.map.mean)
+    files = {"thumbnail": _jpeg(thumbnail), "heat_map": _jpeg(heat_map)}
+    if mask is not None:
+        files["mask_outline"] = _jpeg(images.outline(thumbnail, images.resize_mask(mask, size), OUTLINE))
+    return files
+
+
+def _jpeg(pixels: npt.NDArray[np.uint8]) -> bytes:
+    buffer = io.BytesIO()
+    Image.fromarray(pixels).save(buffer, "JPEG", quality=85)
+    return buffer.getvalue()
