@@ -10,9 +10,15 @@ from typing import Any
 
 from bgad.cli import console
 from bgad.cli.options import add_command, number
+from bgad.cli.tables import evaluation_table
 from bgad.config import METHODS, Config
+from bgad.data import layouts
+from bgad.data.synthetic.demo import write_demo
 from bgad.errors import ConfigError
+from bgad.evaluation.evaluate import evaluate, write_results
+from bgad.evaluation.report import page as report
 from bgad.io.files import check_folder
+from bgad.training.pipeline import train, unfinished
 from bgad.types import Progress
 
 
@@ -45,8 +51,6 @@ def _demo(arguments: argparse.Namespace) -> int:
             raise ConfigError(f"unknown method {method!r}: choose from {', '.join(METHODS)}")
     with console.progress() as progress:
         cells = run_demo(arguments.out, methods, arguments.seeds, arguments.known, arguments.device, progress)
-    from bgad.cli.tables import evaluation_table
-
     console.stdout_console().print(evaluation_table(cells))
     out = quote(str(arguments.out))
     console.say(f"figures: {out}/results.json\nreport:  {out}/report.html   (open it in a browser)")
@@ -58,12 +62,6 @@ def run_demo(
     out: Path, methods: list[str], seeds: int, known: int, device: str, progress: Progress
 ) -> list[dict[str, Any]]:
     """Train every method and seed on both categories; write results.json and report.html, and return the cells."""
-    from bgad.data import layouts
-    from bgad.data.synthetic.demo import write_demo
-    from bgad.evaluation.evaluate import evaluate, write_results
-    from bgad.evaluation.report import page as report
-    from bgad.training.pipeline import train, unfinished
-
     check_folder(out)
     console.say(f"writing images to {out / 'data'}")
     categories = write_demo(out / "data")
