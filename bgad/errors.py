@@ -23,3 +23,9 @@ class ModelError(BgadError):
 
 class OutputError(BgadError):
     """Results cannot be written where they should go."""
+
+
+def first_line(error: BaseException, limit: int = 160) -> str:
+    """The first line of an error's message, cut to `limit` characters; the name of its class if the message is empty."""
+    text = str(error).strip()
+    return text.splitlines()[0][:limit] if text else type(error).__name__

@@ -17,9 +17,9 @@ import pytest
 from bgad.client import Client, Failure, Score, ServiceError
 from bgad.errors import BgadError, ConfigError, ImageError
 from bgad.inference.onnx_engine import Runtime
-from bgad.service.http import tokens
+from bgad.service import access
+from bgad.service.folders import WORKSPACE
 from bgad.service.store.store import Store
-from bgad.service.workbench import FOLDER
 from tests.conftest import SIZE, picture
 from tests.service.conftest import Live, free_port, png, sqlite_address
 
@@ -29,9 +29,9 @@ def running(model: Path, data_set: Path, tmp_path_factory: pytest.TempPathFactor
     """A live service that asks for tokens, and one of them."""
     models = tmp_path_factory.mktemp("client")
     shutil.copytree(model, models / "plate.bgad", copy_function=os.link)
-    (models / FOLDER).mkdir()
+    (models / WORKSPACE).mkdir()
     store = Store(sqlite_address(models))
-    token = tokens.new_token(store, "ann", "admin")
+    token = access.new_token(store.tokens, "ann", "admin")
     store.close()
     service = Live(models, ("--data", str(data_set.parent))).start()
     yield service, token
@@ -63,7 +63,7 @@ def test_a_picture_as_file_bytes_or_array_gets_the_same_score(client: Client, mo
     found = [client.score("plate", given) for given in (path, str(path), png(1, defect=True), array)]
     expected = Runtime.load(model).score(path)
     assert [s.score for s in found] == pytest.approx([expected.score] * 4, rel=1e-5)
-    assert [s.name for s in found] == ["part ü&.png", "part ü&.png", "picture", "picture"]
+    assert [s.name for s in found] == ["part ü&.png", "part ü&.png", "image", "image"]
     assert found[0].is_anomaly == expected.is_anomaly
     assert client.score("plate", array, "camera 3.png").name == "camera 3.png"
     assert client.get(found[0].overlay)[:4] == b"\x89PNG"

@@ -19,12 +19,27 @@ from starlette.datastructures import UploadFile
 
 from bgad.calibration import rate_bound
 from bgad.inference.onnx_engine import Runtime
-from bgad.service.scoring.batcher import BATCH, WAITING
+from bgad.service.blobs import BlobKind
+from bgad.service.folders import WORKSPACE
+from bgad.service.scoring.batcher import BATCH_SIZE, MAX_WAITING
 from bgad.service.store import tables
-from bgad.service.store.image_list import Wanted
-from bgad.service.workbench import FOLDER, Workbench
+from bgad.service.store.image_list import ImageQuery
+from bgad.service.workbench import Workbench
 from tests.conftest import SIZE
-from tests.service.conftest import SCORE, Maker, Service, as_file, bomb, new_database, png, problem, token, wait_for
+from tests.service.conftest import (
+    SCORE,
+    Maker,
+    Service,
+    as_file,
+    bomb,
+    new_database,
+    new_schema,
+    page_and_total,
+    png,
+    problem,
+    token,
+    wait_for,
+)
 
 # --- models
 
@@ -75,7 +90,7 @@ def test_the_threshold_with_what_was_reviewed(service: Service) -> None:
     good, bad = service.score(png(1)), service.score(png(2, defect=True))
     for image, verdict in ((good, "good"), (bad, "bad")):
         assert service.client.post(f"/v1/images/{image}/reviews", json={"verdict": verdict}).status_code == 201
-    said = {image: service.store.image(image)["scores"][0]["score"] for image in (good, bad)}
+    said = {image: service.store.scores.of_image(image)[0].score for image in (good, bad)}
     found = service.client.get("/v1/models/plate/threshold").json()
     assert (found["good"], found["bad"]) == ([said[good]], [said[bad]])
     assert len(found["calibration"]) == 5
@@ -102,7 +117,7 @@ def test_a_threshold_that_could_not_be_kept_is_not_in_force(service: Service, mo
         raise sa.exc.OperationalError("update", {}, Exception("gone"))
 
     with monkeypatch.context() as patched:
-        patched.setattr(service.store, "set_rate", gone)
+        patched.setattr(service.store.versions, "set_rate", gone)
         problem(service.client.put(address, json={"rate": 0.5}), 503)
     assert service.client.get(address).json() == before
     model = service.client.get("/v1/models/plate").json()
@@ -115,28 +130,28 @@ def test_a_picture_that_is_kept_while_a_threshold_is_set_is_judged_by_it(
 ) -> None:
     """Its score comes after those that are judged anew, and before the threshold is in force."""
     store, there, on = service.store, threading.Event(), threading.Event()
-    set_rate, add_scored = store.set_rate, store.add_scored
+    set_rate, add_image = store.versions.set_rate, store.scores.add_image
     told: list[dict[str, Any]] = []
 
     def held(*given: Any) -> int:
         there.set()
         assert on.wait(60)
-        return add_scored(*given)
+        return add_image(*given)
 
     def slow(*given: Any) -> None:
         set_rate(*given)
         on.set()
-        wait_for(lambda: store.listed(Wanted("plate"))[1] == 1)
+        wait_for(lambda: page_and_total(store, ImageQuery("plate"))[1] == 1)
 
-    monkeypatch.setattr(store, "add_scored", held)
-    monkeypatch.setattr(store, "set_rate", slow)
+    monkeypatch.setattr(store.scores, "add_image", held)
+    monkeypatch.setattr(store.versions, "set_rate", slow)
     sender = threading.Thread(target=lambda: told.append(service.client.post(SCORE, content=png(3)).json()))
     sender.start()
     assert there.wait(60)
     changed = service.client.put("/v1/models/plate/threshold", json={"rate": 0.5}).json()
     sender.join()
-    ((row,), _) = store.listed(Wanted("plate"))
-    assert row["threshold"] == told[0]["threshold"] == changed["threshold"]
+    ((row,), _) = page_and_total(store, ImageQuery("plate"))
+    assert row.threshold == told[0]["threshold"] == changed["threshold"]
 
 
 def test_another_rate_is_there_after_a_restart(make: Maker) -> None:
@@ -159,7 +174,7 @@ def test_drift_shows_the_series_without_what_was_called_bad(service: Service) ->
 
 
 def test_drift_of_many_is_summed_up(service: Service) -> None:
-    version, count = service.store.released("plate"), 50_000
+    version, count = service.store.versions.released("plate"), 50_000
     rng = np.random.default_rng(0)
     found = rng.normal(size=count)
     times = 1.7e9 + np.sort(rng.uniform(0, 200 * 86400, count))
@@ -167,11 +182,11 @@ def test_drift_of_many_is_summed_up(service: Service) -> None:
         {"id": i + 1, "sha256": f"{i:064x}", "name": "p", "width": 1, "height": 1, "received": 0} for i in range(count)
     ]
     said = [
-        {"image": i + 1, "version": version["id"], "score": score, "p_value": 0.5, "threshold": 1.0}
+        {"image": i + 1, "version": version.id, "score": score, "p_value": 0.5, "threshold": 1.0}
         | {"is_anomaly": score > 1, "distance": 0, "created": created}
         for i, (score, created) in enumerate(zip(found.tolist(), times.tolist(), strict=True))
     ]
-    with service.store.engine.begin() as connection:
+    with service.store.database.engine.begin() as connection:
         connection.execute(tables.images.insert(), pictures)
         connection.execute(tables.scores.insert(), said)
 
@@ -207,14 +222,14 @@ def test_a_list_of_models_opens_none(models: Path, make: Maker, monkeypatch: pyt
     service = make()
     real = service.client.put("/v1/models/wheel-1/threshold", json={"rate": 0.5}).json()
     service = make()
-    monkeypatch.setattr(service.bench._loaded, "_load", lambda _: pytest.fail("a model was opened"))
+    monkeypatch.setattr(service.bench.models, "_load", lambda _: pytest.fail("a model was opened"))
     found = {model["name"]: model for model in service.client.get("/v1/models").json()}
     assert len(found) == 6
     assert (found["wheel-1"]["rate"], found["wheel-1"]["threshold"]) == (0.5, real["threshold"])
     assert found["wheel-1"]["guarantee"] == real["guarantee"]
     assert found["wheel-2"]["rate"] != 0.5
     monkeypatch.undo()
-    scorer = service.bench.batcher(service.store.released("wheel-2")).scorer
+    scorer = service.bench.models.batcher(service.store.versions.released("wheel-2")).scorer
     assert (found["wheel-2"]["rate"], found["wheel-2"]["threshold"]) == (scorer.calibration.rate, scorer.threshold)
 
 
@@ -253,7 +268,7 @@ def test_a_picture_in_a_form(service: Service) -> None:
     body = service.client.post(SCORE, content=png(1)).json()
     form = service.client.post(SCORE, files={"file": ("a/b/part.png", png(1), "text/html")}).json()
     assert (form["image"], form["name"]) == (body["image"], "part.png")
-    assert body["name"] == "picture"
+    assert body["name"] == "image"
 
 
 @pytest.mark.parametrize(
@@ -328,7 +343,7 @@ NOT_TAKEN = {
     "empty": (b"", "is empty"),
     "no picture": (b"<svg onload=alert(1)>", "not an image"),
     "half of one": (png()[: len(png()) // 2], "cannot be read"),
-    "damaged": (png()[:60] + b"\0" * 40 + png()[100:], "picture"),
+    "damaged": (png()[:60] + b"\0" * 40 + png()[100:], "image: cannot be read"),
     "animated": (animated(), "has 3 frames"),
     "too many pixels": (as_file(np.zeros((1001, 1000), np.uint8)), "exceed the limit of 1000000"),
     "a bomb": (bomb(), "60000 x 60000 pixels exceed"),
@@ -346,9 +361,11 @@ def test_what_is_no_picture_that_we_take_is_refused_quickly_and_not_kept(service
     ):
         said = problem(answer, 422)
         assert message in said
-        assert str(service.bench.models) not in said  # where our files are is nobody's business
+        assert str(service.bench.folders.models) not in said  # where our files are is nobody's business
     assert time.monotonic() - began < 5
-    assert not [path for path in (service.bench.models / FOLDER / "pictures").rglob("*") if path.is_file()]
+    assert not [
+        path for path in (service.bench.folders.models / WORKSPACE / BlobKind.IMAGE).rglob("*") if path.is_file()
+    ]
     assert service.client.get("/v1/images", params={"model": "plate"}).json()["total"] == 0
 
 
@@ -408,7 +425,7 @@ def test_a_picture_of_a_batch_that_is_too_large_does_not_stop_the_others(make: M
     service = make(max_bytes=10_000)
     files = [("files", ("a.png", png(1))), ("files", ("large.png", bytes(10_001))), ("files", ("b.png", png(2)))]
     first, failed, last = service.client.post("/v1/models/plate/batches", files=files).json()["results"]
-    assert failed == {"name": "large.png", "error": "a picture may have 10000 bytes: send a smaller one"}
+    assert failed == {"name": "large.png", "error": "an image may have 10000 bytes: send a smaller one"}
     assert (first["name"], last["name"]) == ("a.png", "b.png")
     assert service.client.get("/v1/images", params={"model": "plate"}).json()["total"] == 2
 
@@ -433,7 +450,7 @@ def test_the_files_of_a_batch_are_read_one_after_the_other(service: Service, mon
     files = [("files", (f"{i}.png", png(i))) for i in range(16)]
     results = service.client.post("/v1/models/plate/batches", files=files).json()["results"]
     assert [r["name"] for r in results] == [f"{i}.png" for i in range(16)]
-    assert most <= 2 * BATCH
+    assert most <= 2 * BATCH_SIZE
 
 
 @pytest.mark.parametrize(
@@ -447,13 +464,13 @@ def test_the_files_of_a_batch_are_read_one_after_the_other(service: Service, mon
         ("' OR 1=1; DROP TABLE images; --", "' OR 1=1; DROP TABLE images; --"),
         ("\u202egnp.exe", "gnp.exe"),
         ("..", ".."),
-        ("/", "picture"),
+        ("/", "image"),
         ("x" * 900, "x" * 200),
         ("Zahnrad-ü-齿轮.png", "Zahnrad-ü-齿轮.png"),
     ],
 )
 def test_names_stay_text_and_lead_nowhere(service: Service, given: str, shown: str) -> None:
-    before = {path for path in service.bench.models.rglob("*") if FOLDER not in path.parts}
+    before = {path for path in service.bench.folders.models.rglob("*") if WORKSPACE not in path.parts}
     answer = service.client.post(SCORE, params={"filename": given}, content=png()).json()
     assert answer["name"] == shown
     listed = service.client.get("/v1/images", params={"model": "plate"})
@@ -461,7 +478,7 @@ def test_names_stay_text_and_lead_nowhere(service: Service, given: str, shown: s
     assert listed.headers["content-type"] == "application/json"
     form = service.client.post(SCORE, files={"file": (given.replace("\r\n", ""), png(1))}).json()
     assert "/" not in form["name"]
-    assert {path for path in service.bench.models.rglob("*") if FOLDER not in path.parts} == before
+    assert {path for path in service.bench.folders.models.rglob("*") if WORKSPACE not in path.parts} == before
 
 
 def test_when_too_many_wait_the_answer_is_503_and_says_when_to_come_again(
@@ -480,25 +497,25 @@ def test_when_too_many_wait_the_answer_is_503_and_says_when_to_come_again(
     def send(seed: int) -> None:
         answers.append(service.client.post(SCORE, content=png(seed)))
 
-    threads = [threading.Thread(target=send, args=(i,)) for i in range(WAITING)]
+    threads = [threading.Thread(target=send, args=(i,)) for i in range(MAX_WAITING)]
     for thread in threads:
         thread.start()
-    wait_for(lambda: service.bench.waiting() == WAITING)
-    assert f"bgad_waiting {WAITING}.0" in service.client.get("/metrics").text
+    wait_for(lambda: service.bench.models.waiting() == MAX_WAITING)
+    assert f"bgad_waiting {MAX_WAITING}.0" in service.client.get("/metrics").text
     refused = service.client.post(SCORE, content=png(999))
-    assert "too many pictures wait" in problem(refused, 503)
+    assert "too many images wait" in problem(refused, 503)
     assert refused.headers["retry-after"] == "1"
     problem(service.client.post(SCORE, content=png(0)), 503)
-    known = {hashlib.sha256(png(seed)).hexdigest(): seed for seed in (*range(WAITING), 999)}
-    files = (service.bench.models / FOLDER / "pictures").rglob("*")
+    known = {hashlib.sha256(png(seed)).hexdigest(): seed for seed in (*range(MAX_WAITING), 999)}
+    files = (service.bench.folders.models / WORKSPACE / BlobKind.IMAGE).rglob("*")
     left = {known[path.name] for path in files if path.is_file()}
-    assert left == set(range(WAITING))  # what was turned away is gone, unless the same picture is being scored
+    assert left == set(range(MAX_WAITING))  # what was turned away is gone, unless the same picture is being scored
     assert service.client.get("/healthz").status_code == 200  # all else goes on
     assert service.client.get("/v1/models").status_code == 200
     gate.set()
     for thread in threads:
         thread.join()
-    assert [answer.status_code for answer in answers] == [200] * WAITING
+    assert [answer.status_code for answer in answers] == [200] * MAX_WAITING
 
 
 # --- health
@@ -523,7 +540,7 @@ def test_a_service_whose_store_is_gone_is_alive_but_not_ready(make: Maker, postg
     service = make(new_database(postgres))
     headers = token(service, "admin")
     assert service.client.get("/readyz").json() == {"status": "ready"}
-    url = service.store.engine.url
+    url = service.store.database.engine.url
     other = sa.create_engine(url.set(database="postgres"), isolation_level="AUTOCOMMIT")
     with other.connect() as connection:
         connection.execute(sa.text(f"DROP DATABASE {url.database} WITH (FORCE)"))
@@ -540,7 +557,7 @@ def test_a_service_whose_store_is_gone_is_alive_but_not_ready(make: Maker, postg
 
 @pytest.mark.parametrize("kind", ["sqlite", "postgresql"])
 def test_the_whole_way_on_both_stores(make: Maker, request: pytest.FixtureRequest, kind: str) -> None:
-    service = make(new_database(request.getfixturevalue("postgres")) if kind == "postgresql" else None)
+    service = make(new_schema(request.getfixturevalue("postgres")) if kind == "postgresql" else None)
     results = service.client.post(
         "/v1/models/plate/batches", files=[("files", (f"{i}.png", png(i))) for i in range(8)]
     ).json()["results"]

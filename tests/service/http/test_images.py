@@ -15,8 +15,9 @@ import pytest
 import sqlalchemy as sa
 from PIL import Image
 
+from bgad.service.blobs import BlobKind
+from bgad.service.folders import WORKSPACE
 from bgad.service.store import tables
-from bgad.service.workbench import FOLDER
 from tests.conftest import SIZE
 from tests.service.conftest import Maker, Service, as_file, bomb, png, problem, wait_for
 
@@ -86,8 +87,8 @@ def test_a_list_as_of_its_first_page_and_what_is_new_since(service: Service) -> 
     model = ask("models/plate")
     assert (news["version"], news["threshold"]) == (model["version"]["id"], model["threshold"])
     assert (news["candidates"], news["jobs"]) == ([], [])
-    job = service.store.add_job("teach", service.store.released("plate"), [], "ann")["id"]
-    candidate = service.store.add_version("plate", "b" * 64, "2.bgad", state="candidate")["id"]
+    job = service.store.jobs.add("teach", service.store.versions.released("plate"), [], "ann").id
+    candidate = service.store.versions.add("plate", "b" * 64, "2.bgad", state="candidate").id
     news = ask("models/plate/news")
     assert (news["candidates"], news["jobs"]) == ([candidate], [job])
     for wrong in ("1", "1.2.3", "1.2.3.x", "1.2.99999999999.4", "1.2.3.4.5", "-1.2.3.4", "1.2.3.٣"):
@@ -122,7 +123,7 @@ def test_any_version_says_what_it_thinks_and_it_is_not_kept(models: Path, make: 
     asked = service.client.get(f"/v1/images/{number}/score", params={"model": "plate"}).json()
     facts = service.client.get("/v1/models/plate").json()
     assert asked == {k: v for k, v in kept.items() if k != "created"} | {"calibration": facts["calibration"]}
-    wheel = service.store.released("wheel")["id"]
+    wheel = service.store.versions.released("wheel").id
     other = service.client.get(f"/v1/images/{number}/score", params={"model": "wheel", "version": wheel}).json()
     assert (other["model"], other["version"], other["score"]) == ("wheel", wheel, asked["score"])
     assert service.client.get(f"/v1/images/{number}").json()["scores"] == [kept]
@@ -153,7 +154,7 @@ def test_images_that_are_not_there(service: Service, what: str) -> None:
 
 def test_a_picture_whose_file_is_gone(service: Service) -> None:
     number = service.score(png())
-    service.bench.picture(number).unlink()
+    service.bench.views.path(number).unlink()
     for what in ("picture", "view.png", "overlay.png"):
         said = problem(service.client.get(f"/v1/images/{number}/{what}", params={"model": "plate"}), 410)
         assert "is not there any more" in said
@@ -161,7 +162,7 @@ def test_a_picture_whose_file_is_gone(service: Service) -> None:
 
 def test_a_thumbnail_is_drawn_beside_the_requests_and_again_where_it_is_missing(service: Service) -> None:
     number = service.score(png())
-    folder = service.bench.models / FOLDER / "thumbnails"
+    folder = service.bench.folders.models / WORKSPACE / BlobKind.THUMBNAIL
     wait_for(lambda: any(path.is_file() and path.name[0] != "." for path in folder.rglob("*")))
     first = service.client.get(f"/v1/images/{number}/thumbnail.jpg", params={"model": "plate"}).content
     (drawn,) = (path for path in folder.rglob("*") if path.is_file())
@@ -256,7 +257,7 @@ def test_a_review_that_is_taken_back(service: Service) -> None:
     near = service.client.get(f"/v1/images/{other}", params={"model": "plate"}).json()["neighbours"]
     assert {one["id"]: one["verdict"] for one in near}[number] is None
     events = service.client.get("/v1/history").json()
-    assert next(e["image"] for e in events if e["what"] == "take back") == number
+    assert next(e["image"] for e in events if e["what"] == "undo review") == number
     assert service.client.get("/v1/models/plate/drift").json()["tested"] == 2
     assert len(service.client.get("/v1/models/plate/threshold").json()["bad"]) == 1
     assert "no verdict good or bad" in problem(
@@ -264,7 +265,7 @@ def test_a_review_that_is_taken_back(service: Service) -> None:
     )
     newest = service.client.get("/v1/history").json()[0]
     assert (newest["what"], newest["name"], newest["detail"]) == (
-        "take back", "plate", f"image {number}: bad, now withdrawn",
+        "undo review", "plate", f"image {number}: bad, now withdrawn",
     )  # fmt: skip
     problem(service.client.post("/v1/reviews/99/undo"), 404)
     problem(service.client.post(f"/v1/reviews/{first['id']}/undo", params={"model": "wheel"}), 404)
@@ -308,7 +309,9 @@ def test_a_good_part_has_no_defect_mask(service: Service) -> None:
     said = problem(service.client.post(f"/v1/images/{number}/reviews", json=sent), 422)
     assert said == "a good part has no defect: leave the mask out, or call it bad"
     assert service.client.get(f"/v1/images/{number}").json()["reviews"] == []
-    assert not [path for path in (service.bench.models / FOLDER / "masks").rglob("*") if path.is_file()]
+    assert not [
+        path for path in (service.bench.folders.models / WORKSPACE / BlobKind.MASK).rglob("*") if path.is_file()
+    ]
     sent = {"verdict": "good", "ignore": painted()}
     assert service.client.post(f"/v1/images/{number}/reviews", json=sent).json()["ignore"] is not None
 
@@ -329,7 +332,7 @@ def test_the_lessons_of_a_model(service: Service) -> None:
         (first, {"verdict": "bad", "mask": painted()}),
     ):
         service.client.post(f"/v1/images/{number}/reviews", json=sent)
-    said = {number: service.store.image(number)["scores"][0]["score"] for number in (first, third)}
+    said = {number: service.store.scores.of_image(number)[0].score for number in (first, third)}
     size = {"width": SIZE, "height": SIZE}
     assert service.client.get("/v1/models/plate/lessons").json() == [
         {"id": first, "name": "0.png", "verdict": "bad", "has_mask": True, "score": said[first], **size},
@@ -361,14 +364,14 @@ def test_reviews_are_in_the_history_of_their_model(models: Path, make: Maker) ->
 
 
 def test_many_reviews_do_not_hide_the_way_back(service: Service) -> None:
-    first = service.store.released("plate")
-    second = service.store.add_version("plate", "b" * 64, "plate.bgad", state="candidate")
+    first = service.store.versions.released("plate")
+    second = service.store.versions.add("plate", "b" * 64, "plate.bgad", state="candidate")
     for version in (first, second):
-        service.store.release(version["id"], "ann")
-    with service.store.engine.begin() as connection:
+        service.store.versions.release(version.id, "ann")
+    with service.store.database.engine.begin() as connection:
         event = {"who": "ann", "what": "review", "name": "plate", "detail": "image 1: bad", "created": 1.0}
         connection.execute(tables.events.insert(), [event] * 1001)
-    assert service.bench.before("plate")["id"] == first["id"]
+    assert service.bench.registry.previous("plate").id == first.id
 
 
 def test_a_review_of_nothing(service: Service) -> None:
@@ -387,10 +390,10 @@ def test_a_review_of_nothing(service: Service) -> None:
 @pytest.mark.parametrize("zeros", [0, 1])
 def test_a_picture_that_a_power_cut_left_empty_or_zeros(service: Service, zeros: int) -> None:
     number = service.score(png())
-    file = service.bench.picture(number)
+    file = service.bench.views.path(number)
     file.write_bytes(bytes(zeros * len(png())))
     sent = service.client.post(f"/v1/images/{number}/reviews", json={"verdict": "good"})
-    assert "is damaged: send the picture again" in problem(sent, 410)
+    assert "is damaged: send the image again" in problem(sent, 410)
     assert service.score(png()) == number  # which puts it back
     assert file.read_bytes() == png()
     assert service.client.post(f"/v1/images/{number}/reviews", json={"verdict": "good"}).status_code == 201
@@ -427,12 +430,12 @@ def test_a_review_is_on_the_disk_before_it_is_acknowledged(
             done.append("review")
 
     monkeypatch.setattr(os, "fsync", watched)
-    sa.event.listen(service.store.engine, "commit", commits)
-    sa.event.listen(service.store.engine, "before_cursor_execute", writes)
+    sa.event.listen(service.store.database.engine, "commit", commits)
+    sa.event.listen(service.store.database.engine, "before_cursor_execute", writes)
     body = {"verdict": "bad", "mask": painted()}
     assert service.client.post(f"/v1/images/{number}/reviews", json=body).status_code == 201
-    folder = service.bench.files.folder
-    for kind in ("pictures", "masks"):
+    folder = service.bench.blobs.folder
+    for kind in (BlobKind.IMAGE, BlobKind.MASK):
         (file,) = (path for path in (folder / kind).rglob("*") if path.is_file())
         for path in (file, file.parent, folder / kind):
             assert path.stat().st_ino in done[: done.index("review")], path

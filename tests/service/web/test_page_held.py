@@ -10,7 +10,7 @@ import urllib.request
 from pathlib import Path
 from typing import Any
 
-from bgad.service.http.tokens import new_token
+from bgad.service.access import new_token
 from bgad.service.store.store import Store
 from tests.service.conftest import png, sqlite_address, wait_for
 from tests.service.web.test_page import (
@@ -210,7 +210,7 @@ def test_progress_goes_on(page: Any, live: Start) -> None:
 def test_pictures_are_fetched_when_they_are_seen(page: Any, live: Start, models: Path) -> None:
     """With a token, too, and no longer than their view is there."""
     store = Store(sqlite_address(models))
-    token = new_token(store, "ann", "review")
+    token = new_token(store.tokens, "ann", "review")
     store.close()
     service = live()
     rows = [{"id": i, "name": f"{i}.png", "verdict": "good"} for i in range(1, 301)]

@@ -1,4 +1,4 @@
-"""The first tables."""
+"""Create all tables."""
 
 import sqlalchemy as sa
 from alembic import op
@@ -8,7 +8,7 @@ down_revision = None
 
 
 def upgrade() -> None:
-    """Make them."""
+    """Create all tables and their indexes."""
     op.create_table(
         "versions",
         sa.Column("id", sa.Integer, primary_key=True),
@@ -29,7 +29,12 @@ def upgrade() -> None:
         sa.Column("width", sa.Integer, nullable=False),
         sa.Column("height", sa.Integer, nullable=False),
         sa.Column("received", sa.Double, nullable=False),
+        sa.Column("dropped", sa.Double, nullable=True),
     )
+    kept, dropped = sa.text("dropped IS NULL"), sa.text("dropped IS NOT NULL")
+    op.create_index("ix_images_kept", "images", ["received", "id"], sqlite_where=kept, postgresql_where=kept)
+    op.create_index("ix_images_dropped", "images", ["dropped"], sqlite_where=dropped, postgresql_where=dropped)
+    op.create_table("leftovers", sa.Column("image", sa.Integer, sa.ForeignKey("images.id"), primary_key=True))
     op.create_table(
         "scores",
         sa.Column("id", sa.Integer, primary_key=True),
