@@ -181,8 +181,9 @@ class DriftMonitor:
     def _recall_reported(self, version: Version, ids: Column, images: Column, alarms: list[int]) -> None:
         """Find out from the history which alarms of a version an earlier process reported."""
         events = self._store.history.events(version.name, what=DRIFT_ALARM)
-        own = [e.image for e in events if e.image is not None and e.detail.endswith(f": version {version.id}")]
-        reported = [*ids[alarms[: len(own)]], *ids[np.isin(images, own)]]
+        suffix = f": version {version.id}"
+        reported_images = [e.image for e in events if e.image is not None and e.detail.endswith(suffix)]
+        reported = [*ids[alarms[: len(reported_images)]], *ids[np.isin(images, reported_images)]]
         self._alarm_counts[version.name] = len(events)
         self._reported[version.id] = int(max(reported, default=0))
 

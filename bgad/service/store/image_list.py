@@ -104,8 +104,8 @@ class ImageLists:
         """Return the position of an image in a list, counted from 0; None if the list does not contain it."""
         version = self._version(query)
         column, descending = ORDERS[query.order]
-        own = _filtered(query, version).where(images.c.id == image).with_only_columns(column)
-        value = next(iter(self._database.values(own)), None)
+        sort_key = _filtered(query, version).where(images.c.id == image).with_only_columns(column)
+        value = next(iter(self._database.values(sort_key)), None)
         if value is None:
             return None
         up_to = column >= value if descending else column <= value  # a condition of its own, so that the index applies

@@ -9,6 +9,15 @@ down_revision = None
 
 def upgrade() -> None:
     """Create all tables and their indexes."""
+    _create_versions()
+    _create_images()
+    _create_scores()
+    _create_reviews()
+    _create_jobs()
+    _create_events_and_tokens()
+
+
+def _create_versions() -> None:
     op.create_table(
         "versions",
         sa.Column("id", sa.Integer, primary_key=True),
@@ -21,6 +30,9 @@ def upgrade() -> None:
         sa.Column("created", sa.Double, nullable=False),
         sa.UniqueConstraint("name", "checksum", name="uq_versions_name_checksum"),
     )
+
+
+def _create_images() -> None:
     op.create_table(
         "images",
         sa.Column("id", sa.Integer, primary_key=True),
@@ -35,6 +47,9 @@ def upgrade() -> None:
     op.create_index("ix_images_kept", "images", ["received", "id"], sqlite_where=kept, postgresql_where=kept)
     op.create_index("ix_images_dropped", "images", ["dropped"], sqlite_where=dropped, postgresql_where=dropped)
     op.create_table("leftovers", sa.Column("image", sa.Integer, sa.ForeignKey("images.id"), primary_key=True))
+
+
+def _create_scores() -> None:
     op.create_table(
         "scores",
         sa.Column("id", sa.Integer, primary_key=True),
@@ -51,6 +66,9 @@ def upgrade() -> None:
     op.create_index("ix_scores_version_score", "scores", ["version", "score"])
     op.create_index("ix_scores_version_distance", "scores", ["version", "distance"])
     op.create_index("ix_scores_version_created", "scores", ["version", "created"])
+
+
+def _create_reviews() -> None:
     op.create_table(
         "reviews",
         sa.Column("id", sa.Integer, primary_key=True),
@@ -64,6 +82,9 @@ def upgrade() -> None:
         sa.Column("last", sa.Boolean, nullable=False),
     )
     op.create_index("ix_reviews_image", "reviews", ["image"])
+
+
+def _create_jobs() -> None:
     op.create_table(
         "jobs",
         sa.Column("id", sa.Integer, primary_key=True),
@@ -80,6 +101,9 @@ def upgrade() -> None:
         sa.Column("created", sa.Double, nullable=False),
         sa.Column("ended", sa.Double, nullable=True),
     )
+
+
+def _create_events_and_tokens() -> None:
     op.create_table(
         "events",
         sa.Column("id", sa.Integer, primary_key=True),
