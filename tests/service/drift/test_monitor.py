@@ -10,7 +10,6 @@ import pytest
 from sqlalchemy.exc import SQLAlchemyError
 
 from bgad.service.drift import monitor
-from bgad.service.drift.columns import ScoreColumns
 from bgad.service.drift.martingale import DriftTest
 from bgad.service.drift.monitor import DriftMonitor, DriftState
 from bgad.service.store import tables
@@ -23,6 +22,8 @@ from tests.service.drift.test_martingale import slow_run
 from tests.service.scoring.test_rescore import taught
 
 START = 1.7e9
+
+
 DRIFT = "/v1/models/plate/drift"
 
 
@@ -55,9 +56,6 @@ def asked(service: Service, **params: Any) -> dict[str, Any]:
     answer = service.client.get(DRIFT, params={"last": 0, **params})
     assert answer.status_code == 200, answer.text
     return dict(answer.json())
-
-
-# --- which pictures
 
 
 def test_what_a_version_scores_again_is_not_in_its_test(service: Service) -> None:
@@ -110,41 +108,6 @@ def test_a_picture_that_is_sent_again_keeps_its_place(service: Service) -> None:
     )
 
 
-def test_columns_follow_both_stores(address: str) -> None:
-    store = Store(address)
-    version = store.versions.add("gear", "a" * 64, "gear.bgad", state="released")
-    other = store.versions.add("wheel", "b" * 64, "wheel.bgad", state="released")
-    columns = ScoreColumns(store, version, {f"{2:064x}"})
-    assert columns.update()
-    assert len(columns.tested) == 0
-    one, learnt, three = sent(store, version, [1.0, 2.0, 3.0])
-    store.scores.add(one, other.id, said(0.0))  # of another model: no matter
-    assert columns.update()
-    assert columns.columns["image"][columns.tested].tolist() == [one, three]
-    held = columns.columns["created"]
-    store.scores.add(three, version.id, said(3.0))  # at another time
-    assert columns.update()
-    assert held.tolist() == [START + number for number in (one, learnt, three)]  # who has it keeps it
-    assert columns.columns["created"][2] > START + 100
-    store.scores.add(three, version.id, said(3.5))
-    assert not columns.update()
-    store.reviews.add(one, "bad", "ann")
-    assert not columns.update()
-    assert columns.columns["image"][columns.tested].tolist() == [three]
-    assert columns.update()
-    store.reviews.add(one, "good", "ann")
-    assert not columns.update()
-    sent(store, version, [5.0], 10, id=1000)
-    assert columns.update()
-    late = sent(store, version, [4.0], 9, id=999)  # its number was given before, its row came after
-    assert not columns.update()
-    assert columns.columns["image"][columns.tested].tolist() == [one, three, *late, 10]
-    store.close()
-
-
-# --- how it goes on
-
-
 def test_the_test_goes_on_where_it_was_and_anew_where_the_past_has_changed(
     service: Service, monkeypatch: pytest.MonkeyPatch
 ) -> None:
@@ -192,9 +155,6 @@ def test_the_test_goes_on_where_it_was_and_anew_where_the_past_has_changed(
     assert (later["total"], later["tested"]) == (200, 200)
     wanted = slow_run(calibration, [scores[i] for i in range(301, 501)], seed=1)
     assert [level["level"] for level in later["levels"]] == wanted[0]
-
-
-# --- who hears it
 
 
 def heard(service: Service) -> list[str]:

@@ -8,7 +8,6 @@ import threading
 import time
 import urllib.error
 import urllib.request
-from dataclasses import replace
 from pathlib import Path
 from types import SimpleNamespace
 from typing import Any
@@ -16,24 +15,17 @@ from typing import Any
 import numpy as np
 import pytest
 import sqlalchemy as sa
-from PIL import Image
 
 from bgad.artifact import folder as model_folder
 from bgad.errors import ConfigError
-from bgad.inference import load as loading
 from bgad.service.blobs import BlobKind
 from bgad.service.folders import WORKSPACE
 from bgad.service.store.jobs import Jobs
 from bgad.service.store.store import Store
 from bgad.service.store.versions import Versions
-from bgad.service.teaching import comparison, process, runner
-from bgad.service.teaching.comparison import Comparison, validation_images
-from bgad.service.teaching.process import JobLimits, WorkerProcess, failure_reason
-from bgad.service.teaching.progress import ProgressEstimate
-from bgad.service.teaching.runner import JobRunner
-from bgad.service.teaching.task import build_task
+from bgad.service.teaching import runner
 from bgad.training import provenance
-from tests.conftest import picture, write_set
+from tests.conftest import picture
 from tests.service.conftest import Live, Maker, Service, as_file, new_runner, png, problem, sqlite_address, wait_for
 
 ENDED = ("done", "failed", "cancelled", "interrupted")
@@ -145,22 +137,6 @@ def compared_pictures(service: Service, job: dict[str, Any], data_set: Path) -> 
     return number
 
 
-def test_the_time_left_is_that_of_the_stage_and_of_what_comes_after_it() -> None:
-    now = [100.0]
-    pace = ProgressEstimate(lambda: now[0])
-    assert pace.update("reading", 1.0) == (0.05, None)  # nothing is known yet
-    now[0] += 10
-    assert pace.update("features", 0.0) == (0.05, None)
-    now[0] += 17
-    progress, left = pace.update("features", 0.5)
-    assert progress == pytest.approx(0.15)
-    assert left == pytest.approx(17 + 0.75 * 27 / 0.1, abs=0.1)  # the others at the speed of all so far
-    assert pace.update("something else", 0.5)[0] == progress  # moves nothing
-    assert pace.update("features", 0.2)[0] == progress  # nor does it go back
-    now[0] += 50
-    assert pace.update("comparing", 1.0) == (1.0, 0.0)
-
-
 def test_a_running_job_says_how_long_it_takes(service: Service, monkeypatch: pytest.MonkeyPatch) -> None:
     says = "import json, time\nprint(json.dumps({'progress': 0.5, 'message': 'learning', 'left': 40.5}), flush=True)\n"
     in_its_place(monkeypatch, says + "time.sleep(100)")
@@ -192,22 +168,6 @@ def test_a_running_job_is_cancelled_and_one_that_waits_too(make: Maker, data_set
         ("cancel", f"job {running['id']}"),
         ("cancel", f"job {waiting['id']}"),
     ]
-
-
-def test_a_job_that_takes_too_long_is_ended(make: Maker, data_set: Path) -> None:
-    service = make(limits=JobLimits(minutes=0.01), data=data_set.parent)
-    job = ended(service, teach(service)["id"], 30)
-    assert (job["state"], job["message"]) == (
-        "failed",
-        "it took more than 0.01 minutes: give the service more --job-minutes",
-    )
-
-
-def test_a_job_that_takes_too_much_memory_is_ended(make: Maker, data_set: Path) -> None:
-    service = make(limits=JobLimits(memory_gb=0.05), data=data_set.parent)
-    job = ended(service, teach(service)["id"], 30)
-    wanted = "it took more than 0.05 GB of memory: give the service more --job-memory"
-    assert (job["state"], job["message"]) == ("failed", wanted)
 
 
 def in_its_place(monkeypatch: pytest.MonkeyPatch, program: str) -> None:
@@ -248,23 +208,6 @@ def test_a_job_is_kept_while_the_store_is_gone(service: Service, monkeypatch: py
     assert job["made"] is not None
 
 
-def test_a_process_is_ended_where_it_cannot_be_followed(service: Service, monkeypatch: pytest.MonkeyPatch) -> None:
-    in_its_place(monkeypatch, SAYS + "time.sleep(600)")
-    seen: list[WorkerProcess] = []
-
-    def broken(self: JobRunner, number: int, line: str) -> None:
-        assert self._running is not None
-        seen.append(self._running[1])
-        raise RuntimeError("broken")
-
-    monkeypatch.setattr(JobRunner, "_on_message", broken)
-    monkeypatch.setattr(process, "GRACE_SECONDS", 1.0)
-    job = ended(service, teach(service)["id"], 30)
-    assert (job["state"], job["message"]) == ("failed", "RuntimeError: broken")
-    assert seen[0].returncode is not None
-    assert service.runner._running is None
-
-
 def test_many_chosen_images_are_looked_up_quickly(service: Service, monkeypatch: pytest.MonkeyPatch) -> None:
     count = 40_000
     rows = [SimpleNamespace(image=i, verdict="good") for i in range(count)]
@@ -287,15 +230,6 @@ def test_an_error_of_the_store_ends_the_job_in_one_line(service: Service, monkey
     assert (job["state"], job["message"]) == ("failed", "ProgrammingError: (builtins.Exception) no such table")
 
 
-def test_why_a_process_failed(tmp_path: Path) -> None:
-    assert "most likely for want of memory: free some" in failure_reason(-signal.SIGKILL, "a warning", tmp_path)
-    assert f"was ended by SIGSEGV: resume the job; if it fails again, see {tmp_path}" in failure_reason(
-        -11, "", tmp_path
-    )
-    assert failure_reason(2, "no such picture", tmp_path) == "no such picture"
-    assert "with exit code 1 and said nothing: resume the job" in failure_reason(1, "", tmp_path)
-
-
 def test_a_job_that_fails_does_not_hurt_the_service(make: Maker, models: Path, tmp_path: Path) -> None:
     service = make(data=tmp_path / "nothing")
     expected = service.client.post("/v1/models/plate/score", content=png()).json()["score"]
@@ -316,24 +250,6 @@ def test_a_picture_that_is_gone_fails_the_job_alone(make: Maker, data_set: Path)
     job = ended(service, service.client.post("/v1/jobs", json={"model": "plate"}).json()["id"], 30)
     assert job["state"] == "failed"
     assert "is not there any more" in job["message"]
-
-
-def test_a_job_is_told_what_was_painted(make: Maker, data_set: Path) -> None:
-    service = make(data=data_set.parent)
-    image, mask = picture(np.random.default_rng(5), defect=True)
-    marked, region = as_file(mask.astype(np.uint8) * 255), as_file(np.eye(64, dtype=np.uint8) * 255)
-    number = service.score(as_file(image), "blot.png")
-    service.bench.reviewing.review(number, "bad", "ann", mask=marked, ignore=region)
-    good = service.score(png(70))
-    service.bench.reviewing.review(good, "good", "ann", ignore=region)
-    job = service.store.jobs.add("teach", service.store.versions.released("plate"), [number, good], "ann")
-    bench = service.bench
-    task = build_task(job, bench.folders.models, bench.store, bench.blobs, bench.folders)
-    painted = {
-        image.image: [path and Path(path).read_bytes() for path in (image.mask, image.ignore)] for image in task.new
-    }
-    assert painted == {number: [marked, region], good: [None, region]}
-    assert task.available == []
 
 
 def test_teaching_again_where_nobody_remembers_the_first_time(
@@ -366,31 +282,6 @@ def test_teaching_again_where_nobody_remembers_the_first_time(
     assert [path.read_bytes() for path in origin.ignored.values()] == [region]
 
 
-def test_versions_are_compared_on_the_same_test_pictures_each_time(
-    model: Path, data_set: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    scorer = loading.load(model, engine="onnx")
-    everyone, why = validation_images(scorer, data_set)
-    assert (len(everyone), why) == (14, "")
-    monkeypatch.setattr(comparison, "MAX_VALIDATION", 6)
-    some, _ = validation_images(scorer, data_set)
-    taught = {some[0][1]}
-    rows = [row | {"role": "known" if row["sha256"] in taught else row["role"]} for row in scorer.card.split["images"]]
-    monkeypatch.setattr(scorer, "card", replace(scorer.card, split={"images": rows}))
-    later, _ = validation_images(scorer, data_set)
-    assert [s.name for s, _ in later[:5]] == [s.name for s, _ in some[1:]]
-    assert len(later) == 6
-    # and where there are none, it is said why
-    assert "The data set cannot be read: " in validation_images(scorer, tmp_path)[1]
-    other = write_set(tmp_path / "other", train=1, good=8, bad=8)
-    for path in other.rglob("*.png"):
-        Image.fromarray(np.zeros((64, 64), np.uint8)).save(path)
-    assert "are not those of the training any more" in validation_images(scorer, other)[1]
-    none = [row for row in rows if row["role"] != "test"]
-    monkeypatch.setattr(scorer, "card", replace(scorer.card, split={"images": none}))
-    assert "bgad train --test keeps some" in validation_images(scorer, data_set)[1]
-
-
 def test_a_model_learns_from_its_own_reviews_only(make: Maker, models: Path) -> None:
     shutil.copytree(models / "plate.bgad", models / "wheel.bgad")
     service = make()
@@ -412,9 +303,6 @@ def test_stopping_the_service_interrupts_its_jobs(make: Maker, data_set: Path) -
     second = make()
     assert second.store.jobs.get(waiting["id"]).state == "interrupted"
     assert second.store.jobs.get(waiting["id"]).message == "the service ended before the job did"
-
-
-# --- a service that is killed
 
 
 def call(live: Live, path: str, *, data: bytes | None = None, method: str | None = None) -> Any:
@@ -495,14 +383,3 @@ def test_a_service_that_is_asked_to_end_ends(live: Any, models: Path) -> None:
     service.end(signal.SIGINT)
     assert service.process.returncode == 0
     assert "stopped; everything is in" in (models / "log.txt").read_text()
-
-
-def test_a_comparison_without_room_for_its_pictures(model: Path, data_set: Path, tmp_path: Path) -> None:
-    drawings = tmp_path / "drawings"
-    told: list[float] = []
-    scorer = loading.load(model, engine="onnx")
-    (_, unlucky), *_ = validation_images(scorer, data_set)[0]
-    (drawings / f"{unlucky}.before").mkdir(parents=True)  # where a file should go: writing fails
-    found = Comparison(model, model, None, drawings).run([], data_set, told.append)
-    assert (found["validation"]["images"], told[-1]) == (14, 1.0)
-    assert len([path for path in drawings.iterdir() if path.is_file()]) == 27
