@@ -262,7 +262,7 @@ def test_a_review_that_is_being_written(kept: Service, monkeypatch: pytest.Monke
     reviewer.start()
     assert written.wait(60)
     sweeper.start()
-    time.sleep(0.3)
+    wait_for(lambda: kept.store.database.engine.pool.checkedout() == 2)  # type: ignore[attr-defined]
     early = list(swept)
     go_on.set()
     reviewer.join()
@@ -298,7 +298,7 @@ def test_a_sweep_that_is_being_written(kept: Service, monkeypatch: pytest.Monkey
     if kept.store.database.engine.dialect.name == "sqlite":
         assert kept.store.database._write_lock.locked()  # type: ignore[union-attr]
     reviewer.start()
-    time.sleep(0.3)
+    wait_for(lambda: kept.store.database.engine.pool.checkedout() == 2)  # type: ignore[attr-defined]
     early = list(answers)
     go_on.set()
     sweeper.join()

@@ -216,6 +216,7 @@ def test_a_watch_without_a_store_goes_on_later(
     make: Maker, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
 ) -> None:
     monkeypatch.setattr(monitor, "MIN_PAUSE", 0.02)
+    monkeypatch.setattr(monitor, "PAUSE_FACTOR", 0)
     service = make()
     wait_for(lambda: meter(service, "bgad_drift_level") == 0)
     real, failures = service.store.versions.released, [SQLAlchemyError("gone")]
