@@ -45,12 +45,12 @@ SCORE = "/v1/models/plate/score"
 
 
 def png(seed: int = 0, *, defect: bool = False) -> bytes:
-    """A picture that the model knows."""
+    """An image that the model knows."""
     return as_file(picture(np.random.default_rng(1000 + seed), defect=defect)[0])
 
 
 def as_file(array: np.ndarray, kind: str = "PNG", mode: str | None = None) -> bytes:
-    """The bytes of a picture file."""
+    """The bytes of an image file."""
     buffer = io.BytesIO()
     image = Image.fromarray(array)
     (image.convert(mode) if mode else image).save(buffer, kind)
@@ -157,7 +157,7 @@ class Service:
         return self.bench.store
 
     def score(self, content: bytes, name: str = "part.png") -> int:
-        """The number that the picture got."""
+        """The number that the image got."""
         answer = self.client.post("/v1/models/plate/score", params={"filename": name}, content=content)
         assert answer.status_code == 200, answer.text
         return int(answer.json()["image"])

@@ -57,7 +57,7 @@ def test_it_imports_nothing_heavy() -> None:
     )
 
 
-def test_a_picture_as_file_bytes_or_array_gets_the_same_score(client: Client, model: Path, tmp_path: Path) -> None:
+def test_an_image_as_file_bytes_or_array_gets_the_same_score(client: Client, model: Path, tmp_path: Path) -> None:
     (path := tmp_path / "part ü&.png").write_bytes(png(1, defect=True))
     array = picture(np.random.default_rng(1001), defect=True)[0]
     found = [client.score("plate", given) for given in (path, str(path), png(1, defect=True), array)]

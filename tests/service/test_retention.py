@@ -1,4 +1,4 @@
-"""How long pictures are kept."""
+"""How long images are kept."""
 
 from __future__ import annotations
 
@@ -89,7 +89,7 @@ def test_what_nobody_reviewed_goes_and_the_rest_stays(kept: Service) -> None:
     assert after["series"][0] == before["series"][0]
 
 
-def test_what_is_said_of_a_picture_that_was_dropped(kept: Service) -> None:
+def test_what_is_said_of_an_image_that_was_dropped(kept: Service) -> None:
     number, other = kept.score(png(0), "first.png"), kept.score(png(1))
     kept.store.reviews.add(other, "good", "ann")
     later(kept, DAYS + 1)
@@ -117,7 +117,7 @@ def test_what_is_said_of_a_picture_that_was_dropped(kept: Service) -> None:
     assert kept.client.post(f"{base}/reviews", json={"verdict": "good"}).status_code == 201
 
 
-def test_a_version_that_is_released_does_not_look_for_dropped_pictures(
+def test_a_version_that_is_released_does_not_look_for_dropped_images(
     kept: Service, caplog: pytest.LogCaptureFixture
 ) -> None:
     gone, stays = kept.score(png(0)), kept.score(png(1))
@@ -244,7 +244,7 @@ def test_dropped_twice_before_its_file_was_removed(kept: Service, monkeypatch: p
 
 
 def test_a_review_that_is_being_written(kept: Service, monkeypatch: pytest.MonkeyPatch) -> None:
-    """It has the image to itself: the sweep waits, and then leaves the picture alone."""
+    """It has the image to itself: the sweep waits, and then leaves the image alone."""
     number = kept.score(png(0))
     later(kept, DAYS + 1)
     written, go_on, real = threading.Event(), threading.Event(), kept.store.reviews._insert
@@ -375,7 +375,7 @@ def test_a_list_stays_as_it_was(kept: Service) -> None:
     assert latest == [kept.client.get("/v1/models/plate/news", params=ask).json()["latest"]] * 2
 
 
-def test_a_picture_that_goes_while_it_is_asked_for(kept: Service, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_an_image_that_goes_while_it_is_asked_for(kept: Service, monkeypatch: pytest.MonkeyPatch) -> None:
     gone, broken = kept.score(png(0)), kept.score(png(1))
     kept.store.reviews.add(broken, "good", "ann")
     picture(kept, broken).write_bytes(b"no picture")
@@ -419,7 +419,7 @@ def test_a_picture_that_goes_while_it_is_asked_for(kept: Service, monkeypatch: p
     assert answer.json()["detail"].startswith(f"image {broken}")
 
 
-def test_drift_says_whose_pictures_went(kept: Service) -> None:
+def test_drift_says_whose_images_went(kept: Service) -> None:
     for i in range(3):
         kept.score(png(i))
     kept.store.reviews.add(1, "good", "ann")

@@ -89,7 +89,7 @@ def test_tokens_by_command(models: Path) -> None:
     assert run("list").stdout == ""
 
 
-def test_a_model_that_is_gone_does_not_keep_the_next_one_from_its_test_pictures(
+def test_a_model_that_is_gone_does_not_keep_the_next_one_from_its_test_images(
     models: Path, make: Maker, model: Path, data_set: Path, caplog: pytest.LogCaptureFixture
 ) -> None:
     shutil.copytree(model, models / "wheel.bgad")

@@ -28,7 +28,7 @@ DRIFT = "/v1/models/plate/drift"
 
 
 def sent(store: Store, version: Version, scores: Iterable[float], first: int = 1, **more: Any) -> list[int]:
-    """Pictures come, one a second, to a version; their numbers."""
+    """Images come, one a second, to a version; their numbers."""
     said = list(scores)
     numbers = list(range(first, first + len(said)))
     with store.database.engine.begin() as connection:
@@ -89,7 +89,7 @@ def test_what_a_version_scores_again_is_not_in_its_test(service: Service) -> Non
     assert images_of(service.bench.drift.state(first)) == live + came
 
 
-def test_a_picture_that_is_sent_again_keeps_its_place(service: Service) -> None:
+def test_an_image_that_is_sent_again_keeps_its_place(service: Service) -> None:
     """Else those that somebody wonders about and sends once more would stand at the end together."""
     store, version = service.store, service.store.versions.released("plate")
     live = sent(store, version, scores := np.random.default_rng(0).normal(size=300))

@@ -88,7 +88,7 @@ def test_with_a_full_queue_and_many_who_want_maps_all_else_is_answered(
         )
 
 
-def test_overlays_do_not_keep_others_from_looking_at_pictures(
+def test_overlays_do_not_keep_others_from_looking_at_images(
     service: Service, gate: threading.Event, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     number = service.score(png())
@@ -107,7 +107,7 @@ def test_overlays_do_not_keep_others_from_looking_at_pictures(
         ]
 
 
-def test_batches_are_counted_and_turned_away_when_too_many_pictures_wait(
+def test_batches_are_counted_and_turned_away_when_too_many_images_wait(
     service: Service, gate: threading.Event
 ) -> None:
     batches = service.client.app.state.batch_admission  # type: ignore[attr-defined]
@@ -154,7 +154,7 @@ def test_the_role_is_known_before_the_body_is_read(make: Maker) -> None:
         assert ask(service, method, path, headers, body) == (403, 0), path
 
 
-def test_what_has_no_picture_is_short(service: Service) -> None:
+def test_what_has_no_image_is_short(service: Service) -> None:
     number = service.score(png())
     long = {"verdict": "good", "note": "x" * (3 * 2**20), "model": "plate", "rate": 0.5}
     for method, path in (("POST", "/v1/jobs"), ("PUT", "/v1/models/plate/threshold")):

@@ -117,7 +117,7 @@ def test_any_version_says_what_it_thinks_and_it_is_not_kept(models: Path, make: 
     problem(service.client.get("/v1/images/99/score", params={"model": "plate"}), 404)
 
 
-def test_the_picture_comes_back_as_it_was_sent_and_is_not_shown_as_a_page(service: Service) -> None:
+def test_the_image_comes_back_as_it_was_sent_and_is_not_shown_as_a_page(service: Service) -> None:
     number = service.score(png(), "evil.html")
     answer = service.client.get(f"/v1/images/{number}/picture")
     assert answer.content == png()
@@ -138,7 +138,7 @@ def test_images_that_are_not_there(service: Service, what: str) -> None:
         problem(service.client.get(f"/v1/images/{number}{what}", params={"model": "plate", "version": 2**40}), 422)
 
 
-def test_a_picture_whose_file_is_gone(service: Service) -> None:
+def test_an_image_whose_file_is_gone(service: Service) -> None:
     number = service.score(png())
     service.bench.views.path(number).unlink()
     for what in ("picture", "view.png", "overlay.png"):

@@ -108,7 +108,7 @@ def test_a_threshold_that_could_not_be_kept_is_not_in_force(service: Service, mo
     assert service.client.post(SCORE, content=png(2)).json()["threshold"] == before["threshold"]
 
 
-def test_a_picture_that_is_kept_while_a_threshold_is_set_is_judged_by_it(
+def test_an_image_that_is_kept_while_a_threshold_is_set_is_judged_by_it(
     service: Service, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """Its score comes after those that are judged anew, and before the threshold is in force."""

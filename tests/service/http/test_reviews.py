@@ -205,7 +205,7 @@ def test_a_review_of_nothing(service: Service) -> None:
 
 
 @pytest.mark.parametrize("zeros", [0, 1])
-def test_a_picture_that_a_power_cut_left_empty_or_zeros(service: Service, zeros: int) -> None:
+def test_an_image_that_a_power_cut_left_empty_or_zeros(service: Service, zeros: int) -> None:
     number = service.score(png())
     file = service.bench.views.path(number)
     file.write_bytes(bytes(zeros * len(png())))

@@ -49,7 +49,7 @@ def test_the_score_is_that_of_the_model(service: Service, model: Path, tmp_path:
     assert (again["image"], again["score"]) == (found["image"], pytest.approx(found["score"], rel=1e-5))
 
 
-def test_a_picture_in_a_form(service: Service) -> None:
+def test_an_image_in_a_form(service: Service) -> None:
     body = service.client.post(SCORE, content=png(1)).json()
     form = service.client.post(SCORE, files={"file": ("a/b/part.png", png(1), "text/html")}).json()
     assert (form["image"], form["name"]) == (body["image"], "part.png")
@@ -67,7 +67,7 @@ def test_a_picture_in_a_form(service: Service) -> None:
         (np.full((1, 1), 90, np.uint8), "BMP", None),
     ],
 )
-def test_pictures_of_all_kinds_are_scored_and_shown(
+def test_images_of_all_kinds_are_scored_and_shown(
     service: Service, array: np.ndarray, kind: str, mode: str | None
 ) -> None:
     number = service.score(as_file(array, kind, mode))
@@ -80,7 +80,7 @@ def test_pictures_of_all_kinds_are_scored_and_shown(
 
 
 def turned(kind: str) -> bytes:
-    """A picture that is to be turned by a quarter before it is shown."""
+    """An image that is to be turned by a quarter before it is shown."""
     buffer, exif = io.BytesIO(), Image.Exif()
     exif[ExifTags.Base.Orientation] = 6
     Image.fromarray(np.full((40, 30, 3), 90, np.uint8)).save(buffer, kind, exif=exif)
@@ -89,7 +89,7 @@ def turned(kind: str) -> bytes:
 
 @pytest.mark.parametrize("kind", ["PNG", "JPEG"])
 @pytest.mark.parametrize("shape", [(40, 30), (40, 30, 3)])
-def test_a_picture_that_browsers_show_is_sent_as_it_is(service: Service, kind: str, shape: tuple[int, ...]) -> None:
+def test_an_image_that_browsers_show_is_sent_as_it_is(service: Service, kind: str, shape: tuple[int, ...]) -> None:
     content = as_file(np.random.default_rng(0).integers(0, 255, shape, np.uint8), kind)
     view = service.client.get(f"/v1/images/{service.score(content)}/view.png")
     assert view.content == content
@@ -108,7 +108,7 @@ def test_a_picture_that_browsers_show_is_sent_as_it_is(service: Service, kind: s
     ],
     ids=["turned JPEG", "turned PNG", "transparent", "16 bits", "CMYK", "BMP"],
 )
-def test_a_picture_that_browsers_show_otherwise_is_sent_as_png(
+def test_an_image_that_browsers_show_otherwise_is_sent_as_png(
     service: Service, content: bytes, size: tuple[int, int]
 ) -> None:
     view = service.client.get(f"/v1/images/{service.score(content)}/view.png")
@@ -137,7 +137,7 @@ NOT_TAKEN = {
 
 
 @pytest.mark.parametrize("case", NOT_TAKEN)
-def test_what_is_no_picture_that_we_take_is_refused_and_not_kept(
+def test_what_is_no_image_that_we_take_is_refused_and_not_kept(
     service: Service, case: str, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     content, message = NOT_TAKEN[case]
@@ -208,7 +208,7 @@ def test_a_batch_is_scored_in_its_order_and_one_that_is_broken_does_not_stop_it(
     assert service.client.get("/v1/images", params={"model": "plate", "limit": 5}).json()["total"] == 19
 
 
-def test_a_picture_of_a_batch_that_is_too_large_does_not_stop_the_others(make: Maker) -> None:
+def test_an_image_of_a_batch_that_is_too_large_does_not_stop_the_others(make: Maker) -> None:
     service = make(max_bytes=10_000)
     files = [("files", ("a.png", png(1))), ("files", ("large.png", bytes(10_001))), ("files", ("b.png", png(2)))]
     first, failed, last = service.client.post("/v1/models/plate/batches", files=files).json()["results"]
@@ -296,7 +296,7 @@ def test_when_too_many_wait_the_answer_is_503_and_says_when_to_come_again(
     known = {hashlib.sha256(png(seed)).hexdigest(): seed for seed in (*range(MAX_WAITING), 999)}
     files = (service.bench.folders.models / WORKSPACE / BlobKind.IMAGE).rglob("*")
     left = {known[path.name] for path in files if path.is_file()}
-    assert left == set(range(MAX_WAITING))  # what was turned away is gone, unless the same picture is being scored
+    assert left == set(range(MAX_WAITING))  # what was turned away is gone, unless the same image is being scored
     assert service.client.get("/healthz").status_code == 200  # all else goes on
     assert service.client.get("/v1/models").status_code == 200
     gate.set()

@@ -20,7 +20,7 @@ from tests.service.conftest import wait_for
 
 
 class Held(Runtime):
-    """The real engine behind a gate; counts the pictures of each batch, and may be told to fail."""
+    """The real engine behind a gate; counts the images of each batch, and may be told to fail."""
 
     def hold(self) -> None:
         self.gate, self.begun = threading.Event(), threading.Event()
@@ -93,7 +93,7 @@ def test_what_waits_is_scored_together(scorer: Held, files: list[Path]) -> None:
     batcher.close()
 
 
-def test_who_came_first_is_scored_first_however_long_its_picture_takes_to_read(
+def test_who_came_first_is_scored_first_however_long_its_image_takes_to_read(
     scorer: Held, files: list[Path], alone: list[float], monkeypatch: pytest.MonkeyPatch
 ) -> None:
     slow, read, prepare = threading.Event(), list[Path](), scorer.prepare
@@ -206,7 +206,7 @@ def test_an_error_of_the_engine_reaches_the_requests_and_the_next_ones_are_score
     batcher.close()
 
 
-def test_a_picture_that_cannot_be_read_gives_its_place_back(model: Path, files: list[Path], tmp_path: Path) -> None:
+def test_an_image_that_cannot_be_read_gives_its_place_back(model: Path, files: list[Path], tmp_path: Path) -> None:
     (broken := tmp_path / "broken.png").write_bytes(files[0].read_bytes()[:200])
     batcher = Batcher(Runtime.load(model), max_waiting=1)
     for _ in range(3):
@@ -216,7 +216,7 @@ def test_a_picture_that_cannot_be_read_gives_its_place_back(model: Path, files: 
     batcher.close()
 
 
-def test_a_score_that_is_no_number_is_an_error_of_its_picture_alone(model: Path, files: list[Path]) -> None:
+def test_a_score_that_is_no_number_is_an_error_of_its_image_alone(model: Path, files: list[Path]) -> None:
     class Odd(Runtime):
         def run(self, pixels: FloatArray) -> tuple[FloatArray, FloatArray, list[FloatArray]]:
             scores, maps, levels = super().run(pixels)
@@ -252,7 +252,7 @@ def test_closing_finishes_what_waits_and_refuses_what_comes(
     assert not [t for t in threading.enumerate() if t in batcher._threads]
 
 
-def test_a_picture_in_tiles(model: Path, tmp_path: Path) -> None:
+def test_an_image_in_tiles(model: Path, tmp_path: Path) -> None:
     path = tmp_path / "large.png"
     Image.fromarray(np.random.default_rng(0).integers(0, 255, (100, 130, 3), np.uint8)).save(path)
     scorer = Runtime.load(model)

@@ -86,7 +86,7 @@ def test_a_service_that_is_stopped_does_not_score_to_the_end(make: Maker, gate: 
     wait_for(lambda: scored_by(after.store, second) == numbers)
 
 
-def test_a_picture_that_is_gone_and_a_store_that_is_gone_for_a_while(
+def test_an_image_that_is_gone_and_a_store_that_is_gone_for_a_while(
     service: Service, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
 ) -> None:
     monkeypatch.setattr(rescore, "RETRY_SECONDS", 0.1)
@@ -161,7 +161,7 @@ def test_what_was_under_way_is_not_forgotten_by_a_second_release(service: Servic
 
 
 def test_a_run_that_comes_too_late_goes_on_for_the_version_that_is_released(service: Service) -> None:
-    """The picture was under way when the second version was released; until it is told, so is the third."""
+    """The image was under way when the second version was released; until it is told, so is the third."""
     old = service.store.versions.released("plate")
     number = service.score(png(0))
     second, third = taught(service), taught(service, "third")

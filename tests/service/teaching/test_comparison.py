@@ -13,7 +13,7 @@ from bgad.service.teaching.comparison import Comparison, validation_images
 from tests.conftest import write_set
 
 
-def test_versions_are_compared_on_the_same_test_pictures_each_time(
+def test_versions_are_compared_on_the_same_test_images_each_time(
     model: Path, data_set: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     scorer = loading.load(model, engine="onnx")
@@ -38,7 +38,7 @@ def test_versions_are_compared_on_the_same_test_pictures_each_time(
     assert "bgad train --test keeps some" in validation_images(scorer, data_set)[1]
 
 
-def test_a_comparison_without_room_for_its_pictures(model: Path, data_set: Path, tmp_path: Path) -> None:
+def test_a_comparison_without_room_for_its_images(model: Path, data_set: Path, tmp_path: Path) -> None:
     drawings = tmp_path / "drawings"
     told: list[float] = []
     scorer = loading.load(model, engine="onnx")

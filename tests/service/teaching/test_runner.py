@@ -31,7 +31,7 @@ ENDED = ("done", "failed", "cancelled", "interrupted")
 
 
 def teach(service: Service, *, bad: int = 2, good: int = 1) -> dict[str, Any]:
-    """Review some pictures, then a job; the answer."""
+    """Review some images, then a job; the answer."""
     for i in range(bad + good):
         number = service.score(png(50 + i, defect=i < bad))
         service.store.reviews.add(number, "bad" if i < bad else "good", "ann")
@@ -251,7 +251,7 @@ def test_a_job_that_fails_does_not_hurt_the_service(make: Maker, models: Path, t
     assert service.client.post("/v1/models/plate/score", content=png()).json()["score"] == expected
 
 
-def test_a_picture_that_is_gone_fails_the_job_alone(make: Maker, data_set: Path) -> None:
+def test_an_image_that_is_gone_fails_the_job_alone(make: Maker, data_set: Path) -> None:
     service = make(data=data_set.parent)
     number = service.score(png())
     service.store.reviews.add(number, "good", "ann")
