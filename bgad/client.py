@@ -61,7 +61,7 @@ class Model:
     calibration: int
     size: int
     scored: int
-    again: dict[str, int]
+    rescoring: dict[str, int]
 
 
 @dataclass(frozen=True)
@@ -127,8 +127,8 @@ class Review:
 class Drift:
     """The drift test of a model and its scores over time.
 
-    `series` are the last scores. `fresh` says whether the last alarm still describes the present, and `since_alarm` how
-    many images came after it.
+    `series` are the last scores. `recent_alarm` says whether the last alarm still describes the present, and
+    `since_alarm` how many images came after it.
     """
 
     total: int
@@ -139,15 +139,15 @@ class Drift:
     levels: list[dict[str, Any]]
     alarms: list[dict[str, Any]]
     since_alarm: int | None
-    fresh: bool
+    recent_alarm: bool
     drivers: list[dict[str, Any]]
     patience: float
-    promise: str
+    guarantee: str
 
 
 @dataclass(frozen=True)
 class Job:
-    """A teaching job; `left` is the estimated number of seconds left."""
+    """A teaching job; `seconds_left` is the estimated number of seconds left."""
 
     id: int
     kind: str
@@ -157,11 +157,11 @@ class Job:
     progress: float
     message: str
     images: list[int]
-    made: int | None
+    new_version: int | None
     who: str
     created: float
     ended: float | None
-    left: float | None
+    seconds_left: float | None
     result: dict[str, Any] | None
 
 

@@ -26,6 +26,6 @@ class OutputError(BgadError):
 
 
 def first_line(error: BaseException, limit: int = 160) -> str:
-    """The first line of an error's message, cut to `limit` characters; the name of its class if the message is empty."""
+    """The first line of an error's message, cut to `limit` characters; its class name if the message is empty."""
     text = str(error).strip()
     return text.splitlines()[0][:limit] if text else type(error).__name__

@@ -96,7 +96,7 @@ def test_models_images_and_reviews(client: Client) -> None:
     seen = client.drift("plate", every="day")
     assert (seen.total, seen.every) == (sum(day["count"] for day in seen.bins), "day")
     assert number in [point["image"] for point in seen.series]
-    assert (seen.fresh, seen.since_alarm) == (False, None)
+    assert (seen.recent_alarm, seen.since_alarm) == (False, None)
     assert len(list(client.images("plate", order="newest", limit=1))) == 1
 
 
@@ -124,13 +124,13 @@ def test_teach_wait_release_and_back(client: Client) -> None:
     number = client.score("plate", png(7, defect=True)).image
     client.review(number, "bad")
     job = client.wait(client.teach("plate", [number]), timeout=120)
-    assert (job.state, job.images, job.left) == ("done", [number], None)
+    assert (job.state, job.images, job.seconds_left) == ("done", [number], None)
     assert job.result is not None
-    assert job.made is not None
+    assert job.new_version is not None
     old = client.model("plate").version["id"]
-    assert client.release("plate", job.made).version["id"] == job.made
+    assert client.release("plate", job.new_version).version["id"] == job.new_version
     assert client.rollback("plate").version["id"] == old
-    assert client.discard("plate", job.made).versions[-1]["state"] == "discarded"
+    assert client.discard("plate", job.new_version).versions[-1]["state"] == "discarded"
     assert [one.id for one in client.jobs("plate")] == [job.id]
     assert client.jobs("wheel") == []
     with pytest.raises(ServiceError, match="is done: there is nothing to resume"):

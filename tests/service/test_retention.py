@@ -100,7 +100,7 @@ def test_what_is_said_of_an_image_that_was_dropped(kept: Service) -> None:
     assert kept.client.get(f"/v1/images/{other}", params={"model": "plate"}).json()["neighbours"] == []
     base, of = f"/v1/images/{number}", {"model": "plate"}
     answers = [
-        kept.client.get(f"{base}/picture"),
+        kept.client.get(f"{base}/original"),
         kept.client.get(f"{base}/view.png"),
         *(
             kept.client.get(f"{base}/{name}", params=of)
@@ -126,7 +126,7 @@ def test_a_version_that_is_released_does_not_look_for_dropped_images(
     kept.bench.retention.sweep()
     second = taught(kept)
     kept.bench.release(second, "ann")
-    wait_for(lambda: kept.client.get("/v1/models/plate").json()["again"]["total"] == 0)
+    wait_for(lambda: kept.client.get("/v1/models/plate").json()["rescoring"]["total"] == 0)
     assert [row.image for row in kept.store.scores.series(second.id)] == [stays]
     assert f"image {gone}" not in caplog.text
 
@@ -370,9 +370,9 @@ def test_a_list_stays_as_it_was(kept: Service) -> None:
     assert sorted(row["id"] for page in (first, second) for row in page["images"]) == numbers
     assert kept.client.get("/v1/images", params=query).json()["total"] == 5
     ask = {"after": first["as_of"]}
-    latest = [kept.client.get("/v1/models/plate/news", params=ask).json()["latest"] for _ in range(2)]
+    latest = [kept.client.get("/v1/models/plate/changes", params=ask).json()["latest"] for _ in range(2)]
     later(kept, DAYS + 2)
-    assert latest == [kept.client.get("/v1/models/plate/news", params=ask).json()["latest"]] * 2
+    assert latest == [kept.client.get("/v1/models/plate/changes", params=ask).json()["latest"]] * 2
 
 
 def test_an_image_that_goes_while_it_is_asked_for(kept: Service, monkeypatch: pytest.MonkeyPatch) -> None:
@@ -399,7 +399,7 @@ def test_an_image_that_goes_while_it_is_asked_for(kept: Service, monkeypatch: py
         return there
 
     of, sha256 = {"model": "plate"}, kept.store.images.get(gone).sha256
-    routes = (("picture", "read_bytes"), ("view.png", "read_bytes"), ("reviews", "open"))
+    routes = (("original", "read_bytes"), ("view.png", "read_bytes"), ("reviews", "open"))
     for number, (route, name) in enumerate(routes, 1):
         later(kept, number * (DAYS + 1))
         with monkeypatch.context() as patched:

@@ -26,7 +26,7 @@ class Bin:
     count: int
     flagged: float  # share of anomalous decisions
     low: float  # 5 % quantile
-    middle: float  # median
+    median: float
     high: float  # 95 % quantile
 
 
@@ -44,7 +44,7 @@ def bin_scores(times: Values, scores: Values, flagged: Values, seconds: int, utc
     `utc_offset` is the number of seconds by which the local clock is ahead of UTC.
 
     >>> times, scores = np.array([5.0, 4000.0, 6.0]), np.array([1.0, 2.0, 3.0])
-    >>> [(b.start, b.count, b.flagged, b.middle) for b in bin_scores(times, scores, scores > 2, HOUR)]
+    >>> [(b.start, b.count, b.flagged, b.median) for b in bin_scores(times, scores, scores > 2, HOUR)]
     [(0, 2, 0.5, 2.0), (3600, 1, 0.0, 2.0)]
     """
     indices = ((times + utc_offset) // seconds).astype(np.int64)

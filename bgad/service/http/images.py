@@ -40,12 +40,13 @@ class Filters:
 
 @dataclass
 class Page:
-    """The order and the page of a list of images."""
+    """The order and the page of a list of images, and an image to find in it."""
 
     order: Literal["uncertain", "anomalous", "newest"] = "uncertain"
     limit: Annotated[int, Query(ge=1, le=200)] = 50
     offset: Annotated[int, Query(ge=0, le=10_000_000)] = 0
     as_of: Annotated[SnapshotText, Query(description="`as_of` of the list's first page")] = None
+    find: Annotated[Number | None, Query(description="image whose position in the list is wanted")] = None
 
 
 @router.get("/images")
@@ -53,9 +54,8 @@ def list_images(
     workbench: Bench,
     _: MayReview,
     model: ModelName,
-    filters: Annotated[Filters, Depends()],
     page: Annotated[Page, Depends()],
-    find: Annotated[Number | None, Query(description="image whose position in the list is wanted")] = None,
+    filters: Annotated[Filters, Depends()],
 ) -> schemas.ImageList:
     """List the images that the released version of a model has scored. To read a list page by page, pass `as_of` on: no
     image appears twice or is left out, whatever is scored, reviewed or released meanwhile."""
@@ -67,11 +67,11 @@ def list_images(
         schemas.ListedImage(**asdict(row), has_mask=row.mask is not None, thumbnail=f"/v1/images/{row.id}/{suffix}")
         for row in lists.page(query)
     ]
-    position = None if find is None else lists.position(query, find)
-    return schemas.ImageList(images=images, total=lists.total(query), as_of=str(snapshot), place=position)
+    position = None if page.find is None else lists.position(query, page.find)
+    return schemas.ImageList(images=images, total=lists.total(query), as_of=str(snapshot), position=position)
 
 
-@router.get("/models/{name}/news")
+@router.get("/models/{name}/changes")
 def get_changes(
     name: str,
     workbench: Bench,
@@ -97,7 +97,7 @@ def get_image(number: int, workbench: Bench, _: MayReview, model: ModelName = ""
     )
 
 
-@router.get("/images/{number}/picture", response_class=Response, responses=BYTES)
+@router.get("/images/{number}/original", response_class=Response, responses=BYTES)
 async def get_original(number: int, workbench: Bench, threads: Threads, _: MayReview) -> Response:
     """Get the image file as it was sent."""
     content = await to_thread.run_sync(workbench.views.original, valid_id(number), limiter=threads.originals)

@@ -45,12 +45,12 @@ def get_job(number: int, workbench: Bench, runner: Runner, _: MayReview) -> sche
     return _job(workbench, runner, workbench.store.jobs.get(valid_id(number)))
 
 
-@router.get("/jobs/{number}/validation/{place}/{side}.jpg", response_class=Response, responses=JPEG)
+@router.get("/jobs/{number}/validation/{position}/{side}.jpg", response_class=Response, responses=JPEG)
 def get_comparison_thumbnail(
-    number: int, place: int, side: Literal["before", "after"], runner: Runner, _: MayReview
+    number: int, position: int, side: Literal["before", "after"], runner: Runner, _: MayReview
 ) -> Response:
     """Get a small validation image of a job's result with its anomaly map by either version; the first one is 0."""
-    content = runner.comparison_thumbnail(valid_id(number), place, side)
+    content = runner.comparison_thumbnail(valid_id(number), position, side)
     return Response(content, media_type="image/jpeg", headers=CACHED)
 
 
@@ -103,7 +103,7 @@ def get_history(
 
 def _job(workbench: Workbench, runner: JobRunner, job: Job) -> schemas.Job:
     result = job.result and _with_image_ids(job.result, workbench.store.images)
-    fields: dict[str, Any] = asdict(job) | {"result": result, "left": runner.seconds_left(job.id)}
+    fields: dict[str, Any] = asdict(job) | {"result": result, "seconds_left": runner.seconds_left(job.id)}
     return schemas.Job(**fields)
 
 

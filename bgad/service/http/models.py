@@ -58,11 +58,11 @@ def get_drift(
     every: Annotated[
         Literal["auto", "hour", "day"], Query(description="width of a bin; auto: the hour up to three days")
     ] = "auto",
-    ahead: Annotated[int, Query(ge=-DAY, le=DAY, description="seconds by which local time is ahead of UTC")] = 0,
+    utc_offset: Annotated[int, Query(ge=-DAY, le=DAY, description="seconds by which local time is ahead of UTC")] = 0,
     last: Annotated[int, Query(ge=0, le=MAX_POINTS, description="number of single scores to return")] = MAX_POINTS,
 ) -> schemas.DriftView:
     """Get the scores over time and the state of the drift test."""
-    return page_data.drift(workbench, name, since, page_data.DriftOptions(every, ahead, last))
+    return page_data.drift(workbench, name, since, page_data.DriftOptions(every, utc_offset, last))
 
 
 @router.get("/models/{name}/lessons")
@@ -107,5 +107,5 @@ def _model(workbench: Workbench, name: str) -> schemas.Model:
         calibration=rule.calibration_normals,
         size=rule.input_size,
         scored=workbench.store.scores.count(released.id),
-        again=schemas.Rescoring.model_validate(workbench.rescorer.progress(name)),
+        rescoring=schemas.Rescoring.model_validate(workbench.rescorer.progress(name)),
     )

@@ -99,13 +99,13 @@ def drift(workbench: Workbench, name: str, since: float, options: DriftOptions) 
         ],
         alarms=[schemas.Alarm(number=i + 1, **asdict(state.image(i))) for i in result.alarms],
         since_alarm=result.since_alarm,
-        fresh=result.is_recent,
+        recent_alarm=result.is_recent,
         drivers=[
             schemas.Driver(**asdict(points[state.image(i).image]), side="high" if result.p_values[i] < 0.5 else "low")
             for i in result.drivers
         ],
         patience=result.patience,
-        promise=result.guarantee(),
+        guarantee=result.guarantee(),
     )
 
 

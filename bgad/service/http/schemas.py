@@ -59,7 +59,7 @@ class Model(BaseModel):
     calibration: int = Field(description="number of calibration normals behind the threshold")
     size: int = Field(description="side of the model's input in pixels")
     scored: int = Field(description="number of images that the released version has scored")
-    again: Rescoring = Field(description="progress of rescoring earlier images with the released version")
+    rescoring: Rescoring = Field(description="progress of rescoring earlier images with the released version")
 
 
 class Score(BaseModel):
@@ -120,7 +120,9 @@ class ImageList(BaseModel):
         "the pages. A new threshold does, and so does an image that is sent again if it had been dropped or if the "
         "newest come first"
     )
-    place: int | None = Field(description="position of the image to find, from 0; null if the list does not contain it")
+    position: int | None = Field(
+        description="position of the image to find, from 0; null if the list does not contain it"
+    )
 
 
 class Changes(BaseModel):
@@ -301,7 +303,7 @@ class Bin(Row):
     count: int
     flagged: float = Field(description="share of anomalous decisions")
     low: float = Field(description="5 % quantile of the scores")
-    middle: float = Field(description="median of the scores")
+    median: float = Field(description="median of the scores")
     high: float = Field(description="95 % quantile of the scores")
 
 
@@ -316,12 +318,12 @@ class DriftView(BaseModel):
     levels: list[Level] = Field(description="at most 2,000: the highest and the lowest of each group of neighbours")
     alarms: list[Alarm]
     since_alarm: int | None = Field(description="number of images that the test has seen after the last alarm")
-    fresh: bool = Field(description="whether the last alarm still describes the present")
+    recent_alarm: bool = Field(description="whether the last alarm still describes the present")
     drivers: list[Driver] = Field(description="images that contributed most to the last alarm, or to the present level")
     patience: float = Field(
         description="smallest mean number of images between false alarms, and the level of an alarm"
     )
-    promise: str = Field(description="the guarantee of the test in words")
+    guarantee: str = Field(description="the guarantee of the test in words")
 
 
 class NewJob(BaseModel):
@@ -344,11 +346,13 @@ class Job(BaseModel):
     progress: float
     message: str
     images: list[int]
-    made: int | None = Field(description="the version that the job made")
+    new_version: int | None = Field(description="the version that the job made")
     who: str
     created: float
     ended: float | None
-    left: float | None = Field(description="estimated seconds left; null if the job does not run or nothing is known")
+    seconds_left: float | None = Field(
+        description="estimated seconds left; null if the job does not run or nothing is known"
+    )
     result: dict[str, object] | None = Field(
         description="how the new version compares with the old one; null in a list of jobs"
     )
@@ -364,7 +368,7 @@ class Event(Row):
     detail: str
     created: float
     image: int | None = Field(description="the image that the entry is about")
-    picture: str = Field(description="name of that image")
+    image_name: str = Field(description="name of that image")
 
 
 class Me(BaseModel):

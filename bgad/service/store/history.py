@@ -26,7 +26,7 @@ class Event:
     detail: str
     created: float
     image: int | None = None  # id of the image that the event is about
-    picture: str = ""  # name of that image
+    image_name: str = ""  # name of that image
 
 
 class History:
@@ -46,7 +46,9 @@ class History:
         filters = [column == value for column, value in ((events.c.name, name), (events.c.what, what)) if value]
         rows = [_with_image_id(event) for event in self._database.rows(Event, query.where(*filters))]
         names = self._image_names({event.image for event in rows if event.image is not None})
-        return [event if event.image is None else replace(event, picture=names.get(event.image, "")) for event in rows]
+        return [
+            event if event.image is None else replace(event, image_name=names.get(event.image, "")) for event in rows
+        ]
 
     def _image_names(self, numbers: set[int]) -> dict[int, str]:
         query = sa.select(images.c.id, images.c.name).where(images.c.id.in_(numbers))

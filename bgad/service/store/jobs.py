@@ -29,7 +29,7 @@ class Job:
     progress: float  # 0 to 1
     message: str
     images: list[int]  # to learn from
-    made: int | None  # version that the job made
+    new_version: int | None  # version that the job made
     who: str
     created: float
     ended: float | None

@@ -60,7 +60,7 @@ class Comparison:
                 row.name,
                 Path(row.path),
                 int(row.verdict == "bad"),
-                {"image": row.image, "learnt": row.sha256 in training_images},
+                {"image": row.image, "taught": row.sha256 in training_images},
             )
             for row in reviewed
         ]
@@ -71,7 +71,7 @@ class Comparison:
 
         return {
             "threshold": {"before": self.before.threshold, "after": self.after.threshold},
-            "validation": self._side_by_side(tests, on_scored) | {"why": reason},
+            "validation": self._side_by_side(tests, on_scored) | {"reason": reason},
             "reviews": self._side_by_side(reviews, on_scored),
         }
 

@@ -126,7 +126,7 @@ class JobRunner:
         rows = validation_rows(job.result)
         if not 0 <= index < len(rows) or "sha256" not in rows[index]:
             raise MissingError(f"job {number} has no validation image {index}")
-        version = job.version if side == "before" else job.made
+        version = job.version if side == "before" else job.new_version
         return self._blobs.path(BlobKind.COMPARISON, f"{rows[index]['sha256']}.{version}").read_bytes()
 
     # --- background thread
@@ -168,7 +168,7 @@ class JobRunner:
         except ValueError:
             return
         if "progress" in message:
-            self._seconds_left[number] = message.get("left")
+            self._seconds_left[number] = message.get("seconds_left")
             with suppress(SQLAlchemyError):  # the next message follows soon
                 self._store.jobs.update(number, progress=float(message["progress"]), message=str(message["message"]))
 
@@ -190,7 +190,7 @@ class JobRunner:
         add = partial(self._store.versions.add, state=CANDIDATE, parent=job.version, who=job.who)
         made = self._retry(lambda: add(job.name, checksum, path))
         self._keep_comparisons(folder, {"before": job.version, "after": made.id})
-        self._update(job.id, state="done", progress=1.0, message="done", result=result, made=made.id)
+        self._update(job.id, state="done", progress=1.0, message="done", result=result, new_version=made.id)
         shutil.rmtree(folder, ignore_errors=True)
 
     def _keep_comparisons(self, folder: Path, versions: dict[str, int]) -> None:

@@ -43,8 +43,8 @@ def run(task: TeachingTask, result: Path) -> None:
     estimate = ProgressEstimate()
 
     def report(stage: str, done: float) -> None:
-        progress, left = estimate.update(stage, done)
-        print(json.dumps({"progress": round(progress, 4), "message": stage, "left": left}), flush=True)  # noqa: T201
+        progress, seconds_left = estimate.update(stage, done)
+        print(json.dumps({"progress": round(progress, 4), "message": stage, "seconds_left": seconds_left}), flush=True)  # noqa: T201
 
     def lesson(image: TaskImage) -> Lesson:
         mask, ignore = (Path(file) if file else None for file in (image.mask, image.ignore))

@@ -17,14 +17,14 @@ export function againLine(signal) {
   const watch = async () => {
     while (!signal.aborted && line.isConnected) {
       try {
-        const { name, again } = await get(modelRoute(), {}, { signal });
+        const { name, rescoring } = await get(modelRoute(), {}, { signal });
         if (name !== state.model.name) return;
-        state.model.again = again;
-        if (!show(again)) return;
+        state.model.rescoring = rescoring;
+        if (!show(rescoring)) return;
       } catch {} // it is asked again
       await new Promise((resolve) => setTimeout(resolve, PAUSE));
     }
   };
-  if (show(state.model.again)) setTimeout(watch, PAUSE);
+  if (show(state.model.rescoring)) setTimeout(watch, PAUSE);
   return line;
 }

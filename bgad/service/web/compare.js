@@ -20,12 +20,12 @@ export function comparison(job) {
 
 /** Figures on what was learnt say little about what is to come: say how many those are. */
 function learntText(reviews) {
-  const learnt = reviews.rows.filter((row) => row.learnt).length;
+  const learnt = reviews.rows.filter((row) => row.taught).length;
   return `Learnt from by one version or both: ${learnt}. How well new parts are judged shows on the test pictures.`;
 }
 
 function side(title, found, threshold, text = "") {
-  if (!found.images) return el("div", {}, el("h3", {}, title), el("p", { class: "dim" }, found.why || "There are none here."));
+  if (!found.images) return el("div", {}, el("h3", {}, title), el("p", { class: "dim" }, found.reason || "There are none here."));
   const rows = [
     ["AUROC", "auroc", true],
     [`Missed, of ${found.bad} bad`, "missed", false],
@@ -89,7 +89,7 @@ function list(title, rows, job) {
     more.hidden = !left;
   };
   add();
-  const heads = ["Picture", "Is", `Before: version ${job.version}`, `After: version ${job.made}`, "Moved"];
+  const heads = ["Picture", "Is", `Before: version ${job.version}`, `After: version ${job.new_version}`, "Moved"];
   return el("details", { open: true }, el("summary", {}, `${title}: ${rows.length}`),
     el("div", { class: "scroll" }, el("table", { class: "compared" },
       el("thead", {}, el("tr", {}, heads.map((text) => el("th", { scope: "col" }, text)))), body)),
@@ -97,11 +97,11 @@ function list(title, rows, job) {
 }
 
 function line(row, job) {
-  const name = row.image ? el("a", { href: link(row.image, job.made) }, row.name) : row.name;
+  const name = row.image ? el("a", { href: link(row.image, job.new_version) }, row.name) : row.name;
   const by = moved(row);
   const change = Math.abs(by) < 0.005 ? "" : by > 0 ? "better" : "worse";
   return el("tr", {},
-    el("td", {}, name, row.learnt && el("span", { class: "dim" }, " taught")),
+    el("td", {}, name, row.taught && el("span", { class: "dim" }, " taught")),
     el("td", {}, row.label ? badge("bad", "bad") : badge("good", "good")),
     said(row, "before", job),
     said(row, "after", job),
@@ -118,7 +118,7 @@ function said(row, side, job) {
 
 /** The picture with its heat by one of the two versions; test pictures were drawn by the job. */
 function heat(row, side, job) {
-  const version = side === "before" ? job.version : job.made;
+  const version = side === "before" ? job.version : job.new_version;
   const url = row.part === "validation"
     ? row.sha256 && path(`jobs/${job.id}/validation/${row.place}/${side}.jpg`)
     : usable(version) && thumbnail(row.image, state.model.name, version);

@@ -21,7 +21,7 @@ export async function showDrift(main, signal) {
   main.append(el("div", { class: "page" },
     el("h1", {}, "Drift"),
     verdict(data),
-    el("p", { class: "dim" }, `${data.promise} Pictures that were reviewed as bad do not count.`),
+    el("p", { class: "dim" }, `${data.guarantee} Pictures that were reviewed as bad do not count.`),
     data.total > 0 && el("div", { class: "toolbar" }, select("Scores by", [["day", "day"], ["hour", "hour"]], data.every, choose)),
     charts));
   charts.replaceChildren(...allCharts(data));
@@ -29,8 +29,8 @@ export async function showDrift(main, signal) {
 
 /** Hours and days are those of this place, with the clock as it is set now. */
 function load(signal) {
-  const ahead = -60 * new Date().getTimezoneOffset();
-  return get(modelRoute("/drift"), { every: by, ahead, last: 0 }, { signal });
+  const utcOffset = -60 * new Date().getTimezoneOffset();
+  return get(modelRoute("/drift"), { every: by, utc_offset: utcOffset, last: 0 }, { signal });
 }
 
 function verdict(data) {
@@ -39,7 +39,7 @@ function verdict(data) {
   if (!last) return el("p", { class: "words" }, `No sign of a change in ${plural(data.tested, "picture")}.`);
   const all = plural(data.alarms.length, "alarm");
   const since = plural(data.since_alarm, "picture");
-  if (!data.fresh) {
+  if (!data.recent_alarm) {
     return el("p", { class: "words" },
       `Last alarm ${ago(last.created)}; ${since} without one since (${all} in ${plural(data.tested, "picture")}). The scores have been steady since then, at the old level or at a new one: see below.`);
   }
@@ -80,9 +80,9 @@ function scores(bins, range) {
     yAxis(drawn, box, y, ticks(low, high, 4));
     for (const bin of bins) {
       const { left, width } = place(bin, x);
-      const text = `${time(bin.start)}: ${plural(bin.count, "picture")}, middle ${number(bin.middle)}`;
+      const text = `${time(bin.start)}: ${plural(bin.count, "picture")}, middle ${number(bin.median)}`;
       drawn.append(svg("rect", { class: "bar range", x: left, width, y: y(bin.high), height: Math.max(2, y(bin.low) - y(bin.high)) }, tip(text)));
-      ruled(drawn, "middle", { x1: left, x2: left + width, y1: y(bin.middle), y2: y(bin.middle) }, text);
+      ruled(drawn, "middle", { x1: left, x2: left + width, y1: y(bin.median), y2: y(bin.median) }, text);
     }
     ruled(drawn, "used", { x1: box.left, x2: box.right, y1: y(threshold), y2: y(threshold) }, "threshold");
     times(drawn, box, x, range);

@@ -45,7 +45,7 @@ function line(event) {
 }
 
 /** Of a review: the picture, as the model saw it that was looked at, where that is still here. */
-function details({ detail, image, picture, name }) {
+function details({ detail, image, image_name: picture, name }) {
   if (!image) return detail;
   const model = state.models.some((one) => one.name === name) ? name : "";
   return [el("a", { href: imageLink(image, model) }, picture), detail.slice(detail.indexOf(":"))];

@@ -112,12 +112,12 @@ class Page {
       reviewList(detail.reviews),
       neighbours(detail.neighbours, this.model),
       el("p", { class: "dim" }, `${detail.width} × ${detail.height} pixels, received ${time(detail.received)}. `,
-        detail.dropped === null && el("a", { href: path(`images/${detail.id}/picture`), onclick: (event) => this.download(event) }, "Download")));
+        detail.dropped === null && el("a", { href: path(`images/${detail.id}/original`), onclick: (event) => this.download(event) }, "Download")));
   }
 
   download(event) {
     event.preventDefault();
-    download(path(`images/${this.detail.id}/picture`), this.detail.name).catch(fail);
+    download(path(`images/${this.detail.id}/original`), this.detail.name).catch(fail);
   }
 
   verdictBox() {

@@ -27,7 +27,7 @@ export class List {
 
   /** Fetch the first page; the place of an image in the list, or null. */
   async open(image) {
-    return this.#keep(0, await this.#ask({ limit: PAGE, find: image })).place;
+    return this.#keep(0, await this.#ask({ limit: PAGE, find: image })).position;
   }
 
   /** Fetch the page of a place, once. */

@@ -63,7 +63,7 @@ async function ask() {
   const { name } = state.model;
   const list = state.list?.model === name ? state.list : null;
   const query = list?.asOf ? { ...list.fits(), after: list.asOf } : {};
-  const news = await get(modelRoute("/news"), query, { signal: AbortSignal.timeout(PATIENCE) });
+  const news = await get(modelRoute("/changes"), query, { signal: AbortSignal.timeout(PATIENCE) });
   if (name !== state.model.name) return "";
   const changed = await followModel(news);
   await followJobs(name, news.jobs);

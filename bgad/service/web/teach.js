@@ -182,14 +182,14 @@ class Teach {
 
   async showComparison() {
     const done = this.jobs.filter((one) => one.state === "done");
-    const { id, made } = done.find((one) => one.id === this.wanted) ?? done[0] ?? {};
+    const { id, new_version: made } = done.find((one) => one.id === this.wanted) ?? done[0] ?? {};
     this.compares = id;
     const job = made && (await this.whole(id));
     if (this.compares !== id) return undefined; // another one was chosen meanwhile
     const version = job?.result && state.model.versions.find((one) => one.id === made);
     if (!version) return this.compared.replaceChildren();
     return this.compared.replaceChildren(el("div", { class: "card" },
-      el("h2", {}, `Job ${job.id}: version ${job.version} and version ${job.made}`),
+      el("h2", {}, `Job ${job.id}: version ${job.version} and version ${job.new_version}`),
       comparison(job),
       el("div", { class: "row" }, this.actions(version))));
   }
@@ -272,7 +272,7 @@ function askFirst(word, question, act, attributes) {
 }
 
 function progressText(job) {
-  return ` ${percent(job.progress)} ${job.message}${leftText(job.left)}`;
+  return ` ${percent(job.progress)} ${job.message}${leftText(job.seconds_left)}`;
 }
 
 function leftText(seconds) {

@@ -54,35 +54,35 @@ def test_a_list_as_of_its_first_page_and_what_is_new_since(service: Service) -> 
         return dict(answer.json())
 
     first = ask("images", model="plate", order="newest", review="none", limit=2, find=numbers[0])
-    assert ([i["id"] for i in first["images"]], first["place"]) == (numbers[:1:-1], 3)
-    before = ask("models/plate/news", after=first["as_of"])
+    assert ([i["id"] for i in first["images"]], first["position"]) == (numbers[:1:-1], 3)
+    before = ask("models/plate/changes", after=first["as_of"])
     new = [service.score(png(i, defect=i % 2 == 0)) for i in range(4, 9)]
     service.client.post(f"/v1/images/{numbers[3]}/reviews", json={"verdict": "bad"})
     service.client.post(f"/v1/images/{new[0]}/reviews", json={"verdict": "bad"})
     again = {"model": "plate", "order": "newest", "review": "none", "as_of": first["as_of"]}
     second = ask("images", **again, limit=2, offset=2, find=new[1])
     assert [i["id"] for i in second["images"]] == numbers[1::-1]
-    assert (second["total"], second["as_of"], second["place"]) == (4, first["as_of"], None)
+    assert (second["total"], second["as_of"], second["position"]) == (4, first["as_of"], None)
     assert ask("images", **again)["images"][0]["verdict"] == "bad"  # as it is said now
 
-    news = ask("models/plate/news", after=first["as_of"])
+    news = ask("models/plate/changes", after=first["as_of"])
     assert (before["new"], news["new"]) == (0, 5)
-    assert before["latest"] != news["latest"] == ask("models/plate/news")["latest"]
-    assert ask("models/plate/news", after=first["as_of"], review="none")["new"] == 4
-    assert ask("models/plate/news")["new"] == 0
+    assert before["latest"] != news["latest"] == ask("models/plate/changes")["latest"]
+    assert ask("models/plate/changes", after=first["as_of"], review="none")["new"] == 4
+    assert ask("models/plate/changes")["new"] == 0
     model = ask("models/plate")
     assert (news["version"], news["threshold"]) == (model["version"]["id"], model["threshold"])
     assert (news["candidates"], news["jobs"]) == ([], [])
     job = service.store.jobs.add("teach", service.store.versions.released("plate"), [], "ann").id
     candidate = service.store.versions.add("plate", "b" * 64, "2.bgad", state="candidate").id
-    news = ask("models/plate/news")
+    news = ask("models/plate/changes")
     assert (news["candidates"], news["jobs"]) == ([candidate], [job])
     for wrong in ("1", "1.2.3", "1.2.3.x", "1.2.99999999999.4", "1.2.3.4.5", "-1.2.3.4", "1.2.3.٣"):
         problem(service.client.get("/v1/images", params={"model": "plate", "as_of": wrong}), 422)
-        problem(service.client.get("/v1/models/plate/news", params={"after": wrong}), 422)
+        problem(service.client.get("/v1/models/plate/changes", params={"after": wrong}), 422)
     for unknown in ("9.9.9.9", "9999999999.9.9.999999999999999"):
         problem(service.client.get("/v1/images", params={"model": "plate", "as_of": unknown}), 404)
-    problem(service.client.get("/v1/models/wheel/news"), 404)
+    problem(service.client.get("/v1/models/wheel/changes"), 404)
 
 
 def test_an_image_with_its_history_and_neighbours(service: Service) -> None:
@@ -119,14 +119,14 @@ def test_any_version_says_what_it_thinks_and_it_is_not_kept(models: Path, make: 
 
 def test_the_image_comes_back_as_it_was_sent_and_is_not_shown_as_a_page(service: Service) -> None:
     number = service.score(png(), "evil.html")
-    answer = service.client.get(f"/v1/images/{number}/picture")
+    answer = service.client.get(f"/v1/images/{number}/original")
     assert answer.content == png()
     assert answer.headers["content-type"] == "application/octet-stream"
     assert answer.headers["content-disposition"] == "attachment"
     assert answer.headers["x-content-type-options"] == "nosniff"
 
 
-@pytest.mark.parametrize("what", ["", "/picture", "/view.png", "/thumbnail.jpg", "/overlay.png", "/map.png"])
+@pytest.mark.parametrize("what", ["", "/original", "/view.png", "/thumbnail.jpg", "/overlay.png", "/map.png"])
 def test_images_that_are_not_there(service: Service, what: str) -> None:
     for number in (0, -1, 99, 2**31, 2**63, 10**30):
         problem(service.client.get(f"/v1/images/{number}{what}", params={"model": "plate"}), 404)
@@ -141,7 +141,7 @@ def test_images_that_are_not_there(service: Service, what: str) -> None:
 def test_an_image_whose_file_is_gone(service: Service) -> None:
     number = service.score(png())
     service.bench.views.path(number).unlink()
-    for what in ("picture", "view.png", "overlay.png"):
+    for what in ("original", "view.png", "overlay.png"):
         said = problem(service.client.get(f"/v1/images/{number}/{what}", params={"model": "plate"}), 410)
         assert "is not there any more" in said
 

@@ -32,7 +32,7 @@ def test_the_models_and_who_asks(service: Service) -> None:
     (model,) = service.client.get("/v1/models").json()
     assert model == service.client.get("/v1/models/plate").json()
     assert (model["name"], model["size"], model["scored"]) == ("plate", SIZE, 0)
-    assert (model["calibration"], model["again"]) == (5, {"done": 0, "total": 0})
+    assert (model["calibration"], model["rescoring"]) == (5, {"done": 0, "total": 0})
     assert model["version"]["state"] == "released"
     assert model["versions"] == [model["version"]]
     assert model["guarantee"].startswith("A good part is rejected with probability at most")
@@ -148,8 +148,8 @@ def test_drift_shows_the_series_without_what_was_called_bad(service: Service) ->
     found = service.client.get("/v1/models/plate/drift").json()
     assert [point["image"] for point in found["series"]] == numbers
     assert [level["number"] for level in found["levels"]] == [1, 2, 3]
-    assert (found["alarms"], found["since_alarm"], found["fresh"]) == ([], None, False)
-    assert "10,000 images" in found["promise"]
+    assert (found["alarms"], found["since_alarm"], found["recent_alarm"]) == ([], None, False)
+    assert "10,000 images" in found["guarantee"]
     later = found["series"][2]["created"]
     assert len(service.client.get("/v1/models/plate/drift", params={"since": later}).json()["series"]) == 2
     for wrong in ("-1", "nan", "inf", "1e999", "soon"):
@@ -190,12 +190,12 @@ def test_drift_of_many_is_summed_up(service: Service) -> None:
     inside = found[(times >= second["start"]) & (times < second["end"])]
     assert second["count"] == len(inside)
     assert second["flagged"] == pytest.approx((inside > 1).mean())
-    quantiles = [second[key] for key in ("low", "middle", "high")]
+    quantiles = [second[key] for key in ("low", "median", "high")]
     assert quantiles == pytest.approx(np.quantile(inside, (0.05, 0.5, 0.95)).tolist())
     assert second["start"] % 86400 == 0
-    assert (asked(ahead=7200, last=0)["bins"][1]["start"] + 7200) % 86400 == 0
+    assert (asked(utc_offset=7200, last=0)["bins"][1]["start"] + 7200) % 86400 == 0
     assert asked(since=times[-1] - 86400)["every"] == "hour"
-    for wrong in ({"every": "week"}, {"ahead": 10**6}, {"last": -1}, {"last": 2001}):
+    for wrong in ({"every": "week"}, {"utc_offset": 10**6}, {"last": -1}, {"last": 2001}):
         problem(service.client.get("/v1/models/plate/drift", params=wrong), 422)
 
 

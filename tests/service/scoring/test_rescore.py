@@ -34,7 +34,7 @@ def taught(service: Service, name: str = "taught") -> Version:
 
 
 def progress(service: Service) -> dict[str, int]:
-    return dict(service.client.get("/v1/models/plate").json()["again"])
+    return dict(service.client.get("/v1/models/plate").json()["rescoring"])
 
 
 def scored_by(store: Store, version: Version) -> list[int]:
@@ -47,8 +47,8 @@ def test_a_release_says_how_far_it_is_and_draws_thumbnails(service: Service, gat
     second = taught(service)
     gate.clear()
     released = service.client.post(f"/v1/models/plate/versions/{second.id}/release").json()
-    assert (released["version"]["id"], released["again"]) == (second.id, {"done": 0, "total": 4})
-    assert service.client.post(f"/v1/models/plate/versions/{second.id}/release").json()["again"]["total"] == 4
+    assert (released["version"]["id"], released["rescoring"]) == (second.id, {"done": 0, "total": 4})
+    assert service.client.post(f"/v1/models/plate/versions/{second.id}/release").json()["rescoring"]["total"] == 4
     gate.set()
     wait_for(lambda: progress(service) == NOTHING)
     assert scored_by(service.store, second) == numbers

@@ -11,7 +11,7 @@ def test_a_job_from_queued_to_done(store: Store, version: Version) -> None:
     assert (job.state, job.images, job.ended, job.result) == ("queued", [3, 4], None, None)
     store.jobs.update(job.id, state="running", progress=0.5)
     assert store.jobs.get(job.id).ended is None
-    store.jobs.update(job.id, state="done", result={"a": [1, None]}, made=version.id)
+    store.jobs.update(job.id, state="done", result={"a": [1, None]}, new_version=version.id)
     ended = store.jobs.get(job.id)
     assert (ended.result, ended.progress) == ({"a": [1, None]}, 0.5)
     assert ended.ended is not None

@@ -27,7 +27,7 @@ def test_the_last_review_counts_and_all_are_kept(store: Store, version: Version)
     (only,) = store.reviews.current()
     assert (only.verdict, only.mask, only.name) == ("bad", "f" * 64, "part.png")
     assert store.reviews.get(last.id) == last
-    assert [(e.detail, e.image, e.picture) for e in store.history.events()[:3]] == [
+    assert [(e.detail, e.image, e.image_name) for e in store.history.events()[:3]] == [
         (f"image {number}: bad", number, "part.png"),
         (f"image {number}: good", number, "part.png"),
         ("a" * 12, None, ""),

@@ -58,7 +58,7 @@ def test_teach_compare_release_and_the_way_back(make: Maker, data_set: Path) -> 
 
     done = ended(service, job["id"])
     assert (done["state"], done["message"], done["progress"]) == ("done", "done", 1.0)
-    assert done["left"] is None  # nothing
+    assert done["seconds_left"] is None  # nothing
     result = done["result"]
     assert result["threshold"]["before"] == service.client.get("/v1/models/plate").json()["threshold"]
     assert result["reviews"]["images"] == 4
@@ -73,13 +73,13 @@ def test_teach_compare_release_and_the_way_back(make: Maker, data_set: Path) -> 
             assert (
                 (row[side]["margin"] > 0) == (row[side]["score"] > result["threshold"][side]) == row[side]["is_anomaly"]
             )
-    assert {row["image"] for row in result["reviews"]["rows"] if row["learnt"]} == set(job["images"])
+    assert {row["image"] for row in result["reviews"]["rows"] if row["taught"]} == set(job["images"])
     assert not (service.bench.folders.models / WORKSPACE / "jobs" / str(job["id"])).exists()
 
     sent = compared_pictures(service, done, data_set)
 
     old, new = service.client.get("/v1/models/plate").json()["versions"]
-    assert (new["id"], new["state"], new["parent"]) == (done["made"], "candidate", old["id"])
+    assert (new["id"], new["state"], new["parent"]) == (done["new_version"], "candidate", old["id"])
     before = service.client.post("/v1/models/plate/score", content=png(80)).json()
     assert before["version"] == old["id"]  # a candidate scores nothing
     preview = service.client.get(f"/v1/images/{number}/overlay.png", params={"model": "plate", "version": new["id"]})
@@ -131,20 +131,20 @@ def compared_pictures(service: Service, job: dict[str, Any], data_set: Path) -> 
     number = service.score((data_set / rows[3]["name"]).read_bytes())
     again = service.client.get(f"/v1/jobs/{job['id']}").json()["result"]["validation"]["rows"]
     assert [row["image"] for row in again] == [number if i == 3 else None for i in range(len(rows))]
-    service.bench.blobs.remove(BlobKind.COMPARISON, f"{rows[4]['sha256']}.{job['made']}")
+    service.bench.blobs.remove(BlobKind.COMPARISON, f"{rows[4]['sha256']}.{job['new_version']}")
     problem(service.client.get(f"{route}/4/after.jpg"), 410)
     return number
 
 
 def test_a_running_job_says_how_long_it_takes(service: Service, monkeypatch: pytest.MonkeyPatch) -> None:
-    says = "import json, time\nprint(json.dumps({'progress': 0.5, 'message': 'learning', 'left': 40.5}), flush=True)\n"
-    in_its_place(monkeypatch, says + "time.sleep(100)")
+    message = {"progress": 0.5, "message": "learning", "seconds_left": 40.5}
+    in_its_place(monkeypatch, f"import json, time\nprint(json.dumps({message}), flush=True)\ntime.sleep(100)")
     number = teach(service)["id"]
     wait_for(lambda: service.client.get(f"/v1/jobs/{number}").json()["progress"] == 0.5)
-    assert service.client.get(f"/v1/jobs/{number}").json()["left"] == 40.5
-    assert [job["left"] for job in service.client.get("/v1/jobs").json()] == [40.5]
+    assert service.client.get(f"/v1/jobs/{number}").json()["seconds_left"] == 40.5
+    assert [job["seconds_left"] for job in service.client.get("/v1/jobs").json()] == [40.5]
     service.client.post(f"/v1/jobs/{number}/cancel")
-    assert ended(service, number)["left"] is None
+    assert ended(service, number)["seconds_left"] is None
 
 
 def test_a_running_job_is_cancelled_and_one_that_waits_too(make: Maker, data_set: Path) -> None:
@@ -204,7 +204,7 @@ def test_a_job_is_kept_while_the_store_is_gone(service: Service, monkeypatch: py
         monkeypatch.setattr(table, name, failing)
     job = ended(service, teach(service)["id"], 30)
     assert (job["state"], job["result"]) == ("done", {"a": 1}), job["message"]
-    assert job["made"] is not None
+    assert job["new_version"] is not None
 
 
 def test_the_comparisons_of_chosen_images_grow_with_their_number(
@@ -271,7 +271,7 @@ def test_teaching_again_where_nobody_remembers_the_first_time(
     service.bench.reviewing.review(number, "bad", "ann", mask=as_file(mask.astype(np.uint8) * 255), ignore=region)
     first = ended(service, service.client.post("/v1/jobs", json={"model": "plate"}).json()["id"])
     assert first["state"] == "done", first["message"]
-    service.client.post(f"/v1/models/plate/versions/{first['made']}/release")
+    service.client.post(f"/v1/models/plate/versions/{first['new_version']}/release")
     monkeypatch.setenv("BGAD_STATE", str(tmp_path / "another user"))
 
     more = service.score(png(71, defect=True))
@@ -279,11 +279,11 @@ def test_teaching_again_where_nobody_remembers_the_first_time(
     body = {"model": "plate", "images": [more]}
     second = ended(service, service.client.post("/v1/jobs", json=body).json()["id"])
     assert second["state"] == "done", second["message"]
-    card = model_folder.read(service.bench.folders.models / service.store.versions.get(second["made"]).folder)
+    card = model_folder.read(service.bench.folders.models / service.store.versions.get(second["new_version"]).folder)
     roles = {image["sha256"]: image["role"] for image in card.split["images"]}
     learnt = [service.store.images.get(n).sha256 for n in (number, more)]
     assert [roles[digest] for digest in learnt] == ["known", "known"]
-    assert [row["learnt"] for row in second["result"]["reviews"]["rows"]] == [True, True]  # also what both have learnt
+    assert [row["taught"] for row in second["result"]["reviews"]["rows"]] == [True, True]  # also what both have learnt
     origin = provenance.recall(card.data["checksum"])
     assert origin is not None
     assert {path.name for path in origin.taught.values()} == set(learnt)

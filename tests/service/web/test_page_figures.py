@@ -130,7 +130,7 @@ def result(images: Sequence[int]) -> dict[str, Any]:
         row("test/blot/1.png", 1, -0.5, 0.25, sha256="a" * 64),
         row("test/good/<b>2.png", 0, -1.0, -0.99, sha256="b" * 64),
     ]
-    reviews = [row(f"part-{i}.png", 0, -1.0, -1.0 + i, image=i, learnt=i == 1) for i in images]
+    reviews = [row(f"part-{i}.png", 0, -1.0, -1.0 + i, image=i, taught=i == 1) for i in images]
     return {
         "threshold": {"before": 3.58, "after": 3.62},
         "validation": part(tests),
@@ -144,7 +144,7 @@ def test_two_versions_are_compared_picture_by_picture_and_one_is_given_up(page: 
     made = store.versions.add("plate", "c" * 64, "gone.bgad", state="candidate", parent=released.id).id
     job = store.jobs.add("teach", released, [1], "ann").id
     compared = result([2, 3, *range(10, 50)])
-    store.jobs.update(job, state="done", progress=1.0, message="done", result=compared, made=made)
+    store.jobs.update(job, state="done", progress=1.0, message="done", result=compared, new_version=made)
     store.close()
     files = BlobStore(models / WORKSPACE)
     for version in (released.id, made):

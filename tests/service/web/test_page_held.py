@@ -178,7 +178,7 @@ def test_verdicts_in_the_queue(page: Any, live: Start) -> None:
 def test_progress_goes_on(page: Any, live: Start) -> None:
     """Events change what is there, so that the focus stays; a line that is lost is taken up again."""
     service = live()
-    job = {"id": 1, "name": "plate", "version": 1, "made": None, "images": [1], "who": "ann", "created": 0.0,
+    job = {"id": 1, "name": "plate", "version": 1, "new_version": None, "images": [1], "who": "ann", "created": 0.0,
            "message": "", "result": None, "state": "running"}  # fmt: skip
 
     def event(**changes: object) -> str:
@@ -218,7 +218,7 @@ def test_pictures_are_fetched_when_they_are_seen(page: Any, live: Start, models:
 
     def busy(route: Any) -> None:
         found = route.fetch()
-        route.fulfill(response=found, json=[model | {"again": {"done": 1, "total": 3}} for model in found.json()])
+        route.fulfill(response=found, json=[model | {"rescoring": {"done": 1, "total": 3}} for model in found.json()])
 
     page.add_init_script(f"sessionStorage.setItem('bgad-token', '{token}')")
     page.route("**/v1/models", busy)

@@ -96,7 +96,7 @@ def _create_jobs() -> None:
         sa.Column("message", sa.Text, nullable=False),
         sa.Column("images", sa.JSON, nullable=False),
         sa.Column("result", sa.JSON, nullable=True),
-        sa.Column("made", sa.Integer, sa.ForeignKey("versions.id"), nullable=True),
+        sa.Column("new_version", sa.Integer, sa.ForeignKey("versions.id"), nullable=True),
         sa.Column("who", sa.String(200), nullable=False),
         sa.Column("created", sa.Double, nullable=False),
         sa.Column("ended", sa.Double, nullable=True),
