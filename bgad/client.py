@@ -1,4 +1,4 @@
-"""A client of the workbench that needs nothing but Python's own library.
+"""An HTTP client of the workbench that needs only the standard library.
 
 >>> from bgad.client import Client
 >>> client = Client("http://localhost:8765", token="bgad_...")
@@ -28,19 +28,20 @@ if TYPE_CHECKING:
     import numpy as np
     import numpy.typing as npt
 
-    Picture = str | Path | bytes | npt.NDArray[np.generic]
+    ImageInput = str | Path | bytes | npt.NDArray[np.generic]
 
-TRIES = 6  # of a request that is turned away because too many wait
-LONGEST_WAIT = 30.0  # seconds between two of them
+MAX_TRIES = 6  # of a request that the service refuses because it is busy
+MAX_WAIT = 30.0  # seconds between two tries
 TIMEOUT = 120.0  # seconds
-MAX_BATCH = 64  # pictures that the service takes in one request
-ENDED = ("done", "failed", "cancelled", "interrupted")
+MAX_BATCH = 64  # images in one request
+MAX_PAGE = 200  # images on one page of a list
+FINISHED = ("done", "failed", "cancelled", "interrupted")
 
 T = TypeVar("T")
 
 
 class ServiceError(BgadError):
-    """The service said no, in one line; `status` is that of HTTP, 0 where it could not be reached."""
+    """The service refuses a request or cannot be reached; `status` is the HTTP status, 0 without an answer."""
 
     def __init__(self, message: str, status: int) -> None:
         super().__init__(message)
@@ -49,7 +50,7 @@ class ServiceError(BgadError):
 
 @dataclass(frozen=True)
 class Model:
-    """A model by its name; `version` is the one that scores."""
+    """A model with its versions; `version` is the released one."""
 
     name: str
     version: dict[str, Any]
@@ -60,12 +61,12 @@ class Model:
     calibration: int
     size: int
     scored: int
-    again: dict[str, int]
+    rescoring: dict[str, int]
 
 
 @dataclass(frozen=True)
 class Score:
-    """What the released version of a model says of a picture."""
+    """The score of an image by the released version of a model."""
 
     image: int
     name: str
@@ -83,7 +84,7 @@ class Score:
 
 @dataclass(frozen=True)
 class Failure:
-    """A picture of a batch that could not be scored."""
+    """An image of a batch that could not be scored."""
 
     name: str
     error: str
@@ -110,7 +111,7 @@ class Image:
 
 @dataclass(frozen=True)
 class Review:
-    """What a person said of an image."""
+    """A person's review of an image."""
 
     id: int
     image: int
@@ -124,8 +125,11 @@ class Review:
 
 @dataclass(frozen=True)
 class Drift:
-    """Whether the parts have changed, and the scores by hour or by day; `series` are the last ones. `fresh` says if the
-    last alarm still speaks of now, `since_alarm` how many images came after it."""
+    """The drift test of a model and its scores over time.
+
+    `series` are the last scores. `recent_alarm` says whether the last alarm still describes the present, and
+    `since_alarm` how many images came after it.
+    """
 
     total: int
     tested: int
@@ -135,15 +139,15 @@ class Drift:
     levels: list[dict[str, Any]]
     alarms: list[dict[str, Any]]
     since_alarm: int | None
-    fresh: bool
+    recent_alarm: bool
     drivers: list[dict[str, Any]]
     patience: float
-    promise: str
+    guarantee: str
 
 
 @dataclass(frozen=True)
 class Job:
-    """A piece of long work; `left` are the seconds that it still takes, as far as is known."""
+    """A teaching job; `seconds_left` is the estimated number of seconds left."""
 
     id: int
     kind: str
@@ -153,18 +157,20 @@ class Job:
     progress: float
     message: str
     images: list[int]
-    made: int | None
+    new_version: int | None
     who: str
     created: float
     ended: float | None
-    left: float | None
+    seconds_left: float | None
     result: dict[str, Any] | None
 
 
 class Client:
-    """Talks to one service."""
+    """A connection to one service."""
 
-    def __init__(self, address: str, token: str | None = None, *, timeout: float = TIMEOUT, tries: int = TRIES) -> None:
+    def __init__(
+        self, address: str, token: str | None = None, *, timeout: float = TIMEOUT, tries: int = MAX_TRIES
+    ) -> None:
         if urlsplit(address).scheme not in ("http", "https"):
             raise ConfigError(f"{address!r} is no address of a service: give http://HOST:PORT")
         self.address, self.token, self.timeout, self.tries = address.rstrip("/"), token, timeout, tries
@@ -172,60 +178,60 @@ class Client:
     # --- models
 
     def models(self) -> list[Model]:
-        """Those that score."""
-        return [_made(Model, row) for row in self._json("GET", "/v1/models")]
+        """Return the models that have a released version."""
+        return [_parse(Model, row) for row in self._json("GET", "/v1/models")]
 
     def model(self, name: str) -> Model:
-        """One of them."""
-        return _made(Model, self._json("GET", f"/v1/models/{_quoted(name)}"))
+        """Return one model."""
+        return _parse(Model, self._json("GET", f"/v1/models/{_quoted(name)}"))
 
     def release(self, name: str, version: int) -> Model:
-        """Let a version score from now on."""
-        return _made(Model, self._json("POST", f"/v1/models/{_quoted(name)}/versions/{int(version)}/release"))
+        """Release a version."""
+        return _parse(Model, self._json("POST", f"/v1/models/{_quoted(name)}/versions/{int(version)}/release"))
 
     def discard(self, name: str, version: int) -> Model:
-        """Give up a version that is not released."""
-        return _made(Model, self._json("POST", f"/v1/models/{_quoted(name)}/versions/{int(version)}/discard"))
+        """Discard a version that is not released."""
+        return _parse(Model, self._json("POST", f"/v1/models/{_quoted(name)}/versions/{int(version)}/discard"))
 
     def rollback(self, name: str) -> Model:
-        """Go back to the version that was released before."""
-        return _made(Model, self._json("POST", f"/v1/models/{_quoted(name)}/rollback"))
+        """Release the version that was released before the present one."""
+        return _parse(Model, self._json("POST", f"/v1/models/{_quoted(name)}/rollback"))
 
     def drift(self, name: str, *, since: float = 0.0, every: str = "auto") -> Drift:
-        """Have the parts changed? By `hour`, by `day`, or as it fits the time."""
+        """Return the drift test and the scores since a time, in bins of an `hour`, a `day`, or chosen automatically."""
         query = urlencode({"since": since, "every": every})
-        return _made(Drift, self._json("GET", f"/v1/models/{_quoted(name)}/drift?{query}"))
+        return _parse(Drift, self._json("GET", f"/v1/models/{_quoted(name)}/drift?{query}"))
 
     def set_rate(self, name: str, rate: float) -> Model:
-        """Use another false-reject rate: everything that the version has scored is judged anew."""
+        """Set the false-reject rate of the released version; its recorded scores are decided again."""
         self._json("PUT", f"/v1/models/{_quoted(name)}/threshold", *_body({"rate": rate}))
         return self.model(name)
 
     # --- scoring
 
-    def score(self, model: str, picture: Picture, name: str = "") -> Score:
-        """Score one: a file, the bytes of one, or an array as `bgad` takes them (uint8, uint16)."""
-        content, known_as = _content(picture)
-        query = urlencode({"filename": name or known_as})
+    def score(self, model: str, image: ImageInput, name: str = "") -> Score:
+        """Score one image: a path, the bytes of a file, or an array of uint8 or uint16."""
+        content, file_name = _content(image)
+        query = urlencode({"filename": name or file_name})
         kind = {"Content-Type": "application/octet-stream"}
-        return _made(Score, self._json("POST", f"/v1/models/{_quoted(model)}/score?{query}", content, kind))
+        return _parse(Score, self._json("POST", f"/v1/models/{_quoted(model)}/score?{query}", content, kind))
 
-    def batch(self, model: str, pictures: Sequence[Picture]) -> list[Score | Failure]:
-        """Score any number, 64 in a request, in their order; one that cannot be read does not stop the others."""
-        parts = (pictures[i : i + MAX_BATCH] for i in range(0, len(pictures), MAX_BATCH))
-        return [found for part in parts for found in self._batch(model, part)]
+    def batch(self, model: str, images: Sequence[ImageInput]) -> list[Score | Failure]:
+        """Score any number of images in order, 64 per request; an unreadable image does not stop the others."""
+        parts = (images[i : i + MAX_BATCH] for i in range(0, len(images), MAX_BATCH))
+        return [result for part in parts for result in self._batch(model, part)]
 
-    def _batch(self, model: str, pictures: Sequence[Picture]) -> list[Score | Failure]:
+    def _batch(self, model: str, images: Sequence[ImageInput]) -> list[Score | Failure]:
         boundary = secrets.token_hex(16)
         parts: list[bytes] = []
-        for picture in pictures:
-            content, name = _content(picture)
+        for image in images:
+            content, name = _content(image)
             head = f'Content-Disposition: form-data; name="files"; filename="{_in_header(name)}"'
             parts += [f"--{boundary}\r\n{head}\r\n\r\n".encode(), content, b"\r\n"]
         body = b"".join([*parts, f"--{boundary}--\r\n".encode()])
         kind = {"Content-Type": f"multipart/form-data; boundary={boundary}"}
         rows = self._json("POST", f"/v1/models/{_quoted(model)}/batches", body, kind)["results"]
-        return [_made(Failure, row) if "error" in row else _made(Score, row) for row in rows]
+        return [_parse(Failure, row) if "error" in row else _parse(Score, row) for row in rows]
 
     # --- images and reviews
 
@@ -240,18 +246,20 @@ class Client:
         until: float = 0.0,
         limit: int | None = None,
     ) -> Iterator[Image]:
-        """What the released version of a model has scored, page by page as it is needed; as it was when the first page
-        was asked for."""
-        wanted: dict[str, Any] = {"order": order, "decision": decision, "review": review, "since": since}
-        wanted |= {"model": model, "until": until}
-        seen = 0
-        while limit is None or seen < limit:
-            most = 200 if limit is None else min(200, limit - seen)
-            found = self._json("GET", f"/v1/images?{urlencode({**wanted, 'limit': most, 'offset': seen})}")
-            wanted["as_of"], rows = found["as_of"], found["images"]
-            yield from (_made(Image, row) for row in rows)
-            seen += len(rows)
-            if len(rows) < most:
+        """Yield the images that the released version of a model has scored.
+
+        Pages are requested as needed and show the state at the time of the first one.
+        """
+        query: dict[str, Any] = {"order": order, "decision": decision, "review": review, "since": since}
+        query |= {"model": model, "until": until}
+        offset = 0
+        while limit is None or offset < limit:
+            size = MAX_PAGE if limit is None else min(MAX_PAGE, limit - offset)
+            page = self._json("GET", f"/v1/images?{urlencode({**query, 'limit': size, 'offset': offset})}")
+            query["as_of"], rows = page["as_of"], page["images"]
+            yield from (_parse(Image, row) for row in rows)
+            offset += len(rows)
+            if len(rows) < size:
                 return
 
     def review(
@@ -260,54 +268,56 @@ class Client:
         verdict: str,
         *,
         note: str = "",
-        mask: Picture | None = None,
-        ignore: Picture | None = None,
+        mask: ImageInput | None = None,
+        ignore: ImageInput | None = None,
         model: str = "",
     ) -> Review:
-        """Say what an image shows: good, bad or unsure; masks are PNGs of its size, or arrays. `model` is the one that
-        was looked at, for the history."""
+        """Review an image as good, bad or unsure; masks are PNGs of its size, or arrays.
+
+        The history lists the review under `model`, or else under the model that scored the image last.
+        """
         body: dict[str, Any] = {"verdict": verdict, "note": note} | ({"model": model} if model else {})
-        for kind, painted in (("mask", mask), ("ignore", ignore)):
-            if painted is not None:
-                body[kind] = base64.b64encode(_content(painted)[0]).decode()
-        return _made(Review, self._json("POST", f"/v1/images/{int(image)}/reviews", *_body(body)))
+        for kind, marks in (("mask", mask), ("ignore", ignore)):
+            if marks is not None:
+                body[kind] = base64.b64encode(_content(marks)[0]).decode()
+        return _parse(Review, self._json("POST", f"/v1/images/{int(image)}/reviews", *_body(body)))
 
     def undo(self, review: int | Review) -> Review:
-        """Take back the last review of an image; the one that takes its place: as before, or `withdrawn`."""
+        """Undo the last review of an image; return the one that takes its place, a copy or `withdrawn`."""
         number = review.id if isinstance(review, Review) else int(review)
-        return _made(Review, self._json("POST", f"/v1/reviews/{number}/undo"))
+        return _parse(Review, self._json("POST", f"/v1/reviews/{number}/undo"))
 
     def get(self, path: str) -> bytes:
-        """What a link in an answer leads to, such as the `overlay` of a score."""
+        """Return the file behind a link in an answer, such as the `overlay` of a score."""
         return self._bytes("GET", path)
 
     # --- jobs
 
     def teach(self, model: str, images: Sequence[int] | None = None) -> Job:
-        """Teach a model what was reviewed: these images, or all."""
+        """Start a job that teaches a model the given reviewed images, or all of them."""
         body = {"model": model, "images": None if images is None else list(images)}
-        return _made(Job, self._json("POST", "/v1/jobs", *_body(body)))
+        return _parse(Job, self._json("POST", "/v1/jobs", *_body(body)))
 
     def job(self, number: int | Job) -> Job:
-        """How it stands."""
-        return _made(Job, self._json("GET", f"/v1/jobs/{_number(number)}"))
+        """Return the present state of a job."""
+        return _parse(Job, self._json("GET", f"/v1/jobs/{_number(number)}"))
 
     def jobs(self, model: str = "") -> list[Job]:
-        """The newest first, without their results; of one model, or of all."""
-        return [_made(Job, row) for row in self._json("GET", f"/v1/jobs?{urlencode({'model': model})}")]
+        """Return the jobs of one model, or of all, newest first and without their results."""
+        return [_parse(Job, row) for row in self._json("GET", f"/v1/jobs?{urlencode({'model': model})}")]
 
     def resume(self, number: int | Job) -> Job:
-        """Start one again that was interrupted, cancelled or failed; the new job."""
-        return _made(Job, self._json("POST", f"/v1/jobs/{_number(number)}/resume"))
+        """Start a new job with the work of one that was interrupted, cancelled or failed."""
+        return _parse(Job, self._json("POST", f"/v1/jobs/{_number(number)}/resume"))
 
     def cancel(self, number: int | Job) -> Job:
-        """Stop one."""
-        return _made(Job, self._json("POST", f"/v1/jobs/{_number(number)}/cancel"))
+        """Cancel a job."""
+        return _parse(Job, self._json("POST", f"/v1/jobs/{_number(number)}/cancel"))
 
     def wait(self, number: int | Job, *, timeout: float | None = None, every: float = 0.5) -> Job:
-        """Until a job has ended; ServiceError when it ended badly or takes longer than `timeout` seconds."""
+        """Wait for a job to finish; ServiceError if it does not succeed or takes longer than `timeout` seconds."""
         began = time.monotonic()
-        while (job := self.job(number)).state not in ENDED:
+        while (job := self.job(number)).state not in FINISHED:
             if timeout is not None and time.monotonic() - began > timeout:
                 raise ServiceError(f"job {job.id} is still {job.state} after {timeout:g} seconds: wait longer", 0)
             time.sleep(every)
@@ -315,7 +325,7 @@ class Client:
             raise ServiceError(f"job {job.id} is {job.state}: {job.message}", 0)
         return job
 
-    # --- the wire
+    # --- HTTP
 
     def _json(self, method: str, path: str, body: bytes | None = None, kind: Mapping[str, str] | None = None) -> Any:
         content = self._bytes(method, path, body, kind)
@@ -343,28 +353,28 @@ class Client:
         raise ServiceError("no try was allowed", 0)
 
 
-def _made(kind: type[T], row: Mapping[str, Any]) -> T:
-    """From an answer; what a newer service says beyond is left out."""
+def _parse(kind: type[T], row: Mapping[str, Any]) -> T:
+    """Build a dataclass from JSON; fields that only a newer service has are ignored."""
     try:
         return kind(**{field.name: row[field.name] for field in fields(kind)})  # type: ignore[arg-type]
     except (KeyError, TypeError) as error:
         raise ServiceError(f"the answer of the service has no {error}: is it an older one?", 0) from error
 
 
-def _content(picture: Picture) -> tuple[bytes, str]:
-    """The bytes of a file, and its name."""
-    if isinstance(picture, bytes):
-        return picture, ""
-    if isinstance(picture, str | Path):
+def _content(image: ImageInput) -> tuple[bytes, str]:
+    """Return the bytes of an image file and its name."""
+    if isinstance(image, bytes):
+        return image, ""
+    if isinstance(image, str | Path):
         try:
-            return Path(picture).read_bytes(), Path(picture).name
+            return Path(image).read_bytes(), Path(image).name
         except OSError as error:
-            raise ImageError(f"{picture}: cannot be read: {error.strerror or error}") from error
+            raise ImageError(f"{image}: cannot be read: {error.strerror or error}") from error
     from PIL import Image as Pillow
 
     buffer = io.BytesIO()
     try:
-        array = picture.astype("uint8") * 255 if picture.dtype == bool else picture
+        array = image.astype("uint8") * 255 if image.dtype == bool else image
         Pillow.fromarray(array).save(buffer, "PNG")
     except (AttributeError, TypeError, ValueError, OSError) as error:
         raise ImageError("this is no array of uint8 (H, W), (H, W, 3), (H, W, 4) or uint16 (H, W)") from error
@@ -380,7 +390,7 @@ def _quoted(name: str) -> str:
 
 
 def _in_header(name: str) -> str:
-    """As browsers write a file's name in a form."""
+    """Escape a file name as browsers do in a form."""
     return name.replace('"', "%22").replace("\r", "%0D").replace("\n", "%0A")
 
 
@@ -389,9 +399,9 @@ def _number(job: int | Job) -> int:
 
 
 def _seconds(text: str | None) -> float:
-    """Of a Retry-After header; one where it says nothing that we read."""
+    """Parse a Retry-After header; one second if it is missing or a date."""
     try:
-        return min(LONGEST_WAIT, max(0.0, float(text or 1)))
+        return min(MAX_WAIT, max(0.0, float(text or 1)))
     except ValueError:
         return 1.0
 

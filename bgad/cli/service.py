@@ -1,4 +1,4 @@
-"""The commands of the workbench: serve, token and update."""
+"""The commands `serve`, `token` and `update`."""
 
 from __future__ import annotations
 
@@ -15,63 +15,74 @@ from bgad.errors import ConfigError, DataError
 
 if TYPE_CHECKING:
     from bgad.service.store.store import Store
+    from bgad.service.workbench import Workbench
 
 DEMO = Path("bgad-demo")
 PORT = 8765
-GRACE = 5  # seconds for requests to end when the service is stopped
+GRACE_SECONDS = 5  # for requests to end when the service is stopped
 
 
 def add_serve(commands: Any) -> None:
-    """Register the command."""
+    """Register the command `serve`."""
     parser = add_command(
         commands,
         "serve",
         _serve,
         "Start the workbench: score, review, teach, compare and release, in a browser and over HTTP.",
-        "It listens on this machine only. Beyond that, everyone needs a token: make one with `bgad token`, then start\n"
-        "with --host 0.0.0.0, behind a proxy that adds TLS.\n\n"
+        "The service listens on this machine only. To open it to others, create a token with `bgad token`, then start\n"
+        "with --host 0.0.0.0 behind a proxy that adds TLS; every request then needs a token.\n\n"
         "examples:\n  bgad serve                          (after `make demo`)\n  bgad serve --models /srv/models\n"
         "  bgad serve --models /srv/models --store postgresql://bgad@db/bgad\n"
         "  curl --data-binary @part.png 'localhost:8765/v1/models/gear/score?filename=part.png'",
     )
     _add_models(parser)
     parser.add_argument(
-        "--data", type=Path, metavar="DIR", help="the data sets of the models, by name, for teaching (MODELS/data)"
+        "--data",
+        type=Path,
+        metavar="DIR",
+        help="folder of the models' data sets, by name, for teaching (default: MODELS/data)",
     )
     parser.add_argument("--host", default="127.0.0.1", help="address to listen on (default: this machine only)")
     parser.add_argument("--port", type=number(int, 0, 65536), default=PORT, help=f"(default {PORT})")
     parser.add_argument(
-        "--name",
+        "--allowed-host",
         action="append",
         default=[],
         metavar="HOST",
-        help="a name under which browsers reach the service by way of a proxy on this machine; may be repeated",
+        help="a host name under which browsers reach the service through a proxy on this machine; may be repeated",
     )
-    group = parser.add_argument_group("limits")
+    _add_limits(parser.add_argument_group("limits"))
+
+
+def _add_limits(group: Any) -> None:
     group.add_argument(
-        "--max-mb", type=number(float, 0.001), default=64, metavar="MB", help="of a picture that is sent (default 64)"
+        "--max-upload-mb",
+        type=number(float, 0.001),
+        default=64,
+        metavar="MB",
+        help="largest file size of an image (default 64)",
     )
     group.add_argument(
-        "--max-megapixels", type=number(float, 0.001), default=50, metavar="N", help="of such a picture (default 50)"
+        "--max-megapixels", type=number(float, 0.001), default=50, metavar="N", help="largest image (default 50)"
     )
     group.add_argument(
-        "--loaded",
+        "--max-models",
         type=number(int, 1),
         default=16,
         metavar="N",
-        help="released models in memory; of more, the one that was not used for longest is put away (default 16)",
+        help="released models in memory; beyond it, the least recently used one is unloaded (default 16)",
     )
     group.add_argument(
-        "--keep-days",
+        "--retention-days",
         type=number(float, 0.01),
         metavar="N",
-        help="drop the pictures that nobody reviewed in so many days; their scores stay (default: keep all)",
+        help="drop images that nobody reviewed in N days; their scores stay (default: keep all)",
     )
     group.add_argument(
-        "--job-minutes", type=number(float, 0.01), default=120, metavar="N", help="that a teaching may take (120)"
+        "--job-minutes", type=number(float, 0.01), default=120, metavar="N", help="time limit of a teaching (120)"
     )
     group.add_argument(
-        "--job-memory", type=number(float, 0.1), default=12, metavar="GB", help="memory of a teaching (12)"
+        "--job-memory", type=number(float, 0.1), default=12, metavar="GB", help="memory limit of a teaching (12)"
     )
 
 
@@ -80,7 +91,7 @@ def _add_models(parser: argparse.ArgumentParser) -> None:
         "--models",
         type=Path,
         metavar="DIR",
-        help="folder with model folders (default: this one, or ./bgad-demo where it has none)",
+        help="folder of model folders (default: the current folder, or ./bgad-demo if it has none)",
     )
     parser.add_argument(
         "--store", metavar="URL", help="postgresql://user@host/name in place of an SQLite file beside the models"
@@ -88,96 +99,103 @@ def _add_models(parser: argparse.ArgumentParser) -> None:
 
 
 def _models(arguments: argparse.Namespace) -> Path:
-    given: Path | None = arguments.models
-    if given is None:
-        given = next((place for place in (Path(), DEMO) if any(place.glob("*.bgad"))), None)
-        if given is None:
+    """Return the folder of models."""
+    models: Path | None = arguments.models
+    if models is None:
+        models = next((folder for folder in (Path(), DEMO) if any(folder.glob("*.bgad"))), None)
+        if models is None:
             raise DataError("no model folder (NAME.bgad) here: give --models DIR, or run `bgad demo` first")
-    if not given.is_dir():
-        raise DataError(f"{given}: no such folder of models")
-    return given
+    if not models.is_dir():
+        raise DataError(f"{models}: no such folder of models")
+    return models
 
 
-def _address(arguments: argparse.Namespace, models: Path) -> str:
-    """Of the store."""
-    from bgad.service.workbench import FOLDER
+def _store_address(arguments: argparse.Namespace, models: Path) -> str:
+    """Return the address of the store; the folder of the default SQLite file is created."""
+    from bgad.service.folders import Folders
 
     if arguments.store:
         return str(arguments.store)
-    (models / FOLDER).mkdir(exist_ok=True)
-    return f"sqlite:///{(models / FOLDER / 'store.sqlite').absolute()}"
+    folders = Folders.of(models)
+    folders.workspace.mkdir(exist_ok=True)
+    return folders.sqlite_address
 
 
 def _serve(arguments: argparse.Namespace) -> int:
     try:
-        import uvicorn  # noqa: F401 - to say what is missing before anything is done
+        import uvicorn  # noqa: F401 - report a missing package before anything is done
 
+        from bgad.service.folders import WORKSPACE
         from bgad.service.store import instance_lock
         from bgad.service.store.store import Store
-        from bgad.service.workbench import FOLDER
     except ImportError as error:
         raise ConfigError(f"the workbench needs {error.name}: pip install 'bgad[serve]'") from error
-    from bgad.io import files as output_files
+    from bgad.io import files
 
     models = _models(arguments)
-    if not (models / FOLDER).exists() and not any(models.glob("*.bgad")):
+    if not (models / WORKSPACE).exists() and not any(models.glob("*.bgad")):
         raise DataError(f"{models}: no model that could be read; put NAME.bgad folders there")
-    with output_files.locked(models / FOLDER, "service", "--models"):
-        address = _address(arguments, models)
-        with instance_lock.claimed(address), closing(Store(address)) as store:
+    with files.locked(models / WORKSPACE, "service", "--models"):
+        address = _store_address(arguments, models)
+        with instance_lock.hold(address), closing(Store(address)) as store:
             _run(arguments, models, store, address)
-    console.say(f"stopped; everything is in {models / FOLDER}")
+    console.say(f"stopped; everything is in {models / WORKSPACE}")
     return 0
 
 
 def _run(arguments: argparse.Namespace, models: Path, store: Store, address: str) -> None:
-    """Until it is stopped."""
+    """Run the service until it is stopped."""
     import uvicorn
 
-    from bgad.service import demo_seed
+    from bgad.service import access, demo_seed
     from bgad.service.http import app
-    from bgad.service.http import tokens as auth
+    from bgad.service.http.security import LOCAL_HOSTS, AccessRules
     from bgad.service.store import dialects
-    from bgad.service.teaching.runner import Jobs, Limits
-    from bgad.service.workbench import Workbench
+    from bgad.service.teaching.process import JobLimits
+    from bgad.service.teaching.runner import JobRunner
 
-    names = tuple(_host_name(name) for name in arguments.name)
+    host_names = tuple(_host_name(name) for name in arguments.allowed_host)
     with dialects.opening(address):
-        tokens = bool(store.tokens())
-        open_as = next((name for name in (arguments.host, *names) if not auth.is_local(name)), None)
-        if open_as is not None and not tokens:
+        has_tokens = bool(store.tokens.all())
+        exposed = next((host for host in (arguments.host, *host_names) if not access.is_local(host)), None)
+        if exposed is not None and not has_tokens:
             raise ConfigError(
-                f"{open_as} can be reached from other machines, and no token guards it: make one first with "
+                f"{exposed} can be reached from other machines, and no token guards it: make one first with "
                 f"`bgad token add NAME --role admin --models {models}`"
             )
-        bench = Workbench(
-            models,
-            store,
-            data=arguments.data,
-            max_bytes=int(arguments.max_mb * 2**20),
-            max_pixels=int(arguments.max_megapixels * 1e6),
-            loaded=arguments.loaded,
-            keep_days=arguments.keep_days,
-        )
-        found = bench.names()
-    if not found:
+        workbench = _workbench(arguments, models, store)
+        names = workbench.registry.names()
+    if not names:
         raise DataError(f"{models}: no model that could be read; put NAME.bgad folders there")
-    jobs = Jobs(bench, Limits(arguments.job_minutes, arguments.job_memory))
-    local = auth.is_local(arguments.host)
-    hosts = (*app.LOCAL_NAMES, *names) if local else ()  # an address that others reach has any name
-    service = app.create(bench, jobs, hosts=hosts, tokens=tokens)
+    limits = JobLimits(arguments.job_minutes, arguments.job_memory)
+    runner = JobRunner(store, workbench.registry, workbench.blobs, workbench.folders, limits)
+    is_local = access.is_local(arguments.host)
+    hosts = (*LOCAL_HOSTS, *host_names) if is_local else ()  # an exposed address can have any name
+    service = app.create(workbench, runner, AccessRules(hosts, has_tokens))
     listening = _listen(arguments.host, arguments.port)
     port = listening.getsockname()[1]
     if arguments.data is None:
-        demo_seed.own_test_images(bench)
-    shown = "localhost" if local else arguments.host
-    console.say(f"{len(found)} models from {models}: {', '.join(found)}")
-    console.say(f"open http://{shown}:{port} (stop with Ctrl-C)")
+        demo_seed.seed_test_images(workbench)
+    console.say(f"{len(names)} models from {models}: {', '.join(names)}")
+    console.say(f"open http://{'localhost' if is_local else arguments.host}:{port} (stop with Ctrl-C)")
     config = uvicorn.Config(
-        service, log_level="warning", server_header=False, proxy_headers=False, timeout_graceful_shutdown=GRACE
+        service, log_level="warning", server_header=False, proxy_headers=False, timeout_graceful_shutdown=GRACE_SECONDS
     )
     with listening, suppress(KeyboardInterrupt):
         uvicorn.Server(config).run(sockets=[listening])
+
+
+def _workbench(arguments: argparse.Namespace, models: Path, store: Store) -> Workbench:
+    from bgad.service.folders import Folders
+    from bgad.service.scoring.ingest import ImageLimits
+    from bgad.service.workbench import Workbench, WorkbenchSettings
+
+    settings = WorkbenchSettings(
+        ImageLimits(int(arguments.max_upload_mb * 2**20), int(arguments.max_megapixels * 1e6)),
+        arguments.max_models,
+        arguments.retention_days,
+    )
+    return Workbench(Folders.of(models, arguments.data), store, settings)
 
 
 def _host_name(given: str) -> str:
@@ -187,7 +205,7 @@ def _host_name(given: str) -> str:
 
 
 def _listen(host: str, port: int) -> socket.socket:
-    """A socket there; ConfigError where that is not possible."""
+    """Return a bound socket; ConfigError if the address cannot be used."""
     try:
         family, kind, protocol, _, address = socket.getaddrinfo(host, port, type=socket.SOCK_STREAM)[0]
         listening = socket.socket(family, kind, protocol)
@@ -204,18 +222,18 @@ def _listen(host: str, port: int) -> socket.socket:
 
 
 def add_token(commands: Any) -> None:
-    """Register the command."""
+    """Register the command `token`."""
     parser = add_command(
         commands,
         "token",
         _token,
-        "Make, list or take away the tokens of the workbench.",
-        "Roles: score (send pictures), review (also look and say what they show), admin (also teach and release).\n"
-        "A token is shown once; the store keeps its hash only.\n\n"
+        "Make, list or remove the access tokens of the workbench.",
+        "Roles: score (send images), review (also look at results and review them), admin (also teach and release).\n"
+        "A token is shown once; the store keeps only its hash.\n\n"
         "examples:\n  bgad token add camera-3 --role score\n  bgad token list\n  bgad token drop camera-3",
     )
     parser.add_argument("what", choices=("add", "list", "drop"))
-    parser.add_argument("name", nargs="?", metavar="NAME", help="whose token it is")
+    parser.add_argument("name", nargs="?", metavar="NAME", help="person or machine that uses the token")
     parser.add_argument("--role", choices=("score", "review", "admin"), default="score", help="(default: score)")
     _add_models(parser)
 
@@ -224,53 +242,57 @@ def _token(arguments: argparse.Namespace) -> int:
     from bgad.service.store import dialects
     from bgad.service.store.store import Store
 
-    address = _address(arguments, _models(arguments))
+    address = _store_address(arguments, _models(arguments))
     with closing(Store(address)) as store, dialects.opening(address):
         return _change_tokens(arguments, store)
 
 
 def _change_tokens(arguments: argparse.Namespace, store: Store) -> int:
-    from bgad.service.http import tokens as auth
+    from bgad.service import access
 
     if arguments.what == "list":
-        for row in store.tokens():
-            print(f"{row['role']:7s} {console.printable(row['name'])}")  # noqa: T201
+        for token in store.tokens.all():
+            print(f"{token.role:7s} {console.printable(token.name)}")  # noqa: T201
         return 0
     if not arguments.name:
         raise ConfigError(f"whose token is to be {'made' if arguments.what == 'add' else 'dropped'}? Give a NAME")
     if arguments.what == "drop":
-        if not store.drop_token(arguments.name):
+        if not store.tokens.remove(arguments.name):
             raise ConfigError(f"{arguments.name!r} has no token; `bgad token list` shows who has")
         console.say(f"{arguments.name} has no token any more")
         return 0
-    print(auth.new_token(store, arguments.name, arguments.role))  # noqa: T201
+    print(access.new_token(store.tokens, arguments.name, arguments.role))  # noqa: T201
     console.say(f"the token of {arguments.name} ({arguments.role}); it is not shown again")
     return 0
 
 
 def add_update(commands: Any) -> None:
-    """Register the command."""
+    """Register the command `update`."""
     parser = add_command(
         commands,
         "update",
         _update,
-        "Teach a model new good parts and new defects, from where it is. Takes a fraction of a training.",
-        "The flows go on from those of the model, over what they have learnt before and what is new; so the pictures\n"
-        "of the training must still be there (--data, if they have moved). The threshold is calibrated anew.\n\n"
+        "Teach a model new good parts and new defects, starting from its weights. Takes a fraction of a training.",
+        "Training continues from the model's flows on the old and the new images, so the images of the training must\n"
+        "still exist (--data, if they have moved). The threshold is calibrated again.\n\n"
         "examples:\n  bgad update gear.bgad --bad misses/ --masks misses-masks/\n"
         "  bgad update gear.bgad --good false-alarms/ --bad misses/ --out gear-2.bgad",
     )
     add_model(parser)
     parser.add_argument("--good", nargs="+", default=[], metavar="PATH", help="new good parts")
-    parser.add_argument("--bad", nargs="+", default=[], metavar="PATH", help="new bad ones")
+    parser.add_argument("--bad", nargs="+", default=[], metavar="PATH", help="new bad parts")
     parser.add_argument(
-        "--masks", type=Path, metavar="DIR", help="where the defects of --bad are: a file of the same path or name each"
+        "--masks",
+        type=Path,
+        metavar="DIR",
+        help="masks of the defects of --bad: for each image a file of the same path or name",
     )
     parser.add_argument(
         "--ignore",
         type=Path,
         metavar="DIR",
-        help="what not to learn of --good and --bad (all that is not black): a file of the same path or name each",
+        help="masks of pixels to ignore in --good and --bad (all that is not black): for each image a file of the same "
+        "path or name",
     )
     parser.add_argument(
         "--data", type=Path, metavar="DATA", help="the folder, manifest or data set of the training, if it has moved"
@@ -282,8 +304,8 @@ def add_update(commands: Any) -> None:
         metavar="RATE",
         help="share of good parts that may be rejected (default: the model's, or the smallest that the data supports)",
     )
-    parser.add_argument("--overwrite", action="store_true", help="write over a model that is there")
-    parser.add_argument("--resume", action="store_true", help="go on with a run that was stopped")
+    parser.add_argument("--overwrite", action="store_true", help="replace an existing model")
+    parser.add_argument("--resume", action="store_true", help="continue a run that was stopped")
     parser.add_argument("--device", default="auto", help="auto, cpu, cuda, mps")
 
 

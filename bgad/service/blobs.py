@@ -1,4 +1,4 @@
-"""Pictures, masks and thumbnails of the workbench: files named by their content, so no name of a client's is a path."""
+"""The blob store: image files, masks and thumbnails, named by their sha256 so that no client's name becomes a path."""
 
 from __future__ import annotations
 
@@ -7,60 +7,80 @@ import hashlib
 import os
 import re
 import unicodedata
-import uuid
+from enum import StrEnum
 from pathlib import Path
 
 from bgad.errors import DataError, OutputError
+from bgad.io import files
 
-NAME_LENGTH = 200
-_SHA = re.compile(r"[0-9a-f]{64}")
+MAX_NAME_LENGTH = 200
+_SHA256 = re.compile(r"[0-9a-f]{64}")
 
 
-class Files:
-    """Below one folder, two letters of the name at a time."""
+class BlobKind(StrEnum):
+    """What a blob is; each kind has a folder of its own."""
+
+    IMAGE = "images"
+    MASK = "masks"
+    THUMBNAIL = "thumbnails"  # named SHA256.VERSION
+    COMPARISON = "comparisons"  # thumbnails of validation images that a teaching job drew, named SHA256.VERSION
+
+
+class BlobStore:
+    """Files below one folder, spread over sub-folders by the first two characters of their names."""
 
     def __init__(self, folder: Path) -> None:
         self.folder = folder
 
-    def put(self, kind: str, content: bytes) -> str:
-        """Keep some bytes, which are on the disk when this returns; their sha256."""
+    def put(self, kind: BlobKind, content: bytes) -> str:
+        """Store bytes durably and return their sha256."""
         name = hashlib.sha256(content).hexdigest()
-        path = self._path(kind, name)
-        if _sha256(path) == name:  # it was there; whether it was on the disk, nobody knows
-            self._sync(path)
-        else:
-            self._write(path, content, durable=True)
+        path = self.location(kind, name)
+        if _sha256(path) != name:
+            self._write(path, content)
+        self._sync(path)  # also for a file that exists: it may not have reached the disk yet
         return name
 
-    def sync(self, kind: str, name: str) -> None:
-        """See to it that a file is on the disk; DataError when it is damaged, as after a power cut."""
+    def put_as(self, kind: BlobKind, name: str, content: bytes) -> None:
+        """Store bytes under the sha256 of the bytes, or of what they were made from; durable only after `sync`."""
+        self._write(self.location(kind, name), content)
+
+    def sync(self, kind: BlobKind, name: str) -> None:
+        """Make a file durable; DataError if it is damaged, as after a power failure."""
         path = self.path(kind, name)
         if _sha256(path) != name:
-            raise DataError(f"the file {kind}/{name[:12]} is damaged: send the picture again")
+            raise DataError(f"the file {kind}/{name[:12]} is damaged: send the image again")
         self._sync(path)
 
-    def mend(self, kind: str, name: str, content: bytes) -> bool:
-        """Put a file right that does not hold the bytes that it is named by; whether that was so."""
-        if _sha256(self._path(kind, name)) == name:
+    def repair(self, kind: BlobKind, name: str, content: bytes) -> bool:
+        """Rewrite a file whose content does not match its name; return whether that was necessary."""
+        if _sha256(self.location(kind, name)) == name:
             return False
         self.put_as(kind, name, content)
         return True
 
-    def put_as(self, kind: str, name: str, content: bytes) -> None:
-        """Keep some bytes under the name that they, or those they were made of (a thumbnail), have; on the disk after
-        `sync`."""
-        self._write(self._path(kind, name), content, durable=False)
-
-    def path(self, kind: str, name: str) -> Path:
-        """Where it is; DataError when it is not there."""
-        path = self._path(kind, name)
+    def path(self, kind: BlobKind, name: str) -> Path:
+        """Return the path of a file; DataError if it does not exist."""
+        path = self.location(kind, name)
         if not path.exists():
             raise DataError(f"the file {kind}/{name[:12]} is not there any more")
         return path
 
-    def drop(self, kind: str, name: str) -> int:
-        """Forget some bytes that are of no use; how many."""
-        path = self._path(kind, name)
+    def location(self, kind: BlobKind, name: str) -> Path:
+        """Return the path at which a file is or would be stored."""
+        if not _SHA256.fullmatch(name.partition(".")[0]):
+            raise DataError(f"{name!r} is not a name of a file here")
+        return self.folder / kind / name[:2] / name
+
+    def has(self, kind: BlobKind, name: str, size: int | None = None) -> bool:
+        """Whether a non-empty file exists, of `size` bytes if given."""
+        path = self.location(kind, name)
+        actual = path.stat().st_size if path.exists() else 0
+        return actual > 0 and size in (None, actual)
+
+    def remove(self, kind: BlobKind, name: str) -> int:
+        """Remove a file if it exists; return the number of bytes freed."""
+        path = self.location(kind, name)
         try:
             size = path.stat().st_size
             path.unlink()
@@ -68,51 +88,37 @@ class Files:
             return 0
         return size
 
-    def place(self, kind: str, name: str) -> Path:
-        """Where it is, or would be."""
-        return self._path(kind, name)
-
-    def has(self, kind: str, name: str, size: int | None = None) -> bool:
-        """Whether it is there, with so many bytes; an empty one is none."""
-        path = self._path(kind, name)
-        there = path.stat().st_size if path.exists() else 0
-        return there > 0 and size in (None, there)
-
-    def _path(self, kind: str, name: str) -> Path:
-        if not _SHA.fullmatch(name.partition(".")[0]):
-            raise DataError(f"{name!r} is not a name of a file here")
-        return self.folder / kind / name[:2] / name
-
-    def _write(self, path: Path, content: bytes, *, durable: bool) -> None:
-        draft = path.with_name(f".{uuid.uuid4().hex}")
+    def _write(self, path: Path, content: bytes) -> None:
         try:
-            if not path.parent.exists():
-                path.parent.mkdir(parents=True, exist_ok=True)
-            with draft.open("wb") as file:
-                file.write(content)
-                file.flush()
-                if durable:
-                    os.fsync(file.fileno())
-            draft.replace(path)
-            if durable:
-                self._sync_way(path)
-        except OSError as error:
-            draft.unlink(missing_ok=True)
-            raise OutputError(f"cannot write below {self.folder}: {error.strerror or error}") from error
+            files.write_whole(path, content)
+        except OutputError as error:
+            reason = getattr(error.__cause__, "strerror", None) or error
+            raise OutputError(f"cannot write below {self.folder}: {reason}") from error
 
     def _sync(self, path: Path) -> None:
-        with path.open("rb") as file:
-            os.fsync(file.fileno())
-        self._sync_way(path)
+        """Sync a file and the folders that lead to it: without its directory entry a file is lost."""
+        try:
+            with path.open("rb") as file:
+                os.fsync(file.fileno())
+            for folder in (path.parent, path.parent.parent, self.folder):
+                _sync_folder(folder)
+        except OSError as error:
+            raise OutputError(f"cannot write below {self.folder}: {error.strerror or error}") from error
 
-    def _sync_way(self, path: Path) -> None:
-        """The folders that lead to a file, any of which may be new: without its name the file is lost."""
-        for folder in (path.parent, path.parent.parent, self.folder):
-            _sync_folder(folder)
+
+def display_name(given: str) -> str:
+    """A client's file name, made safe to show: the last part of the path without control characters.
+
+    >>> display_name("../../etc/pass\\x00wd"), display_name("C:\\\\parts\\\\7.png"), display_name("")
+    ('passwd', '7.png', 'image')
+    """
+    last = re.split(r"[\\/]", given)[-1]
+    printable = "".join(c for c in last if unicodedata.category(c)[0] != "C")
+    return printable.strip()[:MAX_NAME_LENGTH] or "image"
 
 
 def _sha256(path: Path) -> str:
-    """Of what a file holds; nothing where it is not there."""
+    """Return the sha256 of a file's content, or an empty string if the file does not exist."""
     if not path.exists():
         return ""
     with path.open("rb") as file:
@@ -121,24 +127,13 @@ def _sha256(path: Path) -> str:
 
 def _sync_folder(folder: Path) -> None:
     try:
-        opened = os.open(folder, os.O_RDONLY)
-    except OSError:  # not every system opens folders
+        descriptor = os.open(folder, os.O_RDONLY)
+    except OSError:  # some systems cannot open folders
         return
     try:
-        os.fsync(opened)
+        os.fsync(descriptor)
     except OSError as error:
-        if error.errno not in (errno.EBADF, errno.EINVAL):  # nor syncs them
+        if error.errno not in (errno.EBADF, errno.EINVAL):  # some cannot sync them
             raise
     finally:
-        os.close(opened)
-
-
-def shown_name(given: str) -> str:
-    """A client's name for a picture, to show: the last part of the path, without what cannot be printed.
-
-    >>> shown_name("../../etc/pass\\x00wd"), shown_name("C:\\\\parts\\\\7.png"), shown_name("")
-    ('passwd', '7.png', 'picture')
-    """
-    last = re.split(r"[\\/]", given)[-1]
-    printable = "".join(c for c in last if unicodedata.category(c)[0] != "C")
-    return printable.strip()[:NAME_LENGTH] or "picture"
+        os.close(descriptor)

@@ -1,178 +1,157 @@
-"""How long pictures are kept: what nobody has reviewed goes after so many days, and with it what is left of jobs of
-that age. Scores stay, and so do the drift test and the history.
+"""Retention: removes the files of images that nobody reviews within a number of days, and of old finished jobs.
 
-A picture that was reviewed stays for good, as does one that a model was taught with. So does every row: a picture that
-is sent again is the image that it was.
+Scores, the drift test and the history stay. Reviewed images stay for good, and so do images that a model was taught
+with. Every row stays: an image that is sent again keeps its id.
 
-First the store says that pictures are dropped, so that nobody can review them any more; then their files are removed.
-The table of leftovers has those whose files may still be there, whatever happens in between.
+An image is first marked as dropped in the store, so that nobody can review it any more; then its files are removed. The
+table of leftovers lists the dropped images whose files may still exist, whatever interrupts the removal.
 """
 
 from __future__ import annotations
 
+import logging
 import shutil
 import threading
 from collections.abc import Sequence
-from typing import TYPE_CHECKING, Any
 
 import sqlalchemy as sa
 
-from bgad.cli import console
-from bgad.errors import BgadError
-from bgad.service.store import dialects
-from bgad.service.store.store import UNFINISHED, Row
-from bgad.service.store.tables import images, leftovers, reviews, scores
+from bgad.errors import BgadError, first_line
+from bgad.service.blobs import BlobKind, BlobStore
+from bgad.service.folders import Folders
+from bgad.service.registry import ModelRegistry
+from bgad.service.scoring.in_flight import UploadsInFlight
+from bgad.service.scoring.thumbnails import Thumbnails
+from bgad.service.store.dropped_images import DueImage, Leftover
+from bgad.service.store.store import Store
+from bgad.service.store.versions import DISCARDED
 from bgad.types import TAUGHT
 
-if TYPE_CHECKING:
-    from bgad.service.workbench import Workbench
-
 DAY = 86400.0
-PAUSE = 3600.0  # seconds between two sweeps
-AT_ONCE = 100  # images
-REST = 0.05  # seconds between so many and the next ones: others write, too
+SWEEP_SECONDS = 3600.0  # between two sweeps
+BATCH_SIZE = 100  # images that one transaction drops
+PAUSE_SECONDS = 0.05  # between two transactions, for other writers
+
+logger = logging.getLogger(__name__)
 
 
-class Keeping:
-    """Drops what is old, now and then and beside everything else."""
+class Retention:
+    """Sweeps the store at intervals."""
 
-    def __init__(self, bench: Workbench, days: float | None) -> None:
-        """Without a number of days, everything is kept."""
-        self.bench, self.days = bench, days
-        self.dropped = 0  # pictures, since the service began
-        self._untold, self._freed = 0, 0  # pictures and bytes that the history does not have yet
-        self._stuck = False  # whether files could not be removed, which was said
-        self._learnt: dict[int, set[str]] = {}  # by version: the pictures that it was taught with
-        self._ended = threading.Event()
-        self._thread = threading.Thread(target=self._work, name="keeping", daemon=True)
+    def __init__(
+        self,
+        store: Store,
+        registry: ModelRegistry,
+        blobs: BlobStore,
+        thumbnails: Thumbnails,
+        in_flight: UploadsInFlight,
+        folders: Folders,
+        days: float | None,
+    ) -> None:
+        """Keep unreviewed images for `days`, or for good if it is None."""
+        self._store, self._registry, self._blobs, self._thumbnails = store, registry, blobs, thumbnails
+        self._in_flight, self._folders, self.days = in_flight, folders, days
+        self.dropped = 0  # images since the service started
+        self._unreported, self._freed = 0, 0  # images and bytes that are not in the history yet
+        self._removal_failed = False  # whether this sweep has warned of files that cannot be removed
+        self._taught_by_version: dict[int, set[str]] = {}
+        self._closed = threading.Event()
+        self._thread = threading.Thread(target=self._work, name="retention", daemon=True)
 
     def start(self) -> None:
-        """Sweep, and go on."""
+        """Sweep now and at intervals."""
         if self.days is not None:
             self._thread.start()
 
     def close(self) -> None:
-        """Stop after the pictures at hand."""
-        self._ended.set()
+        """Stop after the present batch."""
+        self._closed.set()
         if self._thread.is_alive():
             self._thread.join()
 
     def _work(self) -> None:
-        while not self._ended.is_set():
+        while not self._closed.is_set():
             try:
                 self.sweep()
             except (BgadError, OSError, sa.exc.SQLAlchemyError) as error:
-                console.warn(f"old pictures stay for now: {str(error).splitlines()[0]}")
-            self._ended.wait(PAUSE)
+                logger.warning("old images stay for now: %s", first_line(error))
+            self._closed.wait(SWEEP_SECONDS)
 
     def sweep(self) -> int:
-        """Drop what is too old; how many pictures that were."""
+        """Drop all images that are due; return their number."""
         if self.days is None:
             return 0
-        before = self.bench.store.clock() - self.days * DAY
-        began, last = self.dropped, (0.0, 0)
-        self._stuck = False
-        self._remove_jobs(before)
+        before = self._store.database.clock() - self.days * DAY
+        dropped_before, last = self.dropped, (0.0, 0)
+        self._removal_failed = False
+        self._remove_job_folders(before)
         try:
-            self._remove(sa.true())  # what an earlier sweep left
-            taught = self._taught()
-            while not self._ended.is_set() and (found := self.bench.store.all(_old(before, last).limit(AT_ONCE))):
-                last = found[-1]["received"], found[-1]["id"]
-                gone = self._mark([row["id"] for row in found if self._unused(row, taught)], before)
-                self.dropped, self._untold = self.dropped + len(gone), self._untold + len(gone)
-                self._remove(leftovers.c.image.in_(gone))
-                self._ended.wait(REST)
+            self._remove_leftovers(None)  # of an earlier sweep
+            taught = self._taught_images()
+            while not self._closed.is_set() and (due := self._store.dropped.due(before, last, BATCH_SIZE)):
+                last = due[-1].received, due[-1].id
+                marked = self._store.dropped.mark([i.id for i in due if self._is_unused(i, taught)], before)
+                self.dropped, self._unreported = self.dropped + len(marked), self._unreported + len(marked)
+                self._remove_leftovers(marked)
+                self._closed.wait(PAUSE_SECONDS)
         finally:
-            self._tell()
-        return self.dropped - began
+            self._report()
+        return self.dropped - dropped_before
 
-    def _unused(self, row: Row, taught: set[str]) -> bool:
-        with self.bench.unsent(row["sha256"]) as unsent:
-            return unsent and row["sha256"] not in taught
+    def _is_unused(self, image: DueImage, taught: set[str]) -> bool:
+        with self._in_flight.paused(image.sha256) as uploads:
+            return not uploads and image.sha256 not in taught
 
-    def _taught(self) -> set[str]:
-        """The pictures that models were taught with, whoever did it: the next teaching goes on from them."""
-        needed = [version for version in self.bench.store.versions() if version["state"] != "discarded"]
-        for version in needed:
-            if version["id"] not in self._learnt and (self.bench.models / version["folder"]).exists():
-                split = self.bench.card(version).split["images"]
-                names = {image["sha256"] for image in split if image["name"].startswith(f"{TAUGHT}/")}
-                self._learnt[version["id"]] = names
-        return {sha256 for version in needed for sha256 in self._learnt.get(version["id"], ())}
+    def _taught_images(self) -> set[str]:
+        """Return the sha256 of the images that any version was taught with: the next teaching needs them."""
+        versions = [version for version in self._store.versions.all() if version.state != DISCARDED]
+        for version in versions:
+            if version.id not in self._taught_by_version and (self._folders.models / version.folder).exists():
+                split = self._registry.card(version).split["images"]
+                taught = {image["sha256"] for image in split if image["name"].startswith(f"{TAUGHT}/")}
+                self._taught_by_version[version.id] = taught
+        return {sha256 for version in versions for sha256 in self._taught_by_version.get(version.id, ())}
 
-    def _mark(self, numbers: Sequence[int], before: float) -> list[int]:
-        """Say that they are dropped, but for those that were reviewed or sent meanwhile; which ones. The time is later
-        than all before it, so that lists can go by it."""
-        now = max(int(1000 * self.bench.store.clock()), dialects.last_drop(self.bench.store.engine) + 1) / 1000
-        with self.bench.store.writing() as connection:
-            chosen = images.c.id.in_(numbers)
-            connection.execute(images.update().where(chosen).values(id=images.c.id))  # from now on who reviews waits
-            gone = list(connection.execute(_old(before).where(chosen)).scalars())
-            these = images.c.id.in_(gone)
-            connection.execute(images.update().where(these).values(dropped=now))
-            connection.execute(leftovers.delete().where(leftovers.c.image.in_(gone)))
-            connection.execute(leftovers.insert().from_select(["image"], sa.select(images.c.id).where(these)))
-        return gone
-
-    def _remove(self, which: sa.ColumnElement[bool]) -> None:
-        """The files of some of what was dropped; one that cannot be removed does not keep the others."""
-        query = sa.select(images.c.id, images.c.sha256).join(leftovers, leftovers.c.image == images.c.id).where(which)
-        versions = [version["id"] for version in self.bench.store.versions()]
-        done = []
-        for row in self.bench.store.all(query.order_by(images.c.id)):
-            if self._ended.is_set():
+    def _remove_leftovers(self, numbers: Sequence[int] | None) -> None:
+        """Remove the files of dropped images; a file that cannot be removed does not stop the others."""
+        versions = [version.id for version in self._store.versions.all()]
+        removed = []
+        for leftover in self._store.dropped.leftovers(numbers):
+            if self._closed.is_set():
                 break
             try:
-                freed = self._remove_files(row, versions)
+                freed = self._remove_files(leftover, versions)
             except OSError as error:
-                if not self._stuck:  # one line is enough where a whole disk cannot be written to
-                    console.warn(f"the picture of image {row['id']} was dropped, but cannot be removed: {error}")
-                self._stuck = True
+                if not self._removal_failed:  # one warning for a disk that is read-only
+                    logger.warning("image %d was dropped, but its file cannot be removed: %s", leftover.id, error)
+                self._removal_failed = True
                 continue
             if freed is not None:
-                done.append(row["id"])
+                removed.append(leftover.id)
                 self._freed += freed
-        if done:
-            with self.bench.store.writing() as connection:
-                connection.execute(leftovers.delete().where(leftovers.c.image.in_(done)))
+        if removed:
+            self._store.dropped.clear(removed)
 
-    def _remove_files(self, row: Row, versions: Sequence[int]) -> int | None:
-        """Bytes; nothing where the picture is being sent right now."""
-        sha256 = row["sha256"]
-        with self.bench.unsent(sha256) as unsent:
-            if not unsent:
+    def _remove_files(self, image: Leftover, versions: Sequence[int]) -> int | None:
+        """Remove the files of an image and return the bytes freed; None if the image is being sent again."""
+        with self._in_flight.paused(image.sha256) as uploads:
+            if uploads:
                 return None
-            if self.bench.store.has_image(sha256):  # it was sent again: it is not dropped any more
+            if self._store.images.has(image.sha256):  # it was sent again, and is not dropped any more
                 return 0
-            freed = self.bench.files.drop("pictures", sha256)
-        return freed + self.bench.thumbnails.drop(sha256, versions)
+            freed = self._blobs.remove(BlobKind.IMAGE, image.sha256)
+        return freed + self._thumbnails.remove(image.sha256, versions)
 
-    def _tell(self) -> None:
-        """The history."""
-        if self._untold or self._freed:
-            said = f"{self._untold:,} pictures that nobody reviewed in {self.days:g} days, {self._freed / 1e6:,.3f} MB"
-            self.bench.store.log("service", "drop", "", said)
-            self._untold = self._freed = 0
+    def _report(self) -> None:
+        """Record what was dropped in the history."""
+        if self._unreported or self._freed:
+            count, size = f"{self._unreported:,}", f"{self._freed / 1e6:,.3f} MB"
+            detail = f"{count} images that nobody reviewed in {self.days:g} days, {size}"
+            self._store.history.add("service", "drop", "", detail)
+            self._unreported = self._freed = 0
 
-    def _remove_jobs(self, before: float) -> None:
-        """What is left of jobs that have ended: the log of one that failed."""
-        for job in self.bench.store.all_jobs():
-            if job["state"] not in UNFINISHED and (job["ended"] or job["created"]) < before:
-                shutil.rmtree(self.bench.own("jobs") / str(job["id"]), ignore_errors=True)
-
-
-def _old(before: float, after: tuple[float, int] = (0.0, 0)) -> sa.Select[Any]:
-    """Images whose pictures are kept, were last sent before then, and that nobody has reviewed; the oldest first, from
-    a place in that order on."""
-    place = sa.tuple_(images.c.received, images.c.id) > sa.tuple_(*(sa.literal(part) for part in after))
-    return (
-        sa.select(images.c.id, images.c.sha256, images.c.received)
-        .where(
-            images.c.dropped.is_(None),
-            images.c.received < before,
-            place,
-            ~sa.exists().where(reviews.c.image == images.c.id),
-            ~sa.exists().where(scores.c.image == images.c.id, scores.c.created >= before),
-        )
-        .order_by(images.c.received, images.c.id)
-    )
+    def _remove_job_folders(self, before: float) -> None:
+        """Remove what finished jobs left, such as the log of a failed one."""
+        for job in self._store.jobs.all():
+            if job.is_finished and (job.ended or job.created) < before:
+                shutil.rmtree(self._folders.jobs / str(job.id), ignore_errors=True)

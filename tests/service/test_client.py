@@ -17,9 +17,9 @@ import pytest
 from bgad.client import Client, Failure, Score, ServiceError
 from bgad.errors import BgadError, ConfigError, ImageError
 from bgad.inference.onnx_engine import Runtime
-from bgad.service.http import tokens
+from bgad.service import access
+from bgad.service.folders import WORKSPACE
 from bgad.service.store.store import Store
-from bgad.service.workbench import FOLDER
 from tests.conftest import SIZE, picture
 from tests.service.conftest import Live, free_port, png, sqlite_address
 
@@ -29,9 +29,9 @@ def running(model: Path, data_set: Path, tmp_path_factory: pytest.TempPathFactor
     """A live service that asks for tokens, and one of them."""
     models = tmp_path_factory.mktemp("client")
     shutil.copytree(model, models / "plate.bgad", copy_function=os.link)
-    (models / FOLDER).mkdir()
+    (models / WORKSPACE).mkdir()
     store = Store(sqlite_address(models))
-    token = tokens.new_token(store, "ann", "admin")
+    token = access.new_token(store.tokens, "ann", "admin")
     store.close()
     service = Live(models, ("--data", str(data_set.parent))).start()
     yield service, token
@@ -57,13 +57,13 @@ def test_it_imports_nothing_heavy() -> None:
     )
 
 
-def test_a_picture_as_file_bytes_or_array_gets_the_same_score(client: Client, model: Path, tmp_path: Path) -> None:
+def test_an_image_as_file_bytes_or_array_gets_the_same_score(client: Client, model: Path, tmp_path: Path) -> None:
     (path := tmp_path / "part ü&.png").write_bytes(png(1, defect=True))
     array = picture(np.random.default_rng(1001), defect=True)[0]
     found = [client.score("plate", given) for given in (path, str(path), png(1, defect=True), array)]
     expected = Runtime.load(model).score(path)
     assert [s.score for s in found] == pytest.approx([expected.score] * 4, rel=1e-5)
-    assert [s.name for s in found] == ["part ü&.png", "part ü&.png", "picture", "picture"]
+    assert [s.name for s in found] == ["part ü&.png", "part ü&.png", "image", "image"]
     assert found[0].is_anomaly == expected.is_anomaly
     assert client.score("plate", array, "camera 3.png").name == "camera 3.png"
     assert client.get(found[0].overlay)[:4] == b"\x89PNG"
@@ -96,7 +96,7 @@ def test_models_images_and_reviews(client: Client) -> None:
     seen = client.drift("plate", every="day")
     assert (seen.total, seen.every) == (sum(day["count"] for day in seen.bins), "day")
     assert number in [point["image"] for point in seen.series]
-    assert (seen.fresh, seen.since_alarm) == (False, None)
+    assert (seen.recent_alarm, seen.since_alarm) == (False, None)
     assert len(list(client.images("plate", order="newest", limit=1))) == 1
 
 
@@ -124,13 +124,13 @@ def test_teach_wait_release_and_back(client: Client) -> None:
     number = client.score("plate", png(7, defect=True)).image
     client.review(number, "bad")
     job = client.wait(client.teach("plate", [number]), timeout=120)
-    assert (job.state, job.images, job.left) == ("done", [number], None)
+    assert (job.state, job.images, job.seconds_left) == ("done", [number], None)
     assert job.result is not None
-    assert job.made is not None
+    assert job.new_version is not None
     old = client.model("plate").version["id"]
-    assert client.release("plate", job.made).version["id"] == job.made
+    assert client.release("plate", job.new_version).version["id"] == job.new_version
     assert client.rollback("plate").version["id"] == old
-    assert client.discard("plate", job.made).versions[-1]["state"] == "discarded"
+    assert client.discard("plate", job.new_version).versions[-1]["state"] == "discarded"
     assert [one.id for one in client.jobs("plate")] == [job.id]
     assert client.jobs("wheel") == []
     with pytest.raises(ServiceError, match="is done: there is nothing to resume"):

@@ -12,12 +12,11 @@ import httpx
 import pytest
 
 from bgad.artifact import folder as model_folder
-from bgad.service import demo_seed
-from bgad.service.http import tokens
-from bgad.service.store.image_list import Wanted
+from bgad.service import access, demo_seed
+from bgad.service.folders import DATA, WORKSPACE
+from bgad.service.store.image_list import ImageQuery
 from bgad.service.store.store import Store
-from bgad.service.workbench import DATA, FOLDER
-from tests.service.conftest import Maker
+from tests.service.conftest import Maker, page_and_total
 
 
 def serve(*options: str) -> tuple[int, list[str]]:
@@ -26,7 +25,7 @@ def serve(*options: str) -> tuple[int, list[str]]:
     return done.returncode, done.stderr.strip().splitlines()
 
 
-@pytest.mark.parametrize("option", ["--host 0.0.0.0", "--name inspection.example.org"])
+@pytest.mark.parametrize("option", ["--host 0.0.0.0", "--allowed-host inspection.example.org"])
 def test_a_service_for_others_needs_a_token(models: Path, option: str) -> None:
     code, lines = serve("--models", str(models), *option.split(), "--port", "0")
     assert (code, len(lines)) == (2, 1)
@@ -35,9 +34,9 @@ def test_a_service_for_others_needs_a_token(models: Path, option: str) -> None:
 
 
 def test_a_name_that_a_proxy_passes_on(models: Path, live: Callable[..., Any]) -> None:
-    with closing(Store(f"sqlite:///{models / FOLDER / 'store.sqlite'}")) as store:
-        token = tokens.new_token(store, "bea", "admin")
-    service = live("--name", "Inspection.example.org")
+    with closing(Store(f"sqlite:///{models / WORKSPACE / 'store.sqlite'}")) as store:
+        token = access.new_token(store.tokens, "bea", "admin")
+    service = live("--allowed-host", "Inspection.example.org")
 
     def asked(host: str) -> int:
         headers = {"Host": host, "Authorization": f"Bearer {token}"}
@@ -48,7 +47,7 @@ def test_a_name_that_a_proxy_passes_on(models: Path, live: Callable[..., Any]) -
 
 @pytest.mark.parametrize("name", ["https://inspection.example.org", "inspection.example.org:8443", ""])
 def test_a_name_is_a_name(models: Path, name: str) -> None:
-    code, lines = serve("--models", str(models), "--name", name)
+    code, lines = serve("--models", str(models), "--allowed-host", name)
     assert (code, len(lines)) == (2, 1)
     assert "is no name of a host: give it without https:// and without a port" in lines[0]
 
@@ -81,7 +80,7 @@ def test_tokens_by_command(models: Path) -> None:
         return subprocess.run(command, capture_output=True, text=True, timeout=60)
 
     made = run("add", "camera", "--role", "score").stdout.strip()
-    assert made.startswith(tokens.PREFIX)
+    assert made.startswith(access.TOKEN_PREFIX)
     assert run("list").stdout == "score   camera\n"
     assert run("drop", "camera").returncode == 0
     again = run("drop", "camera")
@@ -90,14 +89,14 @@ def test_tokens_by_command(models: Path) -> None:
     assert run("list").stdout == ""
 
 
-def test_a_model_that_is_gone_does_not_keep_the_next_one_from_its_test_pictures(
-    models: Path, make: Maker, model: Path, data_set: Path, capsys: pytest.CaptureFixture[str]
+def test_a_model_that_is_gone_does_not_keep_the_next_one_from_its_test_images(
+    models: Path, make: Maker, model: Path, data_set: Path, caplog: pytest.LogCaptureFixture
 ) -> None:
     shutil.copytree(model, models / "wheel.bgad")
     shutil.copytree(data_set, models / DATA / Path(model_folder.read_card(model).data.name).name)
     service = make()
     shutil.rmtree(models / "plate.bgad")
-    demo_seed.own_test_images(service.bench).join(60)
-    assert service.store.listed(Wanted("wheel", limit=1))[1] > 0
-    (line,) = [line for line in capsys.readouterr().err.splitlines() if "first look" in line]
-    assert "no first look at plate: " in line
+    demo_seed.seed_test_images(service.bench).join(60)
+    assert page_and_total(service.store, ImageQuery("wheel", limit=1))[1] > 0
+    (line,) = [line for line in caplog.messages if "test images" in line]
+    assert line.startswith("no test images of plate are scored: ")

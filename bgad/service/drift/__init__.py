@@ -1,0 +1,1 @@
+"""The drift test and its monitor."""

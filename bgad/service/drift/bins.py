@@ -1,7 +1,8 @@
-"""A long series of scores in few numbers: by hour or by day, and the test's level in points enough to draw."""
+"""Summaries of long score series: bins of an hour or a day, and the levels of the drift test thinned for a chart."""
 
 from __future__ import annotations
 
+from dataclasses import dataclass
 from typing import Any
 
 import numpy as np
@@ -9,53 +10,63 @@ import numpy.typing as npt
 
 HOUR, DAY = 3600, 86400
 WIDTHS = {"hour": HOUR, "day": DAY}
-FEW_DAYS = 3  # up to so many, the hour is chosen
-MOST = 2000  # bins, points and levels of an answer
-SHARES = (0.05, 0.5, 0.95)
+MAX_HOURLY_DAYS = 3  # longer series are binned by day
+MAX_POINTS = 2000  # bins, scores and levels of an answer
+QUANTILES = (0.05, 0.5, 0.95)
 
-Row = dict[str, Any]
 Values = npt.NDArray[Any]
 
 
+@dataclass(frozen=True, slots=True)
+class Bin:
+    """The scores of an hour or a day."""
+
+    start: float
+    end: float
+    count: int
+    flagged: float  # share of anomalous decisions
+    low: float  # 5 % quantile
+    median: float
+    high: float  # 95 % quantile
+
+
 def width(every: str, times: Values) -> int:
-    """Seconds of a bin; `auto` chooses by the time from the first score to the last one."""
+    """Return the width of a bin in seconds; `auto` chooses it by the span of the series."""
     if every != "auto":
         return WIDTHS[every]
     span = times.max() - times.min() if len(times) else 0
-    return HOUR if span <= FEW_DAYS * DAY else DAY
+    return HOUR if span <= MAX_HOURLY_DAYS * DAY else DAY
 
 
-def binned(times: Values, scores: Values, flagged: Values, seconds: int, ahead: int = 0) -> list[Row]:
-    """How many scores there were in each hour or day, how many of them flagged, and where they lay; those without any
-    are left out, and so are the oldest beyond MOST. `ahead`: seconds by which the local clock is ahead of UTC.
+def bin_scores(times: Values, scores: Values, flagged: Values, seconds: int, utc_offset: int = 0) -> list[Bin]:
+    """Summarise the scores of each hour or day, oldest first, without empty bins; at most the last MAX_POINTS bins.
+
+    `utc_offset` is the number of seconds by which the local clock is ahead of UTC.
 
     >>> times, scores = np.array([5.0, 4000.0, 6.0]), np.array([1.0, 2.0, 3.0])
-    >>> [(b["start"], b["count"], b["flagged"], b["middle"]) for b in binned(times, scores, scores > 2, HOUR)]
+    >>> [(b.start, b.count, b.flagged, b.median) for b in bin_scores(times, scores, scores > 2, HOUR)]
     [(0, 2, 0.5, 2.0), (3600, 1, 0.0, 2.0)]
     """
-    bins = ((times + ahead) // seconds).astype(np.int64)
-    order = np.argsort(bins, kind="stable")
-    starts, places, counts = np.unique(bins[order], return_index=True, return_counts=True)
-    found = []
-    for start, place, count in zip(*(x[-MOST:].tolist() for x in (starts, places, counts)), strict=True):
-        inside = order[place : place + count]
-        low, middle, high = (float(q) for q in np.quantile(scores[inside], SHARES))
-        begin = start * seconds - ahead
-        found.append(
-            {"start": begin, "end": begin + seconds, "count": count, "flagged": float(flagged[inside].mean())}
-            | {"low": low, "middle": middle, "high": high}
-        )
-    return found
+    indices = ((times + utc_offset) // seconds).astype(np.int64)
+    order = np.argsort(indices, kind="stable")
+    starts, offsets, counts = np.unique(indices[order], return_index=True, return_counts=True)
+    bins = []
+    for start, offset, count in zip(*(x[-MAX_POINTS:].tolist() for x in (starts, offsets, counts)), strict=True):
+        members = order[offset : offset + count]
+        begin = start * seconds - utc_offset
+        quantiles = (float(q) for q in np.quantile(scores[members], QUANTILES))
+        bins.append(Bin(begin, begin + seconds, count, float(flagged[members].mean()), *quantiles))
+    return bins
 
 
-def thinned(levels: Values, most: int = MOST) -> list[int]:
-    """The places of at most so many levels: the highest and the lowest of each group of neighbours.
+def thin(levels: Values, limit: int = MAX_POINTS) -> list[int]:
+    """Return the indices of at most `limit` levels: the highest and the lowest of each group of neighbours.
 
-    >>> thinned(np.array([1, 5, 2, 3, 9, 4]), most=4)
+    >>> thin(np.array([1, 5, 2, 3, 9, 4]), limit=4)
     [0, 1, 3, 4]
     """
-    if len(levels) <= most:
+    if len(levels) <= limit:
         return list(range(len(levels)))
-    size = -(-len(levels) // (most // 2))
+    size = -(-len(levels) // (limit // 2))
     groups = [(i, levels[i : i + size]) for i in range(0, len(levels), size)]
-    return sorted({i + int(place) for i, group in groups for place in (group.argmax(), group.argmin())})
+    return sorted({i + int(index) for i, group in groups for index in (group.argmax(), group.argmin())})

@@ -1,185 +1,201 @@
-"""Have the parts changed, for every model: the drift test goes on, beside everything else, while pictures come; who
-asks finds it where it is. An alarm is written into the history, once.
+"""Runs the drift test of every model in the background and records its alarms in the history.
 
-In the test of a version are the pictures that it was the first of its model's versions to score, in the order in which
-they came. Which version that is was settled before the score was known, so while the parts stay as they were, these
-scores are a sample like any other, whatever was released when and why. What is scored again after a release is not:
-it was chosen by a person, or learnt from, or seen before the release was decided on."""
+The test of a version sees the images that it was the first of its model's versions to score, in order of arrival. Which
+version scores an image is settled before the score is known. While parts stay as they were, these scores are therefore
+an unbiased sample, whatever was released when and why. Rescored images are not: a person selected them, a model learnt
+from them, or they were known when the release was decided.
+"""
 
 from __future__ import annotations
 
+import logging
 import threading
 import time
 from dataclasses import dataclass
 from functools import cached_property
-from typing import TYPE_CHECKING
 
 import numpy as np
 import numpy.typing as npt
 from sqlalchemy.exc import SQLAlchemyError
 
-from bgad.cli import console
-from bgad.errors import BgadError
-from bgad.service.drift.columns import Column, Readings
-from bgad.service.drift.statistic import Drift, Jumper, watch
-from bgad.service.store.store import MissingError, Row
+from bgad.errors import BgadError, first_line
+from bgad.service.drift import martingale
+from bgad.service.drift.columns import Column, ScoreColumns
+from bgad.service.drift.martingale import DriftResult, DriftTest
+from bgad.service.errors import MissingError
+from bgad.service.registry import ModelRegistry
+from bgad.service.store.history import DRIFT_ALARM
+from bgad.service.store.store import Store
+from bgad.service.store.versions import Version
 
-if TYPE_CHECKING:
-    from bgad.service.workbench import Workbench
+MIN_PAUSE = 5.0  # seconds between two updates
+PAUSE_FACTOR = 20  # the pause is at least so many times as long as the update took
 
-PAUSE = 5.0  # seconds between two looks, at least
-REST = 20  # times as long as a look took is waited until the next one
-ALARM = "drift alarm"
-EVERY = 10**6  # alarms, more than there are
+logger = logging.getLogger(__name__)
+
+
+@dataclass(frozen=True, slots=True)
+class TestedImage:
+    """An image that the drift test has seen."""
+
+    image: int
+    created: float
 
 
 @dataclass(frozen=True)
-class Seen:
-    """The scores of a version, in the order in which it gave them first, and how the test of them stands."""
+class DriftState:
+    """The scores of a version in the order in which it first gave them, and the state of their drift test."""
 
     columns: dict[str, Column]
-    tested: npt.NDArray[np.int64]  # places of what the test saw
-    found: Drift
+    tested: npt.NDArray[np.int64]  # positions of the scores that the test has seen
+    result: DriftResult
 
     @cached_property
     def times(self) -> npt.NDArray[np.float64]:
-        """When the images of the test came: one that was sent again had come before those after it."""
+        """Times of arrival of the tested images; an image that was sent again arrived before those after it."""
         created = self.columns["created"][self.tested]
         return np.asarray(np.minimum.accumulate(created[::-1])[::-1], np.float64)
 
-    def row(self, number: int) -> Row:
-        """An image of the test, by its number there."""
-        image = self.columns["image"][self.tested[number]]
-        return {"image": int(image), "created": float(self.times[number])}
+    def image(self, index: int) -> TestedImage:
+        """Return an image by its index in the test."""
+        return TestedImage(int(self.columns["image"][self.tested[index]]), float(self.times[index]))
 
 
-class _Kept:
-    """What is known of a version, for the next look."""
+class _VersionTest:
+    """The running test of one version."""
 
-    def __init__(self, bench: Workbench, version: Row) -> None:
-        card = bench.card(version)
+    def __init__(self, store: Store, registry: ModelRegistry, version: Version) -> None:
+        card = registry.card(version)
         self.key = _key(version)
-        self.calibration, self.seed = card.calibration_at().scores, version["id"]
-        self.readings = Readings(bench.store, version, card.used_sha256)
-        self.test = Jumper(self.calibration, seed=self.seed)
+        self.calibration, self.seed = card.calibration["scores"], version.id
+        self._columns = ScoreColumns(store, version, card.learnt)
+        self._test = DriftTest(self.calibration, seed=self.seed)
 
-    def look(self) -> Seen:
-        """Go on with what is new; anew where what came before is not what it was."""
-        if not self.readings.update():
-            self.test = Jumper(self.calibration, seed=self.seed)
-        tested, scores = self.readings.tested, self.readings.columns["score"]
-        self.test.feed(scores[tested[len(self.test.levels) :]])
-        return Seen(self.readings.columns.copy(), tested, self.test.found())
+    def update(self) -> DriftState:
+        """Continue with new scores; restart if earlier ones have changed."""
+        if not self._columns.update():
+            self._test = DriftTest(self.calibration, seed=self.seed)
+        tested, scores = self._columns.tested, self._columns.columns["score"]
+        self._test.update(scores[tested[len(self._test.levels) :]])
+        return DriftState(self._columns.columns.copy(), tested, self._test.result())
 
     def level(self) -> float:
-        """The last one."""
-        levels = self.test.levels  # once: a look may begin another test
+        """Return the present level of the test."""
+        levels = self._test.levels  # read once: an update may replace the test
         return levels[-1] if levels else 0.0
 
 
-class Watch:
-    """The tests of all models, and a thread that looks."""
+class DriftMonitor:
+    """The drift tests of all models, and a thread that continues them."""
 
-    def __init__(self, bench: Workbench) -> None:
-        self.bench = bench
-        self._kept: dict[str, _Kept] = {}
-        self._locks: dict[str, threading.Lock] = {}
-        self._alarms: dict[str, int] = {}  # in the history
-        self._heard: dict[int, int] = {}  # by version, up to which score alarms have been written down
+    def __init__(self, store: Store, registry: ModelRegistry) -> None:
+        self._store, self._registry = store, registry
+        self._tests: dict[str, _VersionTest] = {}
+        self._test_locks: dict[str, threading.Lock] = {}
+        self._alarm_counts: dict[str, int] = {}  # alarms in the history, by model
+        self._reported: dict[int, int] = {}  # by version: the last score whose alarms are in the history
         self._lock = threading.Lock()
-        self._fresh: set[str] = set()
-        self._came, self._ended = threading.Event(), threading.Event()
+        self._pending: set[str] = set()
+        self._wake, self._closed = threading.Event(), threading.Event()
         self._thread = threading.Thread(target=self._work, name="drift", daemon=True)
 
     def start(self) -> None:
-        """Catch up with what an earlier service left, then wait for pictures."""
-        for name in self.bench.names():
-            self.came(name)
+        """Catch up with what an earlier process left, then wait for images."""
+        for name in self._registry.names():
+            self.notify(name)
         self._thread.start()
 
     def close(self) -> None:
-        """Stop after the look at hand."""
-        self._ended.set()
-        self._came.set()
+        """Stop after the present update."""
+        self._closed.set()
+        self._wake.set()
         if self._thread.is_alive():
             self._thread.join()
 
-    def came(self, name: str) -> None:
-        """There is something to look at; what takes time happens elsewhere."""
+    def notify(self, name: str) -> None:
+        """Note that a model has new scores; returns at once."""
         with self._lock:
-            self._fresh.add(name)
-        self._came.set()
+            self._pending.add(name)
+        self._wake.set()
 
-    def look(self, version: Row, since: float = 0.0) -> Seen:
-        """How the test of a version stands; of what came since a time alone, where there is one."""
-        name = version["name"]
+    def state(self, version: Version, since: float = 0.0) -> DriftState:
+        """Return the up-to-date state of a version's test; with `since`, of a test that starts at that time."""
         with self._lock:
-            lock = self._locks.setdefault(name, threading.Lock())
+            lock = self._test_locks.setdefault(version.name, threading.Lock())
         with lock:
-            kept = self._kept.get(name)
-            if kept is None or kept.key != _key(version):
-                kept = self._kept[name] = _Kept(self.bench, version)
+            test = self._tests.get(version.name)
+            if test is None or test.key != _key(version):
+                test = self._tests[version.name] = _VersionTest(self._store, self._registry, version)
             try:
-                seen = kept.look()
+                state = test.update()
             except SQLAlchemyError:
-                del self._kept[name]  # who knows how far it came
+                del self._tests[version.name]  # it may have been updated in part
                 raise
-        return _since(seen, since, kept) if since else seen
+        return _restrict(state, since, test) if since else state
 
     def figures(self) -> dict[str, tuple[float, int]]:
-        """By model: the level of its test, and the alarms in its history; not before these were counted."""
-        kept = self._kept.copy()
-        return {name: (kept[name].level(), alarms) for name, alarms in self._alarms.copy().items() if name in kept}
+        """Return the level and the number of alarms in the history of each model whose alarms have been counted."""
+        tests = self._tests.copy()
+        return {
+            name: (tests[name].level(), count) for name, count in self._alarm_counts.copy().items() if name in tests
+        }
 
-    # --- the thread
+    # --- background thread
 
     def _work(self) -> None:
-        while not self._ended.is_set():
-            self._came.wait()
-            self._came.clear()
+        while not self._closed.is_set():
+            self._wake.wait()
+            self._wake.clear()
             with self._lock:
-                names, self._fresh = self._fresh, set()
+                names, self._pending = self._pending, set()
             began = time.monotonic()
             for name in sorted(names):
-                self._try(name)
-            self._ended.wait(max(PAUSE, REST * (time.monotonic() - began)))
+                self._update(name)
+            self._closed.wait(max(MIN_PAUSE, PAUSE_FACTOR * (time.monotonic() - began)))
 
-    def _try(self, name: str) -> None:
+    def _update(self, name: str) -> None:
         try:
-            self._tell(self.bench.store.released(name))
+            self._report_alarms(self._store.versions.released(name))
         except MissingError:
-            self._kept.pop(name, None)
+            self._tests.pop(name, None)
         except BgadError as error:
-            console.warn(f"nobody watches {name}: {error}")
+            logger.warning("the drift test of %s stands still: %s", name, error)
         except SQLAlchemyError as error:
-            console.warn(f"the watch over {name} waits for the store: {str(error).splitlines()[0]}")
-            self.came(name)
+            logger.warning("the drift test of %s waits for the store: %s", name, first_line(error))
+            self.notify(name)
 
-    def _tell(self, version: Row) -> None:
-        """Write down the alarms of what has come since the last look. A verdict may move earlier ones: they have been
-        heard."""
-        name, number = version["name"], version["id"]
-        seen = self.look(version)
-        ids, images = (seen.columns[key][seen.tested] for key in ("id", "image"))
-        alarms = seen.found.alarms
-        if number not in self._heard:  # an earlier service may have written
-            events = self.bench.store.history(name, EVERY, what=ALARM)
-            told = [int(e["detail"].split()[1][:-1]) for e in events if e["detail"].endswith(f": version {number}")]
-            heard = [*ids[alarms[: len(told)]], *ids[np.isin(images, told)]]
-            self._alarms[name], self._heard[number] = len(events), int(max(heard, default=0))
-        for place in (place for place in alarms if ids[place] > self._heard[number]):
-            self.bench.store.log("service", ALARM, name, f"image {images[place]}: version {number}")
-            self._alarms[name], self._heard[number] = self._alarms[name] + 1, int(ids[place])
-        self._heard[number] = max(self._heard[number], *ids[-1:].tolist(), 0)
+    def _report_alarms(self, version: Version) -> None:
+        """Record new alarms in the history. A verdict may shift earlier alarms, which were reported already."""
+        state = self.state(version)
+        ids, images = (state.columns[key][state.tested] for key in ("id", "image"))
+        alarms = state.result.alarms
+        if version.id not in self._reported:
+            self._recall_reported(version, ids, images, alarms)
+        for position in (position for position in alarms if ids[position] > self._reported[version.id]):
+            detail = f"image {images[position]}: version {version.id}"
+            self._store.history.add("service", DRIFT_ALARM, version.name, detail)
+            self._alarm_counts[version.name] += 1
+            self._reported[version.id] = int(ids[position])
+        self._reported[version.id] = max(self._reported[version.id], *ids[-1:].tolist(), 0)
+
+    def _recall_reported(self, version: Version, ids: Column, images: Column, alarms: list[int]) -> None:
+        """Find out from the history which alarms of a version an earlier process reported."""
+        events = self._store.history.events(version.name, what=DRIFT_ALARM)
+        suffix = f": version {version.id}"
+        reported_images = [e.image for e in events if e.image is not None and e.detail.endswith(suffix)]
+        reported = [*ids[alarms[: len(reported_images)]], *ids[np.isin(images, reported_images)]]
+        self._alarm_counts[version.name] = len(events)
+        self._reported[version.id] = int(max(reported, default=0))
 
 
-def _key(version: Row) -> tuple[int, float | None]:
-    """Another rate judges anew."""
-    return version["id"], version["rate"]
+def _key(version: Version) -> tuple[int, float | None]:
+    """Identify a version and its false-reject rate: another rate changes the recorded decisions."""
+    return version.id, version.rate
 
 
-def _since(seen: Seen, since: float, kept: _Kept) -> Seen:
-    inside = seen.columns["created"] >= since
-    tested = np.flatnonzero(np.isin(np.flatnonzero(inside), seen.tested))
-    columns = {name: column[inside] for name, column in seen.columns.items()}
-    return Seen(columns, tested, watch(kept.calibration, columns["score"][tested], seed=kept.seed))
+def _restrict(state: DriftState, since: float, test: _VersionTest) -> DriftState:
+    """Run the test anew over the scores since a time."""
+    inside = state.columns["created"] >= since
+    tested = np.flatnonzero(np.isin(np.flatnonzero(inside), state.tested))
+    columns = {name: column[inside] for name, column in state.columns.items()}
+    return DriftState(columns, tested, martingale.run(test.calibration, columns["score"][tested], seed=test.seed))

@@ -1,0 +1,1 @@
+"""The HTTP service: routes, security, uploads and admission control."""

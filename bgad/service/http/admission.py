@@ -1,66 +1,83 @@
-"""Who waits for a thread, in the event loop: for so long and no longer, and so many pictures of batches and no more."""
+"""Admission control: how many requests of each kind run at a time, and how long others wait for their turn."""
 
 from __future__ import annotations
 
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from typing import TypeVar
 
 from anyio import CapacityLimiter, fail_after, to_thread
 
 from bgad.client import MAX_BATCH
-from bgad.service.scoring.batcher import TOO_MANY, BusyError
-from bgad.service.workbench import PATIENCE
+from bgad.service.errors import QUEUE_FULL, BusyError
+from bgad.service.image_views import PATIENCE_SECONDS
+from bgad.service.scoring.batcher import BATCH_SIZE, MAX_WAITING, PATIENT_PLACES
 
-PILED = 8 * MAX_BATCH  # pictures of batches that wait
+MAX_BATCH_IMAGES = 8 * MAX_BATCH  # images of batch requests that may wait
+FULL_SIZE_PLACES = 2  # full-size images, with or without their maps, that are rendered at a time
+TOKEN_PLACES = 8  # tokens that are looked up at a time
 
 T = TypeVar("T")
 
 
-async def in_time(limiter: CapacityLimiter, work: Callable[[], T]) -> T:
-    """Work in one of the threads of a limiter; BusyError when none is free within PATIENCE."""
-    place = object()
+@dataclass(frozen=True)
+class Limiters:
+    """The threads of each kind of request. Slow work has threads of its own, so that it cannot block quick requests."""
+
+    # More threads than places in the queue, so that a request beyond the limit is refused at once.
+    scoring: CapacityLimiter = field(default_factory=lambda: CapacityLimiter(2 * MAX_WAITING))
+    batches: CapacityLimiter = field(default_factory=lambda: CapacityLimiter(2 * BATCH_SIZE))
+    originals: CapacityLimiter = field(default_factory=lambda: CapacityLimiter(FULL_SIZE_PLACES))
+    overlays: CapacityLimiter = field(default_factory=lambda: CapacityLimiter(FULL_SIZE_PLACES))
+    drawing: CapacityLimiter = field(default_factory=lambda: CapacityLimiter(PATIENT_PLACES))
+    tokens: CapacityLimiter = field(default_factory=lambda: CapacityLimiter(TOKEN_PLACES))
+
+
+async def run_patiently(limiter: CapacityLimiter, work: Callable[[], T]) -> T:
+    """Run work in a thread of a limiter; BusyError if none is free within PATIENCE_SECONDS."""
+    borrower = object()
     try:
-        with fail_after(PATIENCE):
-            await limiter.acquire_on_behalf_of(place)
+        with fail_after(PATIENCE_SECONDS):
+            await limiter.acquire_on_behalf_of(borrower)
     except TimeoutError as error:
-        raise BusyError(TOO_MANY) from error
+        raise BusyError(QUEUE_FULL) from error
     try:
-        return await now(work)
+        return await run_now(work)
     finally:
-        limiter.release_on_behalf_of(place)
+        limiter.release_on_behalf_of(borrower)
 
 
-async def now(work: Callable[[], T]) -> T:
-    """In a thread, whatever others do: for who has a place already."""
+async def run_now(work: Callable[[], T]) -> T:
+    """Run work in a thread at once; for callers that hold a place already."""
     return await to_thread.run_sync(work, limiter=CapacityLimiter(1))
 
 
 @dataclass(eq=False)
-class Batch:
-    """The pictures of a request whose turn has not come; how many they are is known when it has been read."""
+class AdmittedBatch:
+    """A batch request that has been admitted; the number of its waiting images is known once it has been read."""
 
-    left: int | None = None
+    waiting: int | None = None
 
 
-class Pile:
-    """The batches that were taken."""
+class BatchAdmission:
+    """Limits the images of batch requests that wait."""
 
-    def __init__(self, most: int = PILED) -> None:
-        self.most = most
-        self._batches: list[Batch] = []
+    def __init__(self, max_images: int = MAX_BATCH_IMAGES) -> None:
+        self.max_images = max_images
+        self._batches: list[AdmittedBatch] = []
 
     def waiting(self) -> int:
-        """Pictures whose turn has not come."""
-        return sum(batch.left or 0 for batch in list(self._batches))
+        """Number of images of batch requests that wait for their turn."""
+        return sum(batch.waiting or 0 for batch in list(self._batches))
 
     @contextmanager
-    def taken(self) -> Iterator[Batch]:
-        """One more, which may have as many pictures as a batch may; BusyError where these would be too many."""
-        if sum(MAX_BATCH if batch.left is None else batch.left for batch in self._batches) + MAX_BATCH > self.most:
-            raise BusyError(TOO_MANY)
-        self._batches.append(batch := Batch())
+    def admit(self) -> Iterator[AdmittedBatch]:
+        """Admit a request that may have as many images as a batch may; BusyError if they would be too many."""
+        reserved = sum(MAX_BATCH if batch.waiting is None else batch.waiting for batch in self._batches)
+        if reserved + MAX_BATCH > self.max_images:
+            raise BusyError(QUEUE_FULL)
+        self._batches.append(batch := AdmittedBatch())
         try:
             yield batch
         finally:

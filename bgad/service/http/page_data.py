@@ -1,97 +1,115 @@
-"""What the pages of a model show: what is new, its threshold with what was reviewed, and its scores over time."""
+"""The data of the pages of a model: changes, threshold and drift."""
 
 from __future__ import annotations
 
-from dataclasses import replace
+from dataclasses import asdict, dataclass, replace
 from functools import lru_cache
-from typing import Any
 
 from bgad.calibration import CONFIDENCE, rank, rate_bounds, smallest_rate
-from bgad.service.drift import bins as summary
-from bgad.service.drift import columns as readings
-from bgad.service.store.image_list import Wanted
+from bgad.service.drift import bins
+from bgad.service.http import schemas
+from bgad.service.store.image_list import ImageQuery
+from bgad.service.store.versions import CANDIDATE
 from bgad.service.workbench import Workbench
 
-LARGEST_RATE = 0.5  # that the page lets people choose
+LARGEST_RATE = 0.5  # that the page offers
 
 
-def news(bench: Workbench, wanted: Wanted) -> dict[str, Any]:
-    """What has changed since a list was made, and what goes on beside it."""
-    store, name = bench.store, wanted.name
-    version = store.released(name)
-    return {
-        "new": 0 if wanted.after is None else store.listed(replace(wanted, limit=1))[1],
-        "latest": str(store.moment(name, settled=False)),
-        "version": version["id"],
-        "threshold": bench.facts(version).threshold,
-        "candidates": [v["id"] for v in store.versions(name) if v["state"] == "candidate"],
-        "jobs": store.unfinished(name),
-    }
+@dataclass(frozen=True)
+class DriftOptions:
+    """How the scores over time are summarised."""
+
+    every: str = "auto"  # width of a bin: auto, hour, day
+    utc_offset: int = 0  # seconds by which local time is ahead of UTC
+    last: int = bins.MAX_POINTS  # number of single scores
 
 
-def threshold(bench: Workbench, name: str) -> dict[str, Any]:
-    """The scores of calibration normals and of what was reviewed, and what each threshold promises. What was
-    reviewed and then taught is counted only: its scores say nothing of new parts."""
-    version = bench.store.released(name)
-    scorer = bench.batcher(version).scorer
-    learnt = scorer.card.used_sha256
-    said: dict[str, list[float]] = {"good": [], "bad": []}
+def changes(workbench: Workbench, query: ImageQuery) -> schemas.Changes:
+    """Return what has changed since a list was requested, and the jobs and candidates of its model."""
+    store, name = workbench.store, query.name
+    version = store.versions.released(name)
+    return schemas.Changes(
+        new=0 if query.after is None else store.lists.total(replace(query, limit=1)),
+        latest=str(store.lists.snapshot(name, settled=False)),
+        version=version.id,
+        threshold=workbench.registry.decision_rule(version).threshold,
+        candidates=[v.id for v in store.versions.all(name) if v.state == CANDIDATE],
+        jobs=store.jobs.unfinished(name),
+    )
+
+
+def threshold(workbench: Workbench, name: str) -> schemas.Threshold:
+    """Return the scores of calibration normals and reviewed images, and the guarantee of each threshold.
+
+    Reviewed images that were taught are only counted: their scores say nothing about new parts.
+    """
+    version = workbench.store.versions.released(name)
+    scorer = workbench.models.batcher(version).scorer
+    training_images = scorer.card.used_sha256
+    scores: dict[str, list[float]] = {"good": [], "bad": []}
     taught = {"good": 0, "bad": 0}
-    for row in readings.judged(bench.store, version["id"]):
-        if row["sha256"] in learnt:
-            taught[row["verdict"]] += 1
+    for row in workbench.store.scores.reviewed(version.id):
+        if row.sha256 in training_images:
+            taught[row.verdict] += 1
         else:
-            said[row["verdict"]].append(row["score"])
+            scores[row.verdict].append(row.score)
     calibration, rate = list(scorer.calibration.scores), scorer.calibration.rate
     normals = len(calibration)
-    most = max(1, rank(normals, LARGEST_RATE), rank(normals, rate))
-    return {
-        "rate": rate,
-        "threshold": scorer.threshold,
-        "calibration": sorted(calibration),
-        "good": sorted(said["good"]),
-        "bad": sorted(said["bad"]),
-        "taught": taught,
-        "smallest_rate": smallest_rate(normals),
-        "bounds": _bounds(normals, most),
-        "confidence": CONFIDENCE,
-        "guarantee": scorer.calibration.guarantee(),
-    }
+    highest_rank = max(1, rank(normals, LARGEST_RATE), rank(normals, rate))
+    return schemas.Threshold(
+        rate=rate,
+        threshold=scorer.threshold,
+        calibration=sorted(calibration),
+        good=sorted(scores["good"]),
+        bad=sorted(scores["bad"]),
+        taught=schemas.Taught(good=taught["good"], bad=taught["bad"]),
+        smallest_rate=smallest_rate(normals),
+        bounds=_bounds(normals, highest_rank),
+        confidence=CONFIDENCE,
+        guarantee=scorer.calibration.guarantee(),
+    )
 
 
-def drift(
-    bench: Workbench, name: str, since: float = 0.0, *, every: str = "auto", ahead: int = 0, last: int = summary.MOST
-) -> dict[str, Any]:
-    """How the scores of the released version have run, by hour or by day, and whether they have changed. In the test
-    are the pictures that came to this version, without those that a person called bad. `ahead`: seconds by which the
-    local clock is ahead of UTC. `last`: how many scores to give one by one."""
-    version = bench.store.released(name)
-    seen = bench.watch.look(version, since)
-    found, (times, scores, flagged) = seen.found, (seen.columns[key] for key in ("created", "score", "is_anomaly"))
-    seconds = summary.width(every, times)
-    points = readings.points(bench.store, version["id"], [seen.row(i)["image"] for i in found.drivers])
-    return {
-        "total": len(times),
-        "tested": len(seen.tested),
-        "every": "hour" if seconds == summary.HOUR else "day",
-        "bins": summary.binned(times, scores, flagged, seconds, ahead),
-        "series": bench.store.series(version["id"], since, last),
-        "levels": [
-            {"number": i + 1, "created": seen.row(i)["created"], "level": float(found.levels[i])}
-            for i in summary.thinned(found.levels)
+def drift(workbench: Workbench, name: str, since: float, options: DriftOptions) -> schemas.DriftView:
+    """Return the scores of the released version over time and the state of its drift test.
+
+    The test sees the images that arrived while this version was released, without those with the verdict bad.
+    """
+    version = workbench.store.versions.released(name)
+    state = workbench.drift.state(version, since)
+    result = state.result
+    times, scores, flagged = (state.columns[key] for key in ("created", "score", "is_anomaly"))
+    seconds = bins.width(options.every, times)
+    points = workbench.store.scores.points(version.id, [state.image(i).image for i in result.drivers])
+    return schemas.DriftView(
+        total=len(times),
+        tested=len(state.tested),
+        every="hour" if seconds == bins.HOUR else "day",
+        bins=[
+            schemas.Bin.model_validate(one)
+            for one in bins.bin_scores(times, scores, flagged, seconds, options.utc_offset)
         ],
-        "alarms": [{"number": i + 1, **seen.row(i)} for i in found.alarms],
-        "since_alarm": found.since,
-        "fresh": found.is_fresh,
-        "drivers": [
-            points[seen.row(i)["image"]] | {"side": "high" if found.p_values[i] < 0.5 else "low"} for i in found.drivers
+        series=[
+            schemas.Point.model_validate(point)
+            for point in workbench.store.scores.series(version.id, since, options.last)
         ],
-        "patience": found.patience,
-        "promise": found.promise(),
-    }
+        levels=[
+            schemas.Level(number=i + 1, created=state.image(i).created, level=float(result.levels[i]))
+            for i in bins.thin(result.levels)
+        ],
+        alarms=[schemas.Alarm(number=i + 1, **asdict(state.image(i))) for i in result.alarms],
+        since_alarm=result.since_alarm,
+        recent_alarm=result.is_recent,
+        drivers=[
+            schemas.Driver(**asdict(points[state.image(i).image]), side="high" if result.p_values[i] < 0.5 else "low")
+            for i in result.drivers
+        ],
+        patience=result.patience,
+        guarantee=result.guarantee(),
+    )
 
 
 @lru_cache(maxsize=16)
-def _bounds(normals: int, most: int) -> list[float]:
-    """The bounds of the true rate for the ranks 1 to `most`."""
-    return [float(bound) for bound in rate_bounds(normals, range(1, most + 1))]
+def _bounds(normals: int, highest_rank: int) -> list[float]:
+    """Return the confidence bounds on the true rate for the ranks 1 to `highest_rank`."""
+    return [float(bound) for bound in rate_bounds(normals, range(1, highest_rank + 1))]

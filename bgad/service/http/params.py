@@ -1,4 +1,4 @@
-"""What the routes of the API share: what they take, and what they answer."""
+"""Parameters, dependencies and error descriptions that the routes of the API share."""
 
 from __future__ import annotations
 
@@ -6,63 +6,62 @@ from typing import Annotated, Any
 
 from fastapi import Depends, Query, Request
 
-from bgad.service.http import schemas
-from bgad.service.store.store import MissingError
-from bgad.service.teaching.runner import Jobs
+from bgad.service.errors import MissingError
+from bgad.service.http.admission import BatchAdmission, Limiters
+from bgad.service.store.image_list import MAX_ID
+from bgad.service.teaching.runner import JobRunner
 from bgad.service.workbench import Workbench
 
 
-def gives(*kinds: str) -> dict[int | str, dict[str, Any]]:
-    """An answer that is no JSON."""
+def binary(*media_types: str) -> dict[int | str, dict[str, Any]]:
+    """The OpenAPI description of an answer that is not JSON."""
     schema = {"schema": {"type": "string", "format": "binary"}}
-    return {200: {"description": "as it is", "content": dict.fromkeys(kinds, schema)}}
+    return {200: {"description": "the file", "content": dict.fromkeys(media_types, schema)}}
 
 
-PNG, JPEG, BYTES = gives("image/png"), gives("image/jpeg"), gives("application/octet-stream")
-SHOWN = gives("image/png", "image/jpeg")
-EVENTS: dict[int | str, dict[str, Any]] = {200: {"description": "as it goes", "content": {"text/event-stream": {}}}}
-PROBLEMS: dict[int | str, dict[str, Any]] = {
-    code: {"model": schemas.Problem, "description": text}
-    for code, text in {
-        400: "the request cannot be read",
-        401: "a token is needed",
-        403: "the role of the token is not enough",
-        404: "not there",
-        405: "there, but not with this method",
-        410: "its file is not there any more",
-        411: "a form must say how long it is",
-        413: "too large",
-        421: "another host",
-        422: "something in it is wrong",
-        500: "a model is damaged",
-        503: "too many requests wait: try again after Retry-After seconds",
-        507: "the disk is full",
-    }.items()
+PNG, JPEG, BYTES = binary("image/png"), binary("image/jpeg"), binary("application/octet-stream")
+PNG_OR_JPEG = binary("image/png", "image/jpeg")
+EVENTS: dict[int | str, dict[str, Any]] = {
+    200: {"description": "server-sent events", "content": {"text/event-stream": {}}}
 }
-
-Number = Annotated[int, Query(ge=1, le=2**31 - 1)]
-OfModel = Annotated[str, Query(max_length=200)]
+Number = Annotated[int, Query(ge=1, le=MAX_ID)]
+ModelName = Annotated[str, Query(max_length=200)]
 Seconds = Annotated[float, Query(ge=0, allow_inf_nan=False)]
 
 
-async def bench(request: Request) -> Workbench:  # async: what is not gets a thread for every request
-    """The workbench of the application."""
-    found: Workbench = request.app.state.workbench
-    return found
+# The dependencies are async because FastAPI runs others in a thread for every request.
+async def get_workbench(request: Request) -> Workbench:
+    """Return the workbench of the application."""
+    workbench: Workbench = request.app.state.workbench
+    return workbench
 
 
-async def job_runner(request: Request) -> Jobs:
-    """The jobs of the application."""
-    found: Jobs = request.app.state.jobs
-    return found
+async def get_runner(request: Request) -> JobRunner:
+    """Return the job runner of the application."""
+    runner: JobRunner = request.app.state.runner
+    return runner
 
 
-Bench = Annotated[Workbench, Depends(bench)]
-Runner = Annotated[Jobs, Depends(job_runner)]
+async def get_limiters(request: Request) -> Limiters:
+    """Return the thread limits of the application."""
+    limiters: Limiters = request.app.state.limiters
+    return limiters
 
 
-def number_of(number: int) -> int:
-    """A number that a database takes."""
-    if not 0 < number < 2**31:
+async def get_batch_admission(request: Request) -> BatchAdmission:
+    """Return the admission control of batch requests."""
+    admission: BatchAdmission = request.app.state.batch_admission
+    return admission
+
+
+Bench = Annotated[Workbench, Depends(get_workbench)]
+Runner = Annotated[JobRunner, Depends(get_runner)]
+Threads = Annotated[Limiters, Depends(get_limiters)]
+Batches = Annotated[BatchAdmission, Depends(get_batch_admission)]
+
+
+def valid_id(number: int) -> int:
+    """Return an id that a database column can hold; MissingError for any other number."""
+    if not 0 < number <= MAX_ID:
         raise MissingError(f"there is nothing with the number {number}")
     return number

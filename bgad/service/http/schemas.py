@@ -1,4 +1,4 @@
-"""What goes over the wire; the OpenAPI page is made of it."""
+"""The JSON of the API; its OpenAPI description is generated from these classes."""
 
 from __future__ import annotations
 
@@ -8,9 +8,9 @@ from pydantic import AfterValidator, BaseModel, ConfigDict, Field
 
 
 def _storable(text: str) -> str:
-    """Not all that JSON can say is text: half of a pair of characters, or a NUL, which no database takes."""
+    """Refuse characters that JSON can express but no database stores: NUL and unpaired surrogates."""
     if "\0" in text or any("\ud800" <= letter <= "\udfff" for letter in text):
-        raise ValueError("there is a character in it that is none")
+        raise ValueError("it contains a character that is not valid text")
     return text
 
 
@@ -18,13 +18,19 @@ Text = Annotated[str, AfterValidator(_storable)]
 Verdict = Literal["good", "bad", "unsure"]
 
 
+class Row(BaseModel):
+    """A schema that can be read from the attributes of a stored row."""
+
+    model_config = ConfigDict(from_attributes=True)
+
+
 class Problem(BaseModel):
-    """An error: what, where, what to do."""
+    """An error in one line: what, where and what to do."""
 
     detail: str
 
 
-class Version(BaseModel):
+class Version(Row):
     """One version of a model."""
 
     id: int
@@ -34,59 +40,59 @@ class Version(BaseModel):
     created: float = Field(description="seconds since 1970, UTC")
 
 
-class Again(BaseModel):
-    """How far a version that was released is with what it scores again; 0 of 0 where nothing is under way."""
+class Rescoring(Row):
+    """How many earlier images the released version has rescored; 0 of 0 if no rescoring runs."""
 
     done: int
     total: int
 
 
 class Model(BaseModel):
-    """A model by its name, and its versions."""
+    """A model with its versions."""
 
     name: str
-    version: Version = Field(description="the one that scores")
+    version: Version = Field(description="the released version")
     versions: list[Version]
     threshold: float
-    rate: float = Field(description="share of good parts that are rejected, at most")
+    rate: float = Field(description="false-reject rate: the largest share of good parts that is rejected")
     guarantee: str
-    calibration: int = Field(description="held-out normals that the threshold rests on")
-    size: int = Field(description="pixels that the model looks at, a side")
-    scored: int = Field(description="images that the released version has scored")
-    again: Again = Field(description="what was reviewed or scored before, being scored by the released version")
+    calibration: int = Field(description="number of calibration normals behind the threshold")
+    size: int = Field(description="side of the model's input in pixels")
+    scored: int = Field(description="number of images that the released version has scored")
+    rescoring: Rescoring = Field(description="progress of rescoring earlier images with the released version")
 
 
 class Score(BaseModel):
-    """What the released version of a model says of an image."""
+    """The score of an image by the released version of a model."""
 
     image: int
     name: str
     model: str
     version: int
     checksum: str
-    score: float = Field(description="higher is stranger")
-    p_value: float = Field(description="share of good parts that look at least as strange")
+    score: float = Field(description="anomaly score; higher is more anomalous")
+    p_value: float = Field(description="share of good parts with a score at least as high")
     threshold: float
     is_anomaly: bool
     decision: Literal["normal", "anomalous"]
-    map: str = Field(description="where to get the map")
-    overlay: str = Field(description="where to get the picture with its heat")
+    map: str = Field(description="path of the anomaly map")
+    overlay: str = Field(description="path of the image with its anomaly map as a heat map")
 
 
 class Failure(BaseModel):
-    """A picture of a batch that could not be scored."""
+    """An image of a batch that could not be scored."""
 
     name: str
     error: str
 
 
 class Batch(BaseModel):
-    """The results of several pictures, in their order."""
+    """The results of several images, in the order in which they were sent."""
 
     results: list[Score | Failure]
 
 
-class Listed(BaseModel):
+class ListedImage(Row):
     """An image in a list."""
 
     id: int
@@ -100,48 +106,50 @@ class Listed(BaseModel):
     created: float
     verdict: Verdict | None
     note: str | None
-    has_mask: bool = Field(description="whether a defect was painted with the verdict")
+    has_mask: bool = Field(description="whether the review marks the defect")
     thumbnail: str
 
 
 class ImageList(BaseModel):
     """A page of a list."""
 
-    images: list[Listed]
+    images: list[ListedImage]
     total: int
     as_of: str = Field(
-        description="give it back to get other pages of the same list; what comes in meanwhile does not move it, "
-        "but a threshold that is set does, and so does a picture sent again that had been dropped, or where the newest "
-        "come first"
+        description="pass it on to get other pages of the same list. New images, reviews and releases do not change "
+        "the pages. A new threshold does, and so does an image that is sent again if it had been dropped or if the "
+        "newest come first"
     )
-    place: int | None = Field(description="of the image to find, from 0; none where it is not in the list")
+    position: int | None = Field(
+        description="position of the image to find, from 0; null if the list does not contain it"
+    )
 
 
-class News(BaseModel):
-    """What has changed since a list was made."""
+class Changes(BaseModel):
+    """What has changed since a list was requested."""
 
-    new: int = Field(description="images that were scored since then and fit the filters; 0 where no `after` is given")
-    latest: str = Field(description="another one wherever something was scored, reviewed or released")
-    version: int = Field(description="the one that scores")
+    new: int = Field(description="number of images scored since then that match the filters; 0 without `after`")
+    latest: str = Field(description="differs from the last answer if anything was scored, reviewed or released")
+    version: int = Field(description="the released version")
     threshold: float
-    candidates: list[int] = Field(description="versions that are neither released nor discarded")
-    jobs: list[int] = Field(description="that wait or run")
+    candidates: list[int] = Field(description="versions that wait to be released or discarded")
+    jobs: list[int] = Field(description="jobs that wait or run")
 
 
-class Lesson(BaseModel):
-    """A picture that was reviewed as good or bad, from which a model can learn."""
+class Lesson(Row):
+    """An image with the verdict good or bad, which a model can learn from."""
 
     id: int
     name: str
     verdict: Literal["good", "bad"]
-    has_mask: bool = Field(description="whether a defect was painted with the verdict")
+    has_mask: bool = Field(description="whether the review marks the defect")
     width: int
     height: int
-    score: float | None = Field(description="by the released version; none where it has not scored it yet")
+    score: float | None = Field(description="by the released version; null if it has not scored the image")
 
 
 class Review(BaseModel):
-    """What a person said of an image."""
+    """A person's review of an image."""
 
     id: int
     image: int
@@ -149,26 +157,30 @@ class Review(BaseModel):
     note: str
     who: str
     created: float
-    mask: str | None = Field(description="where to get what was painted as the defect")
-    ignore: str | None = Field(description="where to get what was painted to be ignored")
+    mask: str | None = Field(description="path of the mask that marks the defect")
+    ignore: str | None = Field(description="path of the mask of pixels to ignore")
 
 
 class NewReview(BaseModel):
-    """A verdict, with what was painted: PNGs of the image's size in base64, all but black is marked."""
+    """A verdict with masks: PNGs of the image's size in base64, in which every pixel but black is marked."""
 
     model_config = ConfigDict(extra="forbid")
 
     verdict: Verdict
     note: Text = Field("", max_length=2000)
-    mask: str | None = Field(None, max_length=90_000_000, description="the defect; not with the verdict good")
-    ignore: str | None = Field(None, max_length=90_000_000)
+    mask: str | None = Field(
+        None, max_length=90_000_000, description="marks the defect; not allowed with the verdict good"
+    )
+    ignore: str | None = Field(None, max_length=90_000_000, description="marks pixels to ignore")
     model: Text = Field(
-        "", max_length=200, description="that was looked at, for the history; else the last to score it"
+        "",
+        max_length=200,
+        description="model to list the review under in the history; by default the last to score the image",
     )
 
 
-class Judged(BaseModel):
-    """What one version says of an image."""
+class VersionScore(Row):
+    """The score of an image by one version."""
 
     model: str
     version: int
@@ -179,20 +191,20 @@ class Judged(BaseModel):
     is_anomaly: bool
 
 
-class Said(Judged):
-    """What one version has said of an image, and when."""
+class RecordedScore(VersionScore):
+    """A recorded score of an image by one version."""
 
     created: float
 
 
-class Asked(Judged):
-    """What one version says of an image now; it is not kept."""
+class ComputedScore(VersionScore):
+    """A score that was computed for this answer and is not recorded."""
 
-    calibration: int = Field(description="held-out normals that the p-value rests on")
+    calibration: int = Field(description="number of calibration normals behind the p-value")
 
 
-class Neighbour(BaseModel):
-    """An image with a score nearby."""
+class Neighbour(Row):
+    """An image with a score close to another one's."""
 
     id: int
     name: str
@@ -202,52 +214,52 @@ class Neighbour(BaseModel):
 
 
 class ImageDetail(BaseModel):
-    """One image with its history."""
+    """One image with all its scores and reviews."""
 
     id: int
     name: str
     width: int
     height: int
     received: float
-    dropped: float | None = Field(description="when its picture went, as nobody had reviewed it; none: it is there")
-    scores: list[Said]
+    dropped: float | None = Field(description="when retention removed its file; null: the file is kept")
+    scores: list[RecordedScore]
     reviews: list[Review]
     neighbours: list[Neighbour]
 
 
 class Taught(BaseModel):
-    """How many reviewed images the version has learnt from, or was calibrated on."""
+    """Number of reviewed images in the training set or among the calibration normals of the version."""
 
     good: int
     bad: int
 
 
 class Threshold(BaseModel):
-    """Scores of normals and of reviewed images, and what the threshold promises. The threshold of the rate
-    k / (n + 1) is the k-th highest of the n scores of calibration."""
+    """Scores of calibration normals and reviewed images, and the guarantee of the threshold. The threshold of the rate
+    k / (n + 1) is the k-th highest of the n calibration scores."""
 
     rate: float
     threshold: float
-    calibration: list[float] = Field(description="scores of held-out normals, ascending")
-    good: list[float] = Field(description="scores of images that were reviewed as good and not taught, ascending")
-    bad: list[float] = Field(description="the same of those that were reviewed as bad")
-    taught: Taught = Field(description="reviewed images that are left out")
+    calibration: list[float] = Field(description="scores of the calibration normals, ascending")
+    good: list[float] = Field(description="scores of images with the verdict good that were not taught, ascending")
+    bad: list[float] = Field(description="scores of images with the verdict bad that were not taught, ascending")
+    taught: Taught = Field(description="numbers of reviewed images that are left out because they were taught")
     smallest_rate: float
-    bounds: list[float] = Field(description="for k = 1, 2 and so on: the true rate is below, with that confidence")
+    bounds: list[float] = Field(description="upper confidence bounds on the true rate, for k = 1, 2 and so on")
     confidence: float
-    guarantee: str = Field(description="of the rate in use, in words")
+    guarantee: str = Field(description="the guarantee of the present rate in words")
 
 
 class NewRate(BaseModel):
-    """Another false-reject rate."""
+    """A new false-reject rate."""
 
     model_config = ConfigDict(extra="forbid")
 
     rate: float = Field(ge=1e-6, lt=1)
 
 
-class Point(BaseModel):
-    """One image of a series."""
+class Point(Row):
+    """One score of a time series."""
 
     created: float
     score: float
@@ -257,61 +269,65 @@ class Point(BaseModel):
 
 
 class Level(BaseModel):
-    """How the drift test stood after an image."""
+    """The level of the drift test after an image."""
 
-    number: int = Field(description="how many images the test had seen")
+    number: int = Field(description="number of images that the test had seen")
     created: float
     level: float
 
 
 class Alarm(BaseModel):
-    """When the drift test called."""
+    """An alarm of the drift test."""
 
-    number: int = Field(description="how many images the test had seen")
+    number: int = Field(description="number of images that the test had seen")
     created: float
     image: int
 
 
 class Driver(Point):
-    """An image that moved the drift test."""
+    """An image that contributed much to the level of the drift test."""
 
     name: str
     verdict: Verdict | None
-    dropped: float | None = Field(description="when its picture went, as nobody had reviewed it; none: it is there")
-    side: Literal["high", "low"] = Field(description="in which half of the scores before it its score lies")
+    dropped: float | None = Field(description="when retention removed its file; null: the file is kept")
+    side: Literal["high", "low"] = Field(
+        description="whether its score lies in the higher or the lower half of the scores before it"
+    )
 
 
-class Bin(BaseModel):
+class Bin(Row):
     """The scores of an hour or a day."""
 
     start: float
     end: float
     count: int
-    flagged: float = Field(description="share that was called anomalous")
-    low: float = Field(description="a twentieth of the scores is below")
-    middle: float
-    high: float = Field(description="a twentieth of the scores is above")
+    flagged: float = Field(description="share of anomalous decisions")
+    low: float = Field(description="5 % quantile of the scores")
+    median: float = Field(description="median of the scores")
+    high: float = Field(description="95 % quantile of the scores")
 
 
 class DriftView(BaseModel):
-    """The scores over time, and whether they have changed."""
+    """The scores over time and the state of the drift test."""
 
-    total: int = Field(description="scores since then")
-    tested: int = Field(description="those that the test has seen")
+    total: int = Field(description="number of scores")
+    tested: int = Field(description="number of scores that the test has seen")
     every: Literal["hour", "day"]
-    bins: list[Bin] = Field(description="the newest 2,000 that have scores, oldest first")
-    series: list[Point] = Field(description="the last ones, oldest first")
-    levels: list[Level] = Field(description="at most 2,000: of neighbours the highest and the lowest")
+    bins: list[Bin] = Field(description="the newest 2,000 that are not empty, oldest first")
+    series: list[Point] = Field(description="the last scores, oldest first")
+    levels: list[Level] = Field(description="at most 2,000: the highest and the lowest of each group of neighbours")
     alarms: list[Alarm]
-    since_alarm: int | None = Field(description="images that the test has seen after the last alarm")
-    fresh: bool = Field(description="whether the last alarm is so near that it speaks of now")
-    drivers: list[Driver] = Field(description="moved the test most: to the last alarm, or since it was last quiet")
-    patience: float = Field(description="images to a false alarm on average, at least; the level that calls one")
-    promise: str
+    since_alarm: int | None = Field(description="number of images that the test has seen after the last alarm")
+    recent_alarm: bool = Field(description="whether the last alarm still describes the present")
+    drivers: list[Driver] = Field(description="images that contributed most to the last alarm, or to the present level")
+    patience: float = Field(
+        description="smallest mean number of images between false alarms, and the level of an alarm"
+    )
+    guarantee: str = Field(description="the guarantee of the test in words")
 
 
 class NewJob(BaseModel):
-    """Teach a model: from these reviewed images, or from all."""
+    """A request to teach a model the chosen reviewed images, or all of them."""
 
     model_config = ConfigDict(extra="forbid")
 
@@ -320,7 +336,7 @@ class NewJob(BaseModel):
 
 
 class Job(BaseModel):
-    """A piece of long work."""
+    """A teaching job."""
 
     id: int
     kind: str
@@ -330,20 +346,20 @@ class Job(BaseModel):
     progress: float
     message: str
     images: list[int]
-    made: int | None = Field(description="the version that came of it")
+    new_version: int | None = Field(description="the version that the job made")
     who: str
     created: float
     ended: float | None
-    left: float | None = Field(
-        description="seconds that it still takes, as far as is known; none where it does not run"
+    seconds_left: float | None = Field(
+        description="estimated seconds left; null if the job does not run or nothing is known"
     )
     result: dict[str, object] | None = Field(
-        description="how the new version compares with the old one; none in a list of jobs"
+        description="how the new version compares with the old one; null in a list of jobs"
     )
 
 
-class Event(BaseModel):
-    """Who did what."""
+class Event(Row):
+    """An entry of the history."""
 
     id: int
     who: str
@@ -351,12 +367,12 @@ class Event(BaseModel):
     name: str
     detail: str
     created: float
-    image: int | None = Field(description="that it is about")
-    picture: str = Field(description="the name of that image")
+    image: int | None = Field(description="the image that the entry is about")
+    image_name: str = Field(description="name of that image")
 
 
 class Me(BaseModel):
-    """Who asks."""
+    """The caller."""
 
     name: str
     role: Literal["score", "review", "admin"]

@@ -1,0 +1,1 @@
+"""Scoring for many clients: batching, models in memory, rescoring and thumbnails."""

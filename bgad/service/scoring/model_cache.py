@@ -1,4 +1,4 @@
-"""The versions of models that are in memory: loaded when they are needed, put away when there are too many."""
+"""The versions in memory: loaded on demand, the least recently used one unloaded when there are too many."""
 
 from __future__ import annotations
 
@@ -10,98 +10,122 @@ from bgad.artifact.card import Card
 from bgad.errors import ModelError
 from bgad.inference import load as loading
 from bgad.inference.base import BaseScorer
-from bgad.service.scoring.batcher import Batcher, BusyError
-from bgad.service.store.store import Row, Store
+from bgad.service.errors import BusyError, ClosedError
+from bgad.service.scoring.batcher import Answer, Batcher
+from bgad.service.store.versions import RELEASED, Version, Versions
 
-LOADED = 16  # released versions that are kept
-BESIDE = 2  # other versions: candidates that are looked at, and those that were released before
+MAX_MODELS = 16  # released versions in memory
+MAX_OTHERS = 2  # other versions in memory: candidates that are being reviewed, and retired ones
 
 
-class Loaded:
-    """Ready to score; may be used from many threads."""
+class ModelCache:
+    """Batchers of versions, ready to score; safe to use from many threads."""
 
-    def __init__(self, models: Path, store: Store, most: int = LOADED) -> None:
-        """`most` released versions are kept."""
-        self.models, self.store, self.most = models, store, most
-        self._open: OrderedDict[int, Batcher] = OrderedDict()  # what was used last is the last
-        self._opening: defaultdict[int, threading.Lock] = defaultdict(threading.Lock)  # one for each version
+    def __init__(self, models: Path, versions: Versions, max_models: int = MAX_MODELS) -> None:
+        """Keep at most `max_models` released versions in memory."""
+        self._models, self._versions, self._max_models = models, versions, max_models
+        self._batchers: OrderedDict[int, Batcher] = OrderedDict()  # the most recently used one is the last
+        self._loading: defaultdict[int, threading.Lock] = defaultdict(threading.Lock)  # one lock for each version
         self._lock = threading.Lock()
         self._closed = False
 
-    def batcher(self, version: Row) -> Batcher:
-        """Of a version; who wants another one does not wait while it is loaded."""
-        number = version["id"]
+    def batcher(self, version: Version) -> Batcher:
+        """Return the batcher of a version; loading it does not delay requests for other versions."""
         with self._lock:
-            found, opening = self._used(number), self._opening[number]
-        if found is not None:
-            return found
-        with opening:
+            batcher, loading_lock = self._cached(version.id), self._loading[version.id]
+        if batcher is not None:
+            return batcher
+        with loading_lock:
             with self._lock:
-                found = self._used(number)
-            return found or self._opened(version)
+                batcher = self._cached(version.id)
+            return batcher or self._open(version)
 
-    def scorer(self, number: int) -> BaseScorer | None:
-        """Of a version that is in memory now."""
+    def score(
+        self,
+        version: Version,
+        path: Path,
+        *,
+        patient: bool,
+        timeout: float | None = None,
+        full_size_map: bool = False,
+    ) -> tuple[Answer, BaseScorer]:
+        """Score an image file with a version, which is loaded again if it was unloaded meanwhile.
+
+        The anomaly map has the model's input size, or the image's with `full_size_map`. A patient request waits for a
+        place, for at most `timeout` seconds.
+        """
+        while True:
+            batcher = self.batcher(version)
+            max_map_side = 0 if full_size_map else batcher.scorer.card.config.backbone.size
+            try:
+                answer = batcher.score(path, patient=patient, timeout=timeout, max_map_side=max_map_side)
+            except ClosedError:
+                continue
+            return answer, batcher.scorer
+
+    def cached_scorer(self, number: int) -> BaseScorer | None:
+        """Return the scorer of a version if it is in memory."""
         with self._lock:
-            found = self._open.get(number)
-        return None if found is None else found.scorer
+            batcher = self._batchers.get(number)
+        return None if batcher is None else batcher.scorer
 
     def waiting(self) -> int:
-        """Pictures that wait to be scored."""
+        """Number of requests that wait to be scored."""
         with self._lock:
-            return sum(batcher.waiting for batcher in self._open.values())
+            return sum(batcher.waiting for batcher in self._batchers.values())
 
     def close(self) -> None:
-        """Finish what waits."""
+        """Answer all admitted requests and unload all models."""
         with self._lock:
             self._closed = True
-            batchers = list(self._open.values())
-            self._open.clear()
+            batchers = list(self._batchers.values())
+            self._batchers.clear()
         for batcher in batchers:
             batcher.close()
 
-    def _used(self, number: int) -> Batcher | None:
-        """What is there, under the lock."""
+    def _cached(self, number: int) -> Batcher | None:
+        """Return a batcher and mark it as recently used; the caller holds the lock."""
         if self._closed:
             raise BusyError("the service is being stopped")
-        if number in self._open:
-            self._open.move_to_end(number)
-        return self._open.get(number)
+        if number in self._batchers:
+            self._batchers.move_to_end(number)
+        return self._batchers.get(number)
 
-    def _opened(self, version: Row) -> Batcher:
+    def _open(self, version: Version) -> Batcher:
         scorer = self._load(version)
-        released = {v["id"] for v in self.store.versions() if v["state"] == "released"}
+        released = {v.id for v in self._versions.all() if v.state == RELEASED}
         with self._lock:
-            self._used(version["id"])  # says so where the service is being stopped
-            made = self._open[version["id"]] = Batcher(scorer)
-            away = [self._open.pop(number) for number in self._too_many(released)]
+            self._cached(version.id)  # raises if the service is being stopped
+            batcher = self._batchers[version.id] = Batcher(scorer)
+            evicted = [self._batchers.pop(number) for number in self._surplus(released)]
         try:
-            self._use_rate(scorer, version)  # again: it may have been set while nobody could tell this one
+            # Once more: the rate may have been set between loading the model and entering it in the cache.
+            self._apply_rate(scorer, version)
         finally:
-            for batcher in away:  # which finish what they have, while all others go on
-                batcher.close()
-        return made
+            for old in evicted:  # they answer their requests while all other models go on
+                old.close()
+        return batcher
 
-    def _too_many(self, released: set[int]) -> list[int]:
-        """Those that were not used for longest; a released one goes for other released ones alone."""
-        kept = [number for number in self._open if number in released]
-        beside = [number for number in self._open if number not in released]
-        return kept[: max(0, len(kept) - self.most)] + beside[: max(0, len(beside) - BESIDE)]
+    def _surplus(self, released: set[int]) -> list[int]:
+        """Return the least recently used versions beyond the limits; released and other versions count separately."""
+        in_use = [number for number in self._batchers if number in released]
+        others = [number for number in self._batchers if number not in released]
+        return in_use[: max(0, len(in_use) - self._max_models)] + others[: max(0, len(others) - MAX_OTHERS)]
 
-    def _load(self, version: Row) -> BaseScorer:
-        folder = self.models / version["folder"]
+    def _load(self, version: Version) -> BaseScorer:
+        folder = self._models / version.folder
         scorer = loading.load(folder, engine="onnx")
-        same(folder, scorer.card, version)
-        self._use_rate(scorer, version)
+        check_unchanged(folder, scorer.card, version)
+        self._apply_rate(scorer, version)
         return scorer
 
-    def _use_rate(self, scorer: BaseScorer, version: Row) -> None:
-        rate = self.store.version(version["id"])["rate"]  # the row at hand may be from before it was set
+    def _apply_rate(self, scorer: BaseScorer, version: Version) -> None:
+        rate = self._versions.get(version.id).rate  # the given row may be older than the last change
         if rate is not None and rate != scorer.calibration.rate:
             scorer.set_rate(rate)
 
 
-def same(folder: Path, card: Card, version: Row) -> None:
-    """That the folder holds what it held when the version was taken up."""
-    if card.checksum != version["checksum"]:
+def check_unchanged(folder: Path, card: Card, version: Version) -> None:
+    """Raise ModelError if a folder no longer holds the model that the version was registered with."""
+    if card.checksum != version.checksum:
         raise ModelError(f"{folder} is not the model that it was: put it back, or start the service again")

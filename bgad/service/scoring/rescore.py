@@ -1,31 +1,47 @@
-"""What a version that was released scores again, beside everything else: what has been reviewed, the last of what the
-version before it has scored, and what was under way meanwhile, so that the page stays full. What a service did not get
-to is done by the next one."""
+"""Rescoring: a newly released version scores earlier images in the background, so that its lists are not empty.
+
+It scores the reviewed images, the last images of the version before it, and the images that were being scored at the
+moment of the release. A restarted service continues what the earlier process left.
+"""
 
 from __future__ import annotations
 
+import logging
 import threading
 from collections.abc import Callable
 from contextlib import suppress
 from dataclasses import dataclass, field
 from functools import partial
-from typing import TYPE_CHECKING, TypeVar
+from typing import TypeVar
 
 from sqlalchemy.exc import SQLAlchemyError
 
-from bgad.cli import console
-from bgad.errors import BgadError
-from bgad.service.scoring.batcher import judged
-from bgad.service.store.store import MissingError, Row
-
-if TYPE_CHECKING:
-    from bgad.service.workbench import Workbench
+from bgad.errors import BgadError, first_line
+from bgad.service.blobs import BlobKind, BlobStore
+from bgad.service.errors import MissingError
+from bgad.service.registry import ModelRegistry
+from bgad.service.scoring.batcher import decide_again
+from bgad.service.scoring.model_cache import ModelCache
+from bgad.service.scoring.thumbnails import Thumbnails
+from bgad.service.store.scores import UnscoredImage
+from bgad.service.store.store import Store
+from bgad.service.store.versions import RELEASED, Version
 
 T = TypeVar("T")
 
-AGAIN = 2000  # images of the version before
-PAUSE = 5.0  # seconds until a store that does not answer is asked again
-COUNTING = 1.0  # seconds that a release waits to hear how many they are
+MAX_RECENT = 2000  # images of the previous version
+RETRY_SECONDS = 5.0  # before a store that does not answer is asked again
+COUNT_SECONDS = 1.0  # that a release waits for the number of images
+
+logger = logging.getLogger(__name__)
+
+
+@dataclass(frozen=True, slots=True)
+class RescoringProgress:
+    """How many of the earlier images a released version has scored; 0 of 0 if no rescoring runs."""
+
+    done: int = 0
+    total: int = 0
 
 
 @dataclass
@@ -33,149 +49,156 @@ class _Run:
     version: int
     done: int = 0
     total: int = 0
-    late: list[Row] = field(default_factory=list)  # what was under way at the release, and so not listed
+    late: list[UnscoredImage] = field(default_factory=list)  # being scored at the release, so that no list has them
     counted: threading.Event = field(default_factory=threading.Event)
 
 
-class Again:
-    """Threads that score; one run for a model at a time."""
+class Rescorer:
+    """Threads that rescore images; at most one run for a model at a time."""
 
-    def __init__(self, bench: Workbench) -> None:
-        self.bench = bench
+    def __init__(
+        self, store: Store, registry: ModelRegistry, cache: ModelCache, blobs: BlobStore, thumbnails: Thumbnails
+    ) -> None:
+        self._store, self._registry, self._cache = store, registry, cache
+        self._blobs, self._thumbnails = blobs, thumbnails
         self._runs: dict[str, _Run] = {}
         self._lock = threading.Lock()
-        self._ended = threading.Event()
+        self._closed = threading.Event()
         self._threads: list[threading.Thread] = []
 
     def start(self) -> None:
-        """Go on with what an earlier service left, one model after the other."""
-        names = self.bench.names()
+        """Continue what an earlier process left, one model after the other."""
+        names = self._registry.names()
 
         def work() -> None:
             for name in names:
-                with suppress(MissingError):  # no version of it is released any more
-                    version = self._patiently(name, partial(self.bench.store.released, name))
+                with suppress(MissingError):  # the model has no released version any more
+                    version = self._retry(name, partial(self._store.versions.released, name))
                     if version is not None and (run := self._enter(version)) is not None:
                         self._work(version, run)
 
-        self._begin(work)
+        self._start_thread(work)
 
-    def release(self, version: Row) -> None:
-        """Begin with a version that has been released; what runs for its model ends."""
+    def release(self, version: Version) -> None:
+        """Begin with a version that has been released; the run of its model's earlier version ends."""
         run = self._enter(version)
         if run is not None:
-            self._begin(lambda: self._work(version, run))
-            run.counted.wait(COUNTING)
+            self._start_thread(lambda: self._work(version, run))
+            run.counted.wait(COUNT_SECONDS)
 
-    def also(self, version: Row, image: int) -> None:
-        """A picture that was under way when the version was released, and that only another one has scored."""
-        found = self.bench.store.image(image)
-        created = max(said["created"] for said in found["scores"] if said["model"] == version["name"])
-        run = self._enter(version, {"id": image, "sha256": found["sha256"], "created": created})
+    def add_late(self, version: Version, image: int) -> None:
+        """Add an image that only another version scored, because it arrived at the moment of the release."""
+        scores = self._store.scores.of_image(image)
+        created = max(score.created for score in scores if score.model == version.name)
+        run = self._enter(version, UnscoredImage(image, self._store.images.get(image).sha256, created))
         if run is not None:
-            self._begin(lambda: self._work(version, run))
+            self._start_thread(lambda: self._work(version, run))
 
-    def state(self, name: str) -> dict[str, int]:
-        """How far the released version of a model is."""
+    def progress(self, name: str) -> RescoringProgress:
+        """Return the progress of a model's run."""
         run = self._runs.get(name)
-        return {"done": 0, "total": 0} if run is None else {"done": run.done, "total": run.total}
+        return RescoringProgress() if run is None else RescoringProgress(run.done, run.total)
+
+    def is_running(self) -> bool:
+        """Whether any thread rescores images."""
+        return any(thread.is_alive() for thread in self._threads)
 
     def close(self) -> None:
-        """Stop after the image at hand."""
-        self._ended.set()
+        """Stop after the image that is being scored."""
+        self._closed.set()
         for thread in self._threads:
             thread.join()
 
-    def _begin(self, work: Callable[[], None]) -> None:
-        thread = threading.Thread(target=work, name="score again", daemon=True)
+    def _start_thread(self, work: Callable[[], None]) -> None:
+        thread = threading.Thread(target=work, name="rescore", daemon=True)
         thread.start()
         with self._lock:
             self._threads = [*(one for one in self._threads if one.is_alive()), thread]
 
-    def _enter(self, version: Row, *late: Row) -> _Run | None:
-        """A run; none where the version has one already."""
+    def _enter(self, version: Version, *late: UnscoredImage) -> _Run | None:
+        """Begin a run for a version; if it has one already, add the late images to it and return None."""
         with self._lock:
-            there = self._runs.get(version["name"])
-            if there is not None and there.version == version["id"]:
-                there.late += late
-                there.total += len(late)
+            existing = self._runs.get(version.name)
+            if existing is not None and existing.version == version.id:
+                existing.late += late
+                existing.total += len(late)
                 return None
-            before = [] if there is None else there.late
-            self._runs[version["name"]] = run = _Run(version["id"], late=[*before, *late])
+            inherited = [] if existing is None else existing.late
+            self._runs[version.name] = run = _Run(version.id, late=[*inherited, *late])
             return run
 
-    def _ends(self, version: Row, run: _Run) -> bool:
-        """Where nothing is left; nobody can add to it from then on."""
+    def _finish_if_empty(self, version: Version, run: _Run) -> bool:
+        """End a run that has no late images left; from then on nobody can add to it."""
         with self._lock:
-            current = self._current(version["name"], run)
+            current = self._is_current(version.name, run)
             if current and not run.late:
-                del self._runs[version["name"]]
+                del self._runs[version.name]
             return not current or not run.late
 
-    def _work(self, version: Row, run: _Run) -> None:
-        name = version["name"]
+    def _work(self, version: Version, run: _Run) -> None:
+        name = version.name
         try:
-            while not self._ended.is_set() and self._current(name, run):
-                self._patiently(name, partial(self._score_all, version, run))
-                if self._current(name, run):  # another version has been released: what is left is for that one
-                    version = self._patiently(name, partial(self.bench.store.released, name)) or version
+            while not self._closed.is_set() and self._is_current(name, run):
+                self._retry(name, partial(self._score_all, version, run))
+                if self._is_current(name, run):  # another version was released: the rest is for that one
+                    version = self._retry(name, partial(self._store.versions.released, name)) or version
                     run = self._enter(version) or run
         except BgadError as error:
-            console.warn(f"nothing is scored again for {name}: {error}")
+            logger.warning("rescoring of %s failed: %s", name, error)
         finally:
             run.counted.set()
             with self._lock:
-                if self._current(name, run):
+                if self._is_current(name, run):
                     del self._runs[name]
 
-    def _current(self, name: str, run: _Run) -> bool:
+    def _is_current(self, name: str, run: _Run) -> bool:
         return self._runs.get(name) is run
 
-    def _patiently(self, name: str, ask: Callable[[], T]) -> T | None:
-        """What the store says, however often it must be asked; nothing where the service ends first."""
-        while not self._ended.is_set():
+    def _retry(self, name: str, ask: Callable[[], T]) -> T | None:
+        """Call `ask` until the store answers; return None if the service is stopped first."""
+        while not self._closed.is_set():
             try:
                 return ask()
             except SQLAlchemyError as error:
-                reason = str(error).splitlines()[0]
-                console.warn(f"scoring again for {name} waits for the store: {reason}")
-                self._ended.wait(PAUSE)
+                logger.warning("rescoring of %s waits for the store: %s", name, first_line(error))
+                self._closed.wait(RETRY_SECONDS)
         return None
 
-    def _score_all(self, version: Row, run: _Run) -> None:
-        before = None
+    def _score_all(self, version: Version, run: _Run) -> None:
+        previous = None
         with suppress(MissingError):
-            before = self.bench.before(version["name"])["id"]
-        rows = self.bench.store.unscored(version, before, AGAIN)
-        listed = {row["id"] for row in rows}
+            previous = self._registry.previous(version.name).id
+        images = self._store.scores.unscored(version, previous, MAX_RECENT)
+        listed = {image.id for image in images}
         with self._lock:
-            run.late = [row for row in run.late if row["id"] not in listed]
-            run.done, run.total = 0, len(rows) + len(run.late)
+            run.late = [image for image in run.late if image.id not in listed]
+            run.done, run.total = 0, len(images) + len(run.late)
         run.counted.set()
-        if run.total and not self._ended.is_set():
-            self.bench.batcher(version)  # one warning where it cannot be opened
-        for row in rows:
-            if not self._goes_on(version, run):
+        if run.total and not self._closed.is_set():
+            self._cache.batcher(version)  # one error for a model that cannot be loaded, instead of one for each image
+        for image in images:
+            if not self._may_continue(version, run):
                 return
-            self._score(row, version)
+            self._score(image, version)
             run.done += 1
-        while self._goes_on(version, run) and not self._ends(version, run):
+        while self._may_continue(version, run) and not self._finish_if_empty(version, run):
             self._score(run.late[0], version)
             del run.late[0]
             run.done += 1
 
-    def _goes_on(self, version: Row, run: _Run) -> bool:
-        if self._ended.is_set() or not self._current(version["name"], run):
+    def _may_continue(self, version: Version, run: _Run) -> bool:
+        if self._closed.is_set() or not self._is_current(version.name, run):
             return False
-        return bool(self.bench.store.version(version["id"])["state"] == "released")
+        return self._store.versions.get(version.id).state == RELEASED
 
-    def _score(self, row: Row, version: Row) -> None:
-        """At its old time, as that is when the part was there."""
+    def _score(self, image: UnscoredImage, version: Version) -> None:
+        """Score an image and record the score at the time when the image was sent."""
         try:
-            path = self.bench.files.path("pictures", row["sha256"])
-            answer, scorer = self.bench.answer(version, path, patient=True)
-            self.bench.store.add_score(row["id"], version["id"], judged(answer.scores, scorer), row["created"])
-            self.bench.thumbnails.draw(row["sha256"], version["id"], answer.scores.map, scorer.card)
+            path = self._blobs.path(BlobKind.IMAGE, image.sha256)
+            answer, scorer = self._cache.score(version, path, patient=True)
+            scores = decide_again(answer.scores, scorer)
+            self._store.scores.add_rescored(image.id, version.id, scores, image.created)
+            self._thumbnails.draw(image.sha256, version.id, answer.scores.map, scorer.card)
         except (BgadError, OSError) as error:
-            if not self._ended.is_set():
-                console.warn(f"image {row['id']} is not scored again: {error}")
+            if not self._closed.is_set():
+                logger.warning("image %d is not rescored: %s", image.id, error)

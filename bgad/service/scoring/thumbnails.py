@@ -1,8 +1,9 @@
-"""Small pictures with their heat, drawn when nobody waits for a score."""
+"""Thumbnails of images with their anomaly maps, drawn while no request waits for a score."""
 
 from __future__ import annotations
 
 import io
+import logging
 import queue
 import threading
 import time
@@ -14,92 +15,94 @@ from pathlib import Path
 from PIL import Image
 
 from bgad.artifact.card import Card
-from bgad.cli import console
 from bgad.errors import BgadError, DataError
 from bgad.io import images
-from bgad.service.blobs import Files
-from bgad.service.scoring.batcher import fitted
+from bgad.service.blobs import BlobKind, BlobStore
+from bgad.service.scoring.batcher import fit_shape
 from bgad.types import FloatArray
 
-SIDE = 192  # pixels, the longer one
-PAUSE = 0.05  # seconds between two looks whether there is time to draw
-MOST = 256  # that wait to be drawn; what comes beyond is drawn when it is looked at
+MAX_SIDE = 192  # pixels
+POLL_SECONDS = 0.05  # between two checks whether requests still wait
+MAX_QUEUED = 256  # thumbnails beyond it are drawn when somebody opens them
+
+logger = logging.getLogger(__name__)
 
 
 @dataclass(frozen=True)
 class _Drawing:
     sha256: str
     version: int
-    small: FloatArray  # the map, no larger than a thumbnail
+    small_map: FloatArray
     card: Card
 
 
 class Thumbnails:
-    """One for each picture and version; a thread that draws them."""
+    """One thumbnail for each image and version, and a thread that draws them."""
 
-    def __init__(self, files: Files, waiting: Callable[[], int]) -> None:
-        """`waiting` says how many pictures wait to be scored."""
-        self.files, self.waiting = files, waiting
+    def __init__(self, blobs: BlobStore, waiting: Callable[[], int]) -> None:
+        """`waiting` returns the number of requests that wait to be scored; drawing gives way to them."""
+        self._blobs, self._waiting = blobs, waiting
         self._closed = False
-        self._queue: queue.Queue[_Drawing | None] = queue.Queue(MOST)
+        self._queue: queue.Queue[_Drawing | None] = queue.Queue(MAX_QUEUED)
         self._thread = threading.Thread(target=self._work, name="thumbnails", daemon=True)
         self._thread.start()
 
     def close(self) -> None:
-        """Leave what waits."""
+        """Stop the thread and abandon the queue."""
         self._closed = True
-        with suppress(queue.Full):  # then there is something to wake it up
+        with suppress(queue.Full):  # a full queue wakes the thread by itself
             self._queue.put_nowait(None)
         self._thread.join()
 
     def has(self, sha256: str, version: int) -> bool:
-        """Whether it has been drawn."""
-        return self.files.has("thumbnails", _name(sha256, version))
+        """Whether a thumbnail has been drawn."""
+        return self._blobs.has(BlobKind.THUMBNAIL, _name(sha256, version))
 
     def read(self, sha256: str, version: int) -> bytes:
-        """A JPEG."""
-        return self.files.path("thumbnails", _name(sha256, version)).read_bytes()
+        """Return a thumbnail as JPEG."""
+        return self._blobs.path(BlobKind.THUMBNAIL, _name(sha256, version)).read_bytes()
 
-    def later(self, sha256: str, version: int, map: FloatArray, card: Card) -> None:
-        """Draw it when there is time; in vain where too many wait already."""
+    def enqueue(self, sha256: str, version: int, map: FloatArray, card: Card) -> None:
+        """Draw a thumbnail when there is time; skip it if the queue is full."""
         if self._queue.full() or self.has(sha256, version):
             return
-        small = images.resize_map(map, fitted(map.shape, SIDE))
+        small_map = images.resize_map(map, fit_shape(map.shape, MAX_SIDE))
         with suppress(queue.Full):
-            self._queue.put_nowait(_Drawing(sha256, version, small, card))
+            self._queue.put_nowait(_Drawing(sha256, version, small_map, card))
 
     def draw(self, sha256: str, version: int, map: FloatArray, card: Card) -> None:
-        """Draw it now, unless it is there."""
-        if not self.has(sha256, version):
-            content = drawn(self.files.path("pictures", sha256), map, card)
-            self.files.put_as("thumbnails", _name(sha256, version), content)
-            if not self.files.has("pictures", sha256):  # it was dropped meanwhile
-                self.drop(sha256, [version])
-                raise DataError("the picture is not there any more")
+        """Draw a thumbnail now unless it exists."""
+        if self.has(sha256, version):
+            return
+        content = render(self._blobs.path(BlobKind.IMAGE, sha256), map, card)
+        self._blobs.put_as(BlobKind.THUMBNAIL, _name(sha256, version), content)
+        if not self._blobs.has(BlobKind.IMAGE, sha256):  # retention removed the image meanwhile
+            self.remove(sha256, [version])
+            raise DataError("the image file is not there any more")
 
-    def drop(self, sha256: str, versions: Iterable[int]) -> int:
-        """Those of a picture by some versions; how many bytes they had."""
-        return sum(self.files.drop("thumbnails", _name(sha256, version)) for version in versions)
+    def remove(self, sha256: str, versions: Iterable[int]) -> int:
+        """Remove an image's thumbnails by these versions; return the number of bytes freed."""
+        return sum(self._blobs.remove(BlobKind.THUMBNAIL, _name(sha256, version)) for version in versions)
 
     def _work(self) -> None:
         while (drawing := self._queue.get()) is not None:
-            while self.waiting() and not self._closed:
-                time.sleep(PAUSE)
+            while self._waiting() and not self._closed:
+                time.sleep(POLL_SECONDS)
             if self._closed:
                 return
             try:
-                self.draw(drawing.sha256, drawing.version, drawing.small, drawing.card)
-            except (BgadError, OSError) as error:  # it is drawn when it is looked at, and then the error is heard
-                console.warn(f"no thumbnail of {drawing.sha256[:12]}: {error}")
+                self.draw(drawing.sha256, drawing.version, drawing.small_map, drawing.card)
+            except (BgadError, OSError) as error:  # whoever opens it later has it drawn again and sees the error
+                logger.warning("no thumbnail of %s: %s", drawing.sha256[:12], error)
 
 
-def drawn(path: Path, map: FloatArray, card: Card) -> bytes:
-    """A small JPEG of a picture with its heat."""
+def render(path: Path, map: FloatArray, card: Card) -> bytes:
+    """Draw a small JPEG of an image with its anomaly map."""
     buffer = io.BytesIO()
-    small = images.resize_map(map, fitted(map.shape, SIDE))
-    picture = images.fit(images.read(path, bits=card.input.bits), small.shape)
-    heat = images.overlay(picture, small, card.map.boundary, card.map.mean)
-    Image.fromarray(heat).save(buffer, "JPEG", quality=80)
+    small_map = images.resize_map(map, fit_shape(map.shape, MAX_SIDE))
+    image = images.fit(images.read(path, bits=card.input.bits), small_map.shape)
+    overlay = images.overlay(image, small_map, card.map.boundary, card.map.mean)
+    Image.fromarray(overlay).save(buffer, "JPEG", quality=80)
     return buffer.getvalue()
 
 

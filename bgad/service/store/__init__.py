@@ -1,0 +1,1 @@
+"""The store: one module for each group of tables."""

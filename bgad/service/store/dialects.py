@@ -1,23 +1,24 @@
-"""Where SQLite and PostgreSQL differ: how they are opened, written to at once, and kept from other writers."""
+"""The differences between SQLite and PostgreSQL: connection settings, upserts and table locks."""
 
 from __future__ import annotations
 
 from collections.abc import Iterator
 from contextlib import contextmanager
-from typing import Any
+from typing import Any, NamedTuple
 
 import sqlalchemy as sa
 from sqlalchemy.dialects import postgresql, sqlite
 
-from bgad.errors import ConfigError
+from bgad.errors import ConfigError, first_line
 from bgad.service.store.tables import images, scores
 
-GONE = (sa.exc.OperationalError, sa.exc.InterfaceError, sa.exc.TimeoutError)  # it does not answer; it may again
+# Errors of a database that does not answer at the moment; a later attempt may succeed.
+UNAVAILABLE = (sa.exc.OperationalError, sa.exc.InterfaceError, sa.exc.TimeoutError)
 BUSY_SECONDS = 30
-LOG_PAGES = 50_000  # of 4 KiB
-POOL = 16  # connections that are kept
-# A server that is silent or gone is noticed: at once when it is asked first, else within half a minute.
-WIRE = {
+WAL_PAGES = 50_000  # of 4 KiB: beyond that, writers wait while the write-ahead log is copied into the file
+POOL_SIZE = 16
+# A silent or dead server is noticed: at once when a connection is opened, otherwise within half a minute.
+CONNECTION_TIMEOUTS = {
     "connect_timeout": 5,
     "keepalives_idle": 15,
     "keepalives_interval": 5,
@@ -27,90 +28,78 @@ WIRE = {
 
 
 def url(address: str) -> sa.URL:
-    """An address in its parts; ConfigError where it is none of a store."""
+    """Parse the address of a store; ConfigError if it names no supported database."""
     try:
         parts = sa.make_url(address)
     except sa.exc.ArgumentError as error:
         raise ConfigError(f"{address!r} is no address of a store: give postgresql://user@host/name") from error
-    kind = parts.get_backend_name()
-    if kind not in ("postgresql", "sqlite"):
-        raise ConfigError(f"{kind} is not supported as a store: use postgresql, or leave --store out")
-    return parts.set(drivername="postgresql+psycopg") if kind == "postgresql" else parts
+    backend = parts.get_backend_name()
+    if backend not in ("postgresql", "sqlite"):
+        raise ConfigError(f"{backend} is not supported as a store: use postgresql, or leave --store out")
+    return parts.set(drivername="postgresql+psycopg") if backend == "postgresql" else parts
 
 
 def engine(address: str, synchronous: str = "FULL") -> sa.Engine:
-    """Connections to a database; `synchronous` is SQLite's."""
+    """Create the connection pool of a database; `synchronous` is the SQLite pragma of that name."""
     parts = url(address)
     if parts.get_backend_name() == "postgresql":
-        wire = {name: value for name, value in WIRE.items() if name not in parts.query}
-        return sa.create_engine(parts, pool_pre_ping=True, pool_size=POOL, connect_args=wire)
-    made = sa.create_engine(parts, connect_args={"timeout": BUSY_SECONDS}, pool_size=POOL)
+        timeouts = {name: value for name, value in CONNECTION_TIMEOUTS.items() if name not in parts.query}
+        return sa.create_engine(parts, pool_pre_ping=True, pool_size=POOL_SIZE, connect_args=timeouts)
+    pool = sa.create_engine(parts, connect_args={"timeout": BUSY_SECONDS}, pool_size=POOL_SIZE)
 
     def prepare(connection: Any, _: object) -> None:
         cursor = connection.cursor()
-        for line in ("journal_mode=WAL", f"synchronous={synchronous}", "foreign_keys=ON"):
-            cursor.execute(f"PRAGMA {line}")
-        cursor.execute(f"PRAGMA wal_autocheckpoint={4 * LOG_PAGES}")  # the store does it; this is for when it does not
+        for pragma in ("journal_mode=WAL", f"synchronous={synchronous}", "foreign_keys=ON"):
+            cursor.execute(f"PRAGMA {pragma}")
+        # The database runs checkpoints in a thread of its own; this limit only applies if that thread falls behind.
+        cursor.execute(f"PRAGMA wal_autocheckpoint={4 * WAL_PAGES}")
         cursor.close()
 
-    sa.event.listen(made, "connect", prepare)
-    return made
+    sa.event.listen(pool, "connect", prepare)
+    return pool
 
 
 @contextmanager
 def opening(address: str) -> Iterator[None]:
-    """One line of what a database says that is not there, does not let us in, or is damaged."""
+    """Turn the error of a database that is missing, damaged or refuses the login into a ConfigError of one line."""
     try:
         yield
     except sa.exc.DBAPIError as error:
-        reason = (str(error.orig).strip().splitlines() or [type(error.orig).__name__])[0]
+        reason = first_line(error.orig or error)
         raise ConfigError(f"cannot open the store {url(address).render_as_string()}: {reason}") from error
 
 
-def upserts(kind: str) -> tuple[Any, Any, Any]:
-    """Built once, as building one takes longer than running it: an image, whose number comes back also where it is
-    there already; a score in place of that of the same version; a score that does not replace one."""
-    dialect: Any = sqlite if kind == "sqlite" else postgresql
+class Upserts(NamedTuple):
+    """Insert statements that handle an existing row; they are built once because building is slower than running."""
+
+    image: Any  # returns the id of the new or existing image
+    replace_score: Any  # replaces the score of the same image and version
+    keep_score: Any  # keeps the score of the same image and version
+
+
+def upserts(backend: str) -> Upserts:
+    """Build the upsert statements of a backend."""
+    dialect: Any = sqlite if backend == "sqlite" else postgresql
     image = dialect.insert(images)
     image = image.on_conflict_do_update(
         index_elements=["sha256"], set_={"width": image.excluded.width, "dropped": None}
     )
     score, key = dialect.insert(scores), ["image", "version"]
     columns = ("score", "p_value", "threshold", "is_anomaly", "distance", "created")
-    again = score.on_conflict_do_update(index_elements=key, set_={name: score.excluded[name] for name in columns})
-    return image.returning(images.c.id), again, score.on_conflict_do_nothing(index_elements=key)
+    replace = score.on_conflict_do_update(index_elements=key, set_={name: score.excluded[name] for name in columns})
+    return Upserts(image.returning(images.c.id), replace, score.on_conflict_do_nothing(index_elements=key))
 
 
-def alone(connection: sa.Connection, table: sa.Table) -> None:
-    """Keep other writers from a table until the end of the transaction."""
+def lock_for_writing(connection: sa.Connection, table: sa.Table) -> None:
+    """Exclude other writers from a table until the transaction ends."""
     if connection.dialect.name == "postgresql":
         connection.execute(sa.text(f"LOCK TABLE {table.name} IN SHARE ROW EXCLUSIVE MODE"))
-    else:
-        connection.execute(table.update().where(sa.false()).values(id=table.c.id))  # SQLite has one lock for all
+    else:  # any write takes SQLite's only lock
+        connection.execute(table.update().where(sa.false()).values(id=table.c.id))
 
 
-def newest(engine: sa.Engine, table: sa.Table, settled: bool) -> int:
-    """The highest number of a table, 0 where it is empty; `settled`: nothing with a lower one comes later."""
-    with engine.begin() as connection:
-        if settled and connection.dialect.name == "postgresql":  # who writes has a number before it can be seen
-            connection.execute(sa.text(f"LOCK TABLE {table.name} IN SHARE MODE"))
-        return connection.execute(sa.select(sa.func.max(table.c.id))).scalar() or 0
-
-
-def last_drop(engine: sa.Engine) -> int:
-    """When a picture was last dropped, in milliseconds; each drop is later than those before it."""
-    query = sa.select(sa.func.max(images.c.dropped)).where(images.c.dropped.is_not(None))
-    with engine.connect() as connection:
-        return round(1000 * (connection.execute(query).scalar() or 0.0))
-
-
-def count(connection: sa.Connection, query: sa.Select[Any]) -> int:
-    """How many rows it has."""
-    return int(connection.execute(sa.select(sa.func.count()).select_from(query.subquery())).scalar_one())
-
-
-def new(connection: sa.Connection, table: sa.Table, values: dict[str, Any]) -> int:
-    """Insert a row; its number."""
-    key = connection.execute(table.insert().values(**values)).inserted_primary_key
-    assert key is not None  # noqa: S101 - every table here has one
-    return int(key[0])
+def highest_id(connection: sa.Connection, table: sa.Table, *, settled: bool) -> int:
+    """Return the highest id of a table, 0 if it is empty; with `settled`, no lower id can become visible later."""
+    if settled and connection.dialect.name == "postgresql":  # a writer has its id before others can see the row
+        connection.execute(sa.text(f"LOCK TABLE {table.name} IN SHARE MODE"))
+    return connection.execute(sa.select(sa.func.max(table.c.id))).scalar() or 0

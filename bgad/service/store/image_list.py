@@ -1,4 +1,4 @@
-"""Lists of images: which ones, in which order, and as they were when the first page was asked for."""
+"""Lists of scored images: filters, orders, and pages that stay stable while new images arrive."""
 
 from __future__ import annotations
 
@@ -7,137 +7,182 @@ from typing import Any, NamedTuple
 
 import sqlalchemy as sa
 
-from bgad.service.store.tables import images, reviews, scores, versions
+from bgad.service.errors import MissingError
+from bgad.service.store import dialects
+from bgad.service.store.database import Database
+from bgad.service.store.reviews import IS_CURRENT, WITHDRAWN
+from bgad.service.store.tables import images, reviews, scores
+from bgad.service.store.versions import Versions
 
-WITHDRAWN = "withdrawn"  # in place of a verdict: the image counts as not looked at
-COUNTS = sa.and_(reviews.c.last, reviews.c.verdict != WITHDRAWN)  # what is said of an image now
-ORDERS: dict[str, tuple[sa.Column[Any], bool]] = {  # by what, and whether the highest comes first
+ORDERS: dict[str, tuple[sa.Column[Any], bool]] = {  # sort key, and whether the highest comes first
     "uncertain": (scores.c.distance, False),
     "anomalous": (scores.c.score, True),
     "newest": (scores.c.created, True),
 }
-MOMENT = r"^[0-9]{1,10}(\.[0-9]{1,10}){2}\.[0-9]{1,15}$"  # a moment as text
-LARGEST = 2**31 - 1  # that a database takes
+SNAPSHOT_PATTERN = r"^[0-9]{1,10}(\.[0-9]{1,10}){2}\.[0-9]{1,15}$"
+MAX_ID = 2**31 - 1  # of an integer column
 
 
-class Moment(NamedTuple):
-    """When a list was made: pictures, reviews and releases that came later do not move it."""
+class Snapshot(NamedTuple):
+    """The state that a list shows: images, reviews and releases that come later do not change its pages."""
 
-    version: int  # that was released
-    score: int  # the highest numbers there were
-    review: int
-    at: int  # milliseconds: of the last drop, what was dropped later is still in the list
+    version: int  # the released version
+    score: int  # the highest id of a score
+    review: int  # the highest id of a review
+    dropped: int  # milliseconds: files that retention drops after this time stay in the list
 
     def __str__(self) -> str:
         return ".".join(map(str, self))
 
     @classmethod
-    def read(cls, text: str) -> Moment:
-        """From text.
+    def parse(cls, text: str) -> Snapshot:
+        """Parse the text form that `str` gives.
 
-        >>> Moment.read("1.20.3.1700000000123")
-        Moment(version=1, score=20, review=3, at=1700000000123)
+        >>> Snapshot.parse("1.20.3.1700000000123")
+        Snapshot(version=1, score=20, review=3, dropped=1700000000123)
         """
-        *numbers, at = (int(part) for part in text.split("."))
-        version, score, review = (min(number, LARGEST) for number in numbers)
-        return cls(version, score, review, at)
+        *numbers, dropped = (int(part) for part in text.split("."))
+        version, score, review = (min(number, MAX_ID) for number in numbers)
+        return cls(version, score, review, dropped)
 
 
 @dataclass(frozen=True)
-class Wanted:
-    """Which images a list shows."""
+class ImageQuery:
+    """The filters, order and page of a list."""
 
     name: str  # of the model
     order: str = "uncertain"
     anomalous: bool | None = None
-    review: str = ""  # good, bad, unsure; none: not looked at yet; any: looked at
+    review: str = ""  # good, bad, unsure; none: not reviewed; any: reviewed
     since: float = 0.0
     until: float = 0.0  # 0: now
     limit: int = 50
     offset: int = 0
-    as_of: Moment | None = None  # the list as it was then
-    after: Moment | None = None  # only what has been scored since then
+    as_of: Snapshot | None = None  # list the state of that time
+    after: Snapshot | None = None  # list only what has been scored since then
 
 
-def chosen(wanted: Wanted, version: int) -> sa.Select[Any]:
-    """All rows of a list, with the verdicts of today, in no order."""
-    last = sa.select(reviews).where(COUNTS).subquery()
+@dataclass(frozen=True, slots=True)
+class ListedImage:
+    """An image in a list, with the score of the listed version and the review that counts now."""
+
+    id: int
+    sha256: str
+    name: str
+    width: int
+    height: int
+    received: float
+    dropped: float | None
+    score: float
+    p_value: float
+    threshold: float
+    is_anomaly: bool
+    created: float
+    verdict: str | None
+    mask: str | None
+    note: str | None
+
+
+class ImageLists:
+    """Reads pages of lists of scored images."""
+
+    def __init__(self, database: Database, versions: Versions) -> None:
+        self._database, self._versions = database, versions
+
+    def page(self, query: ImageQuery) -> list[ListedImage]:
+        """Return one page of a list."""
+        column, descending = ORDERS[query.order]
+        order = column.desc() if descending else column.asc()
+        rows = _filtered(query, self._version(query)).order_by(order, images.c.id)
+        return self._database.rows(ListedImage, rows.limit(query.limit).offset(query.offset))
+
+    def total(self, query: ImageQuery) -> int:
+        """Return the number of images on all pages of a list."""
+        return self._database.count(_filtered(query, self._version(query)))
+
+    def position(self, query: ImageQuery, image: int) -> int | None:
+        """Return the position of an image in a list, counted from 0; None if the list does not contain it."""
+        version = self._version(query)
+        column, descending = ORDERS[query.order]
+        sort_key = _filtered(query, version).where(images.c.id == image).with_only_columns(column)
+        value = next(iter(self._database.values(sort_key)), None)
+        if value is None:
+            return None
+        up_to = column >= value if descending else column <= value  # a condition of its own, so that the index applies
+        before = _filtered(query, version).where(up_to, sa.or_(column != value, images.c.id < image))
+        return self._database.count(before)
+
+    def snapshot(self, name: str, *, settled: bool = True) -> Snapshot:
+        """Return the present state of a model's list.
+
+        With `settled`, the snapshot waits for open transactions, so that its pages cannot change later.
+        """
+        version = self._versions.released(name).id
+        highest = []
+        for table in (scores, reviews):
+            with self._database.begin() as connection:
+                highest.append(dialects.highest_id(connection, table, settled=settled))
+        with self._database.engine.connect() as connection:
+            return Snapshot(version, highest[0], highest[1], last_drop(connection))
+
+    def _version(self, query: ImageQuery) -> int:
+        """Return the version whose scores a list shows."""
+        if query.as_of is None:
+            return self._versions.released(query.name).id
+        version = self._versions.get(query.as_of.version)
+        if version.name != query.name:
+            raise MissingError(f"there is no version {query.as_of.version} of {query.name!r}")
+        return version.id
+
+
+def last_drop(connection: sa.Connection) -> int:
+    """Return the time of the last removal by retention in milliseconds; each removal is later than those before it."""
+    query = sa.select(sa.func.max(images.c.dropped)).where(images.c.dropped.is_not(None))
+    return round(1000 * (connection.execute(query).scalar() or 0.0))
+
+
+def _filtered(query: ImageQuery, version: int) -> sa.Select[Any]:
+    """Select all rows of a list, with the verdicts of today, in no order."""
+    current = sa.select(reviews).where(IS_CURRENT).subquery()
     kept: sa.ColumnElement[bool] = images.c.dropped.is_(None)
-    if wanted.as_of is not None:
-        kept = sa.or_(kept, 1000 * images.c.dropped > wanted.as_of.at + 0.5)
-    query = (
+    if query.as_of is not None:
+        kept = sa.or_(kept, 1000 * images.c.dropped > query.as_of.dropped + 0.5)
+    rows = (
         sa.select(
             images,
             *(scores.c[key] for key in ("score", "p_value", "threshold", "is_anomaly", "created")),
-            *(last.c[key] for key in ("verdict", "mask", "note")),
+            *(current.c[key] for key in ("verdict", "mask", "note")),
         )
         .join(scores, scores.c.image == images.c.id)
-        .outerjoin(last, last.c.image == images.c.id)
+        .outerjoin(current, current.c.image == images.c.id)
         .where(scores.c.version == version, kept)
     )
-    if wanted.as_of is not None:
-        query = query.where(scores.c.id <= wanted.as_of.score)
-    if wanted.after is not None:
-        query = query.where(scores.c.id > wanted.after.score)
-    if wanted.anomalous is not None:
-        query = query.where(scores.c.is_anomaly == wanted.anomalous)
-    if wanted.review:
-        verdict: sa.ColumnElement[Any] = last.c.verdict
-        if wanted.as_of is not None:
-            verdict = sa.func.nullif(_said(wanted.as_of.review), WITHDRAWN)
-        query = query.where(_fits(verdict, wanted.review))
-    if wanted.since:
-        query = query.where(scores.c.created >= wanted.since)
-    if wanted.until:
-        query = query.where(scores.c.created < wanted.until)
-    return query
+    if query.as_of is not None:
+        rows = rows.where(scores.c.id <= query.as_of.score)
+    if query.after is not None:
+        rows = rows.where(scores.c.id > query.after.score)
+    if query.anomalous is not None:
+        rows = rows.where(scores.c.is_anomaly == query.anomalous)
+    if query.review:
+        verdict: sa.ColumnElement[Any] = current.c.verdict
+        if query.as_of is not None:
+            verdict = sa.func.nullif(_verdict_at(query.as_of.review), WITHDRAWN)
+        rows = rows.where(_matches(verdict, query.review))
+    if query.since:
+        rows = rows.where(scores.c.created >= query.since)
+    if query.until:
+        rows = rows.where(scores.c.created < query.until)
+    return rows
 
 
-def page(wanted: Wanted, version: int) -> sa.Select[Any]:
-    """The rows of a page, in their order."""
-    column, highest = ORDERS[wanted.order]
-    order = column.desc() if highest else column.asc()
-    return chosen(wanted, version).order_by(order, images.c.id).limit(wanted.limit).offset(wanted.offset)
+def _verdict_at(last_review: int) -> sa.ScalarSelect[Any]:
+    """Select the verdict of an image at the time when `last_review` was the newest review."""
+    earlier = reviews.alias()
+    query = sa.select(earlier.c.verdict).where(earlier.c.image == images.c.id, earlier.c.id <= last_review)
+    return query.order_by(earlier.c.id.desc()).limit(1).correlate(images).scalar_subquery()
 
 
-def key(wanted: Wanted, version: int, image: int) -> sa.Select[Any]:
-    """What the order of a list goes by, of an image; nothing where it is not in the list."""
-    return chosen(wanted, version).where(images.c.id == image).with_only_columns(ORDERS[wanted.order][0])
-
-
-def before(wanted: Wanted, version: int, value: float, image: int) -> sa.Select[Any]:
-    """The rows of a list that come before an image whose key has this value."""
-    column, highest = ORDERS[wanted.order]
-    here = column >= value if highest else column <= value  # by itself, so that the index is used
-    return chosen(wanted, version).where(here, sa.or_(column != value, images.c.id < image))
-
-
-def neighbours(version: int, number: int, score: float, count: int) -> tuple[sa.Select[Any], sa.Select[Any]]:
-    """The images whose scores are next to that of an image, below and above, with what is said of them now."""
-    base = (
-        sa.select(images.c.id, images.c.name, scores.c.score, scores.c.is_anomaly, reviews.c.verdict)
-        .join(scores, scores.c.image == images.c.id)
-        .outerjoin(reviews, sa.and_(reviews.c.image == images.c.id, COUNTS))
-        .where(scores.c.version == version, images.c.id != number, images.c.dropped.is_(None))
-    )
-    below = base.where(scores.c.score <= score).order_by(scores.c.score.desc(), images.c.id).limit(count)
-    return below, base.where(scores.c.score > score).order_by(scores.c.score, images.c.id).limit(count)
-
-
-def of_model(name: str) -> sa.Exists:
-    """That a version of a model has scored the image of a review."""
-    said, of = scores.alias(), sa.select(versions.c.id).where(versions.c.name == name)
-    return sa.exists().where(said.c.image == reviews.c.image, said.c.version.in_(of))
-
-
-def _said(review: int) -> sa.ScalarSelect[Any]:
-    """What was said of an image when that was the newest review."""
-    then = reviews.alias()
-    said = sa.select(then.c.verdict).where(then.c.image == images.c.id, then.c.id <= review)
-    return said.order_by(then.c.id.desc()).limit(1).correlate(images).scalar_subquery()
-
-
-def _fits(verdict: sa.ColumnElement[Any], review: str) -> sa.ColumnElement[bool]:
+def _matches(verdict: sa.ColumnElement[Any], review: str) -> sa.ColumnElement[bool]:
     if review == "none":
         return verdict.is_(None)
     return verdict.is_not(None) if review == "any" else verdict == review

@@ -1,4 +1,4 @@
-"""What the workbench remembers, as tables; migrations/ brings a database of any age to them."""
+"""The tables of the workbench; `migrations/` creates them. All times are seconds since 1970, UTC."""
 
 from __future__ import annotations
 
@@ -6,18 +6,18 @@ import sqlalchemy as sa
 
 metadata = sa.MetaData()
 
-# A model's name stays; each teaching makes a version of it. At most one version of a name is released.
+# A model keeps its name, and each teaching job adds a version. At most one version of a name is released.
 versions = sa.Table(
     "versions",
     metadata,
     sa.Column("id", sa.Integer, primary_key=True),
     sa.Column("name", sa.String(200), nullable=False),
-    sa.Column("checksum", sa.String(64), nullable=False),  # of the card: what the model is
-    sa.Column("folder", sa.Text, nullable=False),  # below the folder of the models
+    sa.Column("checksum", sa.String(64), nullable=False),  # of the model card
+    sa.Column("folder", sa.Text, nullable=False),  # relative to the folder of the models
     sa.Column("parent", sa.Integer, sa.ForeignKey("versions.id"), nullable=True),
     sa.Column("state", sa.String(20), nullable=False),  # released, candidate, retired, discarded
-    sa.Column("rate", sa.Float, nullable=True),  # false-reject rate that was chosen here; None: the card's
-    sa.Column("created", sa.Double, nullable=False),  # times are seconds since 1970, UTC
+    sa.Column("rate", sa.Float, nullable=True),  # false-reject rate set in the service; None: the model card's
+    sa.Column("created", sa.Double, nullable=False),
     sa.UniqueConstraint("name", "checksum", name="uq_versions_name_checksum"),
 )
 
@@ -26,17 +26,17 @@ images = sa.Table(
     metadata,
     sa.Column("id", sa.Integer, primary_key=True),
     sa.Column("sha256", sa.String(64), nullable=False, unique=True),
-    sa.Column("name", sa.Text, nullable=False),  # as the client called it
+    sa.Column("name", sa.Text, nullable=False),  # the client's file name
     sa.Column("width", sa.Integer, nullable=False),
     sa.Column("height", sa.Integer, nullable=False),
     sa.Column("received", sa.Double, nullable=False),
-    sa.Column("dropped", sa.Double, nullable=True),  # when the picture went, as it was old; None: it is there
+    sa.Column("dropped", sa.Double, nullable=True),  # when retention removed the file; None: the file is kept
 )
 _kept, _gone = images.c.dropped.is_(None), images.c.dropped.is_not(None)
 sa.Index("ix_images_kept", images.c.received, images.c.id, sqlite_where=_kept, postgresql_where=_kept)
 sa.Index("ix_images_dropped", images.c.dropped, sqlite_where=_gone, postgresql_where=_gone)
 
-# Images that were dropped and whose files may still be there.
+# Dropped images whose files may still exist.
 leftovers = sa.Table(
     "leftovers", metadata, sa.Column("image", sa.Integer, sa.ForeignKey("images.id"), primary_key=True)
 )
@@ -51,7 +51,7 @@ scores = sa.Table(
     sa.Column("p_value", sa.Double, nullable=False),
     sa.Column("threshold", sa.Double, nullable=False),
     sa.Column("is_anomaly", sa.Boolean, nullable=False),
-    sa.Column("distance", sa.Double, nullable=False),  # from the threshold: what is near it is uncertain
+    sa.Column("distance", sa.Double, nullable=False),  # from the threshold: a small distance is an uncertain decision
     sa.Column("created", sa.Double, nullable=False),
     sa.UniqueConstraint("image", "version", name="uq_scores_image_version"),
 )
@@ -59,7 +59,7 @@ sa.Index("ix_scores_version_score", scores.c.version, scores.c.score)
 sa.Index("ix_scores_version_distance", scores.c.version, scores.c.distance)
 sa.Index("ix_scores_version_created", scores.c.version, scores.c.created)
 
-# Nothing is changed or deleted here: the last review of an image counts, all of them are its history.
+# Reviews are never changed or deleted: the last review of an image counts, the others are its history.
 reviews = sa.Table(
     "reviews",
     metadata,
@@ -67,11 +67,11 @@ reviews = sa.Table(
     sa.Column("image", sa.Integer, sa.ForeignKey("images.id"), nullable=False),
     sa.Column("verdict", sa.String(10), nullable=False),  # good, bad, unsure, withdrawn
     sa.Column("note", sa.Text, nullable=False),
-    sa.Column("mask", sa.String(64), nullable=True),  # sha256 of a PNG: where the defect is
-    sa.Column("ignore", sa.String(64), nullable=True),  # sha256 of a PNG: what is not to be looked at
+    sa.Column("mask", sa.String(64), nullable=True),  # sha256 of a PNG that marks the defect
+    sa.Column("ignore", sa.String(64), nullable=True),  # sha256 of a PNG that marks pixels to ignore
     sa.Column("who", sa.String(200), nullable=False),
     sa.Column("created", sa.Double, nullable=False),
-    sa.Column("last", sa.Boolean, nullable=False),  # of its image
+    sa.Column("last", sa.Boolean, nullable=False),  # whether it is the last review of its image
 )
 sa.Index("ix_reviews_image", reviews.c.image)
 
@@ -80,14 +80,14 @@ jobs = sa.Table(
     metadata,
     sa.Column("id", sa.Integer, primary_key=True),
     sa.Column("kind", sa.String(20), nullable=False),
-    sa.Column("name", sa.String(200), nullable=False),  # of the model
-    sa.Column("version", sa.Integer, sa.ForeignKey("versions.id"), nullable=False),  # that it starts from
+    sa.Column("name", sa.String(200), nullable=False),  # name of the model
+    sa.Column("version", sa.Integer, sa.ForeignKey("versions.id"), nullable=False),  # version that the job starts from
     sa.Column("state", sa.String(20), nullable=False),  # queued, running, done, failed, cancelled, interrupted
     sa.Column("progress", sa.Double, nullable=False),  # 0 to 1
     sa.Column("message", sa.Text, nullable=False),
-    sa.Column("images", sa.JSON, nullable=False),  # that it learns from
+    sa.Column("images", sa.JSON, nullable=False),  # ids of the images to learn from
     sa.Column("result", sa.JSON, nullable=True),
-    sa.Column("made", sa.Integer, sa.ForeignKey("versions.id"), nullable=True),
+    sa.Column("new_version", sa.Integer, sa.ForeignKey("versions.id"), nullable=True),  # version that the job made
     sa.Column("who", sa.String(200), nullable=False),
     sa.Column("created", sa.Double, nullable=False),
     sa.Column("ended", sa.Double, nullable=True),
@@ -99,7 +99,7 @@ events = sa.Table(
     sa.Column("id", sa.Integer, primary_key=True),
     sa.Column("who", sa.String(200), nullable=False),
     sa.Column("what", sa.String(40), nullable=False),
-    sa.Column("name", sa.String(200), nullable=False),  # of the model, or empty
+    sa.Column("name", sa.String(200), nullable=False),  # name of the model, or empty
     sa.Column("detail", sa.Text, nullable=False),
     sa.Column("created", sa.Double, nullable=False),
 )

@@ -1,0 +1,1 @@
+"""Teaching jobs, which run in processes of their own."""

@@ -9,7 +9,8 @@ from typing import Any
 
 import pytest
 
-from bgad.service.http import jobs as api_jobs
+from bgad.service.http import jobs as job_routes
+from bgad.service.store.jobs import Job
 from tests.service.conftest import Maker, Service, png, problem
 
 
@@ -34,10 +35,11 @@ def test_a_list_of_jobs_is_without_their_results_and_by_model(make: Maker, model
     shutil.copytree(models / "plate.bgad", models / "wheel.bgad")
     service = make()
     jobs = {
-        name: service.store.add_job("teach", service.store.released(name), [], "ann") for name in ("plate", "wheel")
+        name: service.store.jobs.add("teach", service.store.versions.released(name), [], "ann")
+        for name in ("plate", "wheel")
     }
-    service.store.update_job(jobs["plate"]["id"], state="done", result={"rows": [1, 2]})
-    number = jobs["plate"]["id"]
+    service.store.jobs.update(jobs["plate"].id, state="done", result={"rows": [1, 2]})
+    number = jobs["plate"].id
     assert service.client.get(f"/v1/jobs/{number}").json()["result"] == {"rows": [1, 2]}
     listed = service.client.get("/v1/jobs").json()
     assert [(job["name"], job["result"]) for job in listed] == [("wheel", None), ("plate", None)]
@@ -47,16 +49,16 @@ def test_a_list_of_jobs_is_without_their_results_and_by_model(make: Maker, model
 
 def events_of(service: Service, monkeypatch: pytest.MonkeyPatch, changes: list[dict[str, Any]]) -> list[str]:
     """The lines sent of a job to which one thing more has happened each time that it is looked at."""
-    job = service.store.add_job("teach", service.store.released("plate"), [], "ann")["id"]
-    look, left = service.store.job, iter([{}, *changes])  # first it is seen whether there is such a job
+    job = service.store.jobs.add("teach", service.store.versions.released("plate"), [], "ann").id
+    look, left = service.store.jobs.get, iter([{}, *changes])  # first it is seen whether there is such a job
 
-    def changed(number: int) -> dict[str, Any]:
+    def changed(number: int) -> Job:
         if values := next(left):
-            service.store.update_job(number, **values)
+            service.store.jobs.update(number, **values)
         return look(number)
 
-    monkeypatch.setattr(api_jobs, "POLL_SECONDS", 0)
-    monkeypatch.setattr(service.store, "job", changed)
+    monkeypatch.setattr(job_routes, "POLL_SECONDS", 0)
+    monkeypatch.setattr(service.store.jobs, "get", changed)
     with service.client.stream("GET", f"/v1/jobs/{job}/events") as answer:
         assert answer.headers["content-type"].startswith("text/event-stream")
         assert answer.headers["x-accel-buffering"] == "no"
@@ -66,7 +68,7 @@ def events_of(service: Service, monkeypatch: pytest.MonkeyPatch, changes: list[d
 
 
 def test_the_events_of_a_job_say_that_they_are_alive(service: Service, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(api_jobs, "QUIET_SECONDS", 0)
+    monkeypatch.setattr(job_routes, "KEEPALIVE_SECONDS", 0)
     lines = events_of(service, monkeypatch, [{}, {}, {}, {"progress": 0.5}, {}, {"state": "done"}])
     assert [line[:6] for line in lines] == ["data: ", ": ", ": ", "data: ", ": ", "data: "]
 

@@ -14,10 +14,10 @@ import pytest
 import schemathesis
 from fastapi import FastAPI
 
-from bgad.service.http import images as api
+from bgad.service.folders import WORKSPACE
+from bgad.service.http import images, jobs, models, reviews, scoring, security
 from bgad.service.store.store import Store
-from bgad.service.workbench import FOLDER
-from tests.service.conftest import Live, new_database, png, wait_for
+from tests.service.conftest import Live, new_schema, png, wait_for
 from tests.service.teaching.test_runner import call
 
 EXAMPLES = 12
@@ -39,14 +39,14 @@ def live_on_postgres(model: Path, postgres: Path, tmp_path_factory: pytest.TempP
     """With one image, one review and one job that has ended; PostgreSQL is the stricter of the stores."""
     models = tmp_path_factory.mktemp("schema")
     shutil.copytree(model, models / "plate.bgad", copy_function=os.link)
-    (models / FOLDER).mkdir()
-    address = new_database(postgres)
+    (models / WORKSPACE).mkdir()
+    address = new_schema(postgres)
     store = Store(address)
-    service = Live(models, ("--store", address, "--max-mb", "1", "--data", str(models / "none"))).start()
+    service = Live(models, ("--store", address, "--max-upload-mb", "1", "--data", str(models / "none"))).start()
     image = call(service, "/v1/models/plate/score", data=png())["image"]
-    store.add_review(image, "unsure", "ann")
-    job = store.add_job("teach", store.released("plate"), [], "ann")
-    store.update_job(job["id"], state="failed", message="for the test")
+    store.reviews.add(image, "unsure", "ann")
+    job = store.jobs.add("teach", store.versions.released("plate"), [], "ann")
+    store.jobs.update(job.id, state="failed", message="for the test")
     store.close()
     yield service
     service.end(signal.SIGKILL)
@@ -59,7 +59,8 @@ def described(live_on_postgres: Live) -> Any:
 
 def operations() -> list[str]:
     app = FastAPI()
-    app.include_router(api.router)
+    for module in (security, models, scoring, images, reviews, jobs):
+        app.include_router(module.router)
     return [f"{method.upper()} {path}" for path, item in app.openapi()["paths"].items() for method in item]
 
 

@@ -12,14 +12,15 @@ from PIL import Image
 
 from bgad.errors import ImageError, ModelError
 from bgad.inference.onnx_engine import Runtime
-from bgad.service.scoring import batcher as scoring
-from bgad.service.scoring.batcher import Batcher, BusyError, ClosedError, Turns
+from bgad.service.errors import BusyError, ClosedError
+from bgad.service.scoring import batcher as batching
+from bgad.service.scoring.batcher import Batcher
 from bgad.types import FloatArray
 from tests.service.conftest import wait_for
 
 
 class Held(Runtime):
-    """The real engine behind a gate; counts the pictures of each batch, and may be told to fail."""
+    """The real engine behind a gate; counts the images of each batch, and may be told to fail."""
 
     def hold(self) -> None:
         self.gate, self.begun = threading.Event(), threading.Event()
@@ -59,17 +60,17 @@ def scorer(model: Path) -> Iterator[Held]:
 def test_the_scores_are_those_of_the_scorer_alone(model: Path, files: list[Path], alone: list[float]) -> None:
     batcher = Batcher(Runtime.load(model))
     found = [batcher.score(path) for path in files]
-    assert [s.score for s in found] == pytest.approx(alone, rel=1e-5, abs=1e-5)
+    assert [answer.scores.score for answer in found] == pytest.approx(alone, rel=1e-5, abs=1e-5)
     expected = Runtime.load(model).score(files[0])
-    np.testing.assert_allclose(found[0].map, expected.map, atol=1e-4)
-    assert (found[0].p_value, found[0].threshold) == (expected.p_value, expected.threshold)
+    np.testing.assert_allclose(found[0].scores.map, expected.map, atol=1e-4)
+    assert (found[0].scores.p_value, found[0].scores.threshold) == (expected.p_value, expected.threshold)
     batcher.close()
 
 
 def test_many_threads_at_once_get_their_own_scores(model: Path, files: list[Path], alone: list[float]) -> None:
     batcher = Batcher(Runtime.load(model))
     with ThreadPoolExecutor(16) as pool:
-        found = list(pool.map(lambda path: batcher.score(path).score, files * 5))
+        found = list(pool.map(lambda path: batcher.score(path).scores.score, files * 5))
     assert found == pytest.approx(alone * 5, rel=1e-5, abs=1e-5)
     assert batcher.waiting == 0
     batcher.close()
@@ -92,87 +93,7 @@ def test_what_waits_is_scored_together(scorer: Held, files: list[Path]) -> None:
     batcher.close()
 
 
-def test_turns_are_taken_in_the_order_of_coming() -> None:
-    turns, order = Turns(1), list[int]()
-    go = threading.Event()
-
-    def come(number: int) -> None:
-        with turns.turn():
-            order.append(number)
-            assert go.wait(30)
-
-    with ThreadPoolExecutor(9) as pool:
-        comers = []
-        for number in range(8):
-            comers.append(pool.submit(come, number))
-            wait_for(lambda: len(order) + len(turns._waiting) == len(comers))
-        go.set()
-        comers.append(pool.submit(come, 8))
-        for comer in comers:
-            comer.result(30)
-    assert order == list(range(9))
-    assert turns._free == 1
-
-
-def test_who_waits_has_the_place_before_one_who_comes_at_the_moment_it_is_free() -> None:
-    turns, order = Turns(1), list[str]()
-
-    def wait() -> None:
-        with turns.turn():
-            order.append("who waited")
-
-    with ThreadPoolExecutor(1) as pool:
-        with turns.turn():
-            waiting = pool.submit(wait)
-            wait_for(lambda: len(turns._waiting) == 1)
-        with turns.turn():  # this thread runs on, long before the other one wakes up
-            order.append("who came later")
-        waiting.result(30)
-    assert order == ["who waited", "who came later"]
-
-
-def test_a_turn_is_waited_for_no_longer_than_one_likes() -> None:
-    turns = Turns(1)
-    with turns.turn():
-        with pytest.raises(BusyError), turns.turn(seconds=0.01):
-            pass
-        assert turns.waiting == 0
-    with turns.turn(seconds=0.01):  # a place that is free
-        pass
-    late = threading.Lock()  # a place is handed over at the moment that its time is over
-    turns._give_up(late)
-    turns._waiting.append(late)
-    with pytest.raises(BusyError):
-        turns._give_up(late)
-    assert turns._free == 1
-
-
-def test_a_turn_that_ends_in_an_error_is_given_on() -> None:
-    turns, inside, fail = Turns(1), threading.Event(), threading.Event()
-
-    def broken() -> None:
-        with turns.turn():
-            inside.set()
-            assert fail.wait(30)
-            raise ImageError("broken")
-
-    def after() -> str:
-        with turns.turn():
-            return "had a turn"
-
-    with ThreadPoolExecutor(2) as pool:
-        first = pool.submit(broken)
-        assert inside.wait(30)
-        second = pool.submit(after)
-        wait_for(lambda: len(turns._waiting) == 1)
-        fail.set()
-        with pytest.raises(ImageError, match="broken"):
-            first.result(30)
-        assert second.result(30) == "had a turn"
-    assert turns._free == 1
-
-
-def test_who_came_first_is_scored_first_however_long_its_picture_takes_to_read(
+def test_who_came_first_is_scored_first_however_long_its_image_takes_to_read(
     scorer: Held, files: list[Path], alone: list[float], monkeypatch: pytest.MonkeyPatch
 ) -> None:
     slow, read, prepare = threading.Event(), list[Path](), scorer.prepare
@@ -195,22 +116,22 @@ def test_who_came_first_is_scored_first_however_long_its_picture_takes_to_read(
         wait_for(lambda: len(batcher._queue) == 2)
         assert batcher._queue[0].number == 2  # the next to be taken
         scorer.gate.set()
-        found = [future.result(30).score for future in futures]
+        found = [future.result(30).scores.score for future in futures]
     batcher.close()
     assert found == pytest.approx(alone[:3], rel=1e-5, abs=1e-5)
 
 
 def test_without_a_place_a_request_is_turned_away_at_once(scorer: Held, files: list[Path]) -> None:
-    batcher = Batcher(scorer, waiting=3)
+    batcher = Batcher(scorer, max_waiting=3)
     with ThreadPoolExecutor(4) as pool:
         inside = [pool.submit(batcher.score, path) for path in files[:3]]
         wait_for(lambda: batcher.waiting == 3)
-        with pytest.raises(BusyError, match="too many pictures wait to be scored: try again later"):
+        with pytest.raises(BusyError, match="too many images wait to be scored: try again later"):
             batcher.score(files[3])
         patient = pool.submit(batcher.score, files[3], patient=True)
         assert not patient.done()
         scorer.gate.set()
-        assert all(future.result().map.any() for future in (*inside, patient))
+        assert all(future.result().scores.map.any() for future in (*inside, patient))
     batcher.score(files[3])  # there is room again
     batcher.close()
 
@@ -218,8 +139,8 @@ def test_without_a_place_a_request_is_turned_away_at_once(scorer: Held, files: l
 def test_who_is_patient_waits_in_turn_and_not_for_the_places_of_others(
     scorer: Held, files: list[Path], monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(scoring, "PATIENT", 1)
-    batcher, ended = Batcher(scorer, waiting=2), list[str]()
+    monkeypatch.setattr(batching, "PATIENT_PLACES", 1)
+    batcher, ended = Batcher(scorer, max_waiting=2), list[str]()
 
     def come(name: str, path: Path, patient: bool) -> None:
         batcher.score(path, patient=patient)
@@ -231,22 +152,25 @@ def test_who_is_patient_waits_in_turn_and_not_for_the_places_of_others(
         for name in ("first", "second", "third"):
             comers.append(pool.submit(come, name, files[len(comers)], True))
             wait_for(lambda: batcher.waiting == len(comers))
-        assert (batcher._inside, batcher._patient.waiting) == (3, 2)  # the first one is in, though all places are taken
+        assert (batcher._admitted, batcher._patient.waiting) == (
+            3,
+            2,
+        )  # the first one is in, though all places are taken
         with pytest.raises(BusyError):
             batcher.score(files[6])
-        with pytest.raises(BusyError, match="too many pictures wait"):
-            batcher.answer(files[6], patient=True, seconds=0.01)
+        with pytest.raises(BusyError, match="too many images wait"):
+            batcher.score(files[6], patient=True, timeout=0.01)
         assert batcher._patient.waiting == 2  # who gave up does not stand in the way
         scorer.gate.set()
         for comer in comers:
             comer.result(30)
     assert [name for name in ended if name != "camera"] == ["first", "second", "third"]
-    assert batcher.waiting == batcher._beside == 0
+    assert batcher.waiting == batcher._admitted_patient == 0
     batcher.close()
 
 
 def test_cameras_that_come_all_the_time_do_not_starve_who_is_patient(model: Path, files: list[Path]) -> None:
-    batcher, stop = Batcher(Runtime.load(model, threads=2), waiting=4), threading.Event()
+    batcher, stop = Batcher(Runtime.load(model, threads=2), max_waiting=4), threading.Event()
 
     def camera() -> None:
         while not stop.is_set():
@@ -257,7 +181,7 @@ def test_cameras_that_come_all_the_time_do_not_starve_who_is_patient(model: Path
         cameras = [pool.submit(camera) for _ in range(12)]
         wait_for(lambda: batcher.waiting >= 4)
         for path in files[:5]:
-            batcher.answer(path, patient=True, seconds=30)
+            batcher.score(path, patient=True, timeout=30)
         stop.set()
         for one in cameras:
             one.result(30)
@@ -274,15 +198,17 @@ def test_an_error_of_the_engine_reaches_the_requests_and_the_next_ones_are_score
         failed = [future.exception() for future in [pool.submit(batcher.score, path) for path in files[:6]]]
     assert [str(error) for error in failed] == ["out of order"] * 6
     scorer.broken = None
-    assert batcher.score(files[0]).score == pytest.approx(alone[0], rel=1e-5, abs=1e-5)
+    assert batcher.score(files[0]).scores.score == pytest.approx(alone[0], rel=1e-5, abs=1e-5)
     with ThreadPoolExecutor(6) as pool:  # the other threads too
-        assert list(pool.map(lambda path: batcher.score(path).score, files[:6])) == pytest.approx(alone[:6], rel=1e-5)
+        assert list(pool.map(lambda path: batcher.score(path).scores.score, files[:6])) == pytest.approx(
+            alone[:6], rel=1e-5
+        )
     batcher.close()
 
 
-def test_a_picture_that_cannot_be_read_gives_its_place_back(model: Path, files: list[Path], tmp_path: Path) -> None:
+def test_an_image_that_cannot_be_read_gives_its_place_back(model: Path, files: list[Path], tmp_path: Path) -> None:
     (broken := tmp_path / "broken.png").write_bytes(files[0].read_bytes()[:200])
-    batcher = Batcher(Runtime.load(model), waiting=1)
+    batcher = Batcher(Runtime.load(model), max_waiting=1)
     for _ in range(3):
         with pytest.raises(ImageError, match=r"broken\.png"):
             batcher.score(broken)
@@ -290,7 +216,7 @@ def test_a_picture_that_cannot_be_read_gives_its_place_back(model: Path, files: 
     batcher.close()
 
 
-def test_a_score_that_is_no_number_is_an_error_of_its_picture_alone(model: Path, files: list[Path]) -> None:
+def test_a_score_that_is_no_number_is_an_error_of_its_image_alone(model: Path, files: list[Path]) -> None:
     class Odd(Runtime):
         def run(self, pixels: FloatArray) -> tuple[FloatArray, FloatArray, list[FloatArray]]:
             scores, maps, levels = super().run(pixels)
@@ -305,36 +231,36 @@ def test_a_score_that_is_no_number_is_an_error_of_its_picture_alone(model: Path,
 def test_closing_finishes_what_waits_and_refuses_what_comes(
     scorer: Held, files: list[Path], monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(scoring, "PATIENT", 1)
-    batcher = Batcher(scorer, waiting=3)
+    monkeypatch.setattr(batching, "PATIENT_PLACES", 1)
+    batcher = Batcher(scorer, max_waiting=3)
     with ThreadPoolExecutor(6) as pool:
         inside = [pool.submit(batcher.score, path) for path in files[:3]]
         inside.append(pool.submit(batcher.score, files[3], patient=True))
-        wait_for(lambda: batcher._inside == 4)
+        wait_for(lambda: batcher._admitted == 4)
         patient = pool.submit(batcher.score, files[4], patient=True)
         wait_for(lambda: batcher.waiting == 5)
         closing = pool.submit(batcher.close)
-        wait_for(lambda: batcher._closed)
-        with pytest.raises(ClosedError, match="the model is being put away: try again later"):
+        wait_for(lambda: batcher._closing)
+        with pytest.raises(ClosedError, match="the model is being unloaded: try again later"):
             batcher.score(files[5])
         assert not closing.done()
         scorer.gate.set()
-        assert all(future.result(30).map.any() for future in inside)
+        assert all(future.result(30).scores.map.any() for future in inside)
         with pytest.raises(ClosedError):  # it had no place yet
             patient.result(30)
         closing.result(30)
     assert not [t for t in threading.enumerate() if t in batcher._threads]
 
 
-def test_a_picture_in_tiles(model: Path, tmp_path: Path) -> None:
+def test_an_image_in_tiles(model: Path, tmp_path: Path) -> None:
     path = tmp_path / "large.png"
     Image.fromarray(np.random.default_rng(0).integers(0, 255, (100, 130, 3), np.uint8)).save(path)
     scorer = Runtime.load(model)
     scorer.set_tile(64)
-    batcher = Batcher(scorer, waiting=2)
+    batcher = Batcher(scorer, max_waiting=2)
     with ThreadPoolExecutor(4) as pool:
         found = list(pool.map(lambda p: batcher.score(p, patient=True), [path] * 4))
     expected = scorer.score(path)
-    assert [s.score for s in found] == pytest.approx([expected.score] * 4)
-    assert found[0].map.shape == (100, 130)
+    assert [answer.scores.score for answer in found] == pytest.approx([expected.score] * 4)
+    assert found[0].scores.map.shape == (100, 130)
     batcher.close()

@@ -11,10 +11,10 @@ from typing import Any, cast
 import pytest
 
 from bgad.inference import load as loading
-from bgad.service.scoring import model_cache as loaded
-from bgad.service.scoring.batcher import BusyError
-from bgad.service.scoring.model_cache import BESIDE, Loaded
-from bgad.service.store.store import Row, Store
+from bgad.service.errors import BusyError
+from bgad.service.scoring import model_cache
+from bgad.service.scoring.model_cache import MAX_OTHERS, ModelCache
+from bgad.service.store.versions import Version, Versions
 from tests.service.conftest import wait_for
 
 
@@ -31,13 +31,13 @@ class Fake:
         self.closed = True
 
 
-class Memory(Loaded):
+class Memory(ModelCache):
     """Of fakes: versions 1 to 9 are released, all others are not."""
 
     def __init__(self, most: int, monkeypatch: pytest.MonkeyPatch) -> None:
         rows = [self.row(number) for number in (*range(1, 10), *range(11, 20))]
-        store = SimpleNamespace(versions=lambda: rows, version=lambda number: {"rate": None})
-        super().__init__(Path(), cast(Store, store), most)
+        versions = SimpleNamespace(all=lambda: rows, get=self.row)
+        super().__init__(Path(), cast(Versions, versions), most)
         self.loads: list[str] = []
         self.slow: dict[str, threading.Event] = {}
 
@@ -47,18 +47,18 @@ class Memory(Loaded):
             return SimpleNamespace(card=SimpleNamespace(checksum=folder.name))
 
         monkeypatch.setattr(loading, "load", load)
-        monkeypatch.setattr(loaded, "Batcher", Fake)
+        monkeypatch.setattr(model_cache, "Batcher", Fake)
 
     @staticmethod
-    def row(number: int) -> Row:
+    def row(number: int) -> Version:
         state = "released" if number < 10 else "candidate"
-        return {"id": number, "folder": str(number), "checksum": str(number), "state": state}
+        return Version(number, "gear", str(number), str(number), None, state, None, 0.0)
 
     def open(self, number: int) -> Any:
         return self.batcher(self.row(number))
 
     def there(self) -> set[int]:
-        return set(self._open)
+        return set(self._batchers)
 
 
 def test_released_versions_stay_whatever_else_is_looked_at(monkeypatch: pytest.MonkeyPatch) -> None:
@@ -67,7 +67,7 @@ def test_released_versions_stay_whatever_else_is_looked_at(monkeypatch: pytest.M
     second = memory.open(2)
     memory.open(3)
     old = memory.open(11)
-    for number in range(12, 12 + BESIDE):
+    for number in range(12, 12 + MAX_OTHERS):
         memory.open(number)
     assert memory.there() == {1, 2, 3, 12, 13}
     assert old.closed

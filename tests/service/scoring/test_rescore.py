@@ -12,57 +12,57 @@ import pytest
 import sqlalchemy as sa
 
 from bgad.artifact.folder import checksum
+from bgad.service.folders import WORKSPACE
 from bgad.service.scoring import rescore
-from bgad.service.store.store import Row, Store
-from bgad.service.workbench import FOLDER
+from bgad.service.store.store import Store
+from bgad.service.store.versions import Version, Versions
 from tests.service.conftest import Maker, Service, png, wait_for
 
 NOTHING = {"done": 0, "total": 0}
 
 
-def taught(service: Service, name: str = "taught") -> Row:
+def taught(service: Service, name: str = "taught") -> Version:
     """A candidate that scores as the released version does."""
-    old = service.store.released("plate")
-    place = Path(FOLDER) / "versions" / f"{name}.bgad"
-    shutil.copytree(service.bench.models / "plate.bgad", service.bench.models / place)
-    card = service.bench.models / place / "card.json"
-    data = json.loads(card.read_text())
-    data["provenance"]["created"] = f"another time: {name}"
+    old = service.store.versions.released("plate")
+    place = Path(WORKSPACE) / "versions" / f"{name}.bgad"
+    shutil.copytree(service.bench.folders.models / "plate.bgad", service.bench.folders.models / place)
+    card = service.bench.folders.models / place / "card.json"
+    data = json.loads(card.read_text()) | {"created": f"another time: {name}"}
     data["checksum"] = checksum(data)
     card.write_text(json.dumps(data))
-    return service.store.add_version("plate", data["checksum"], place.as_posix(), state="candidate", parent=old["id"])
+    return service.store.versions.add("plate", data["checksum"], place.as_posix(), state="candidate", parent=old.id)
 
 
 def progress(service: Service) -> dict[str, int]:
-    return dict(service.client.get("/v1/models/plate").json()["again"])
+    return dict(service.client.get("/v1/models/plate").json()["rescoring"])
 
 
-def scored_by(store: Store, version: Row) -> list[int]:
-    return sorted(row["image"] for row in store.series(version["id"]))
+def scored_by(store: Store, version: Version) -> list[int]:
+    return sorted(row.image for row in store.scores.series(version.id))
 
 
 def test_a_release_says_how_far_it_is_and_draws_thumbnails(service: Service, gate: threading.Event) -> None:
     numbers = [service.score(png(i)) for i in range(4)]
-    service.store.add_review(numbers[0], "good", "ann")
+    service.store.reviews.add(numbers[0], "good", "ann")
     second = taught(service)
     gate.clear()
-    released = service.client.post(f"/v1/models/plate/versions/{second['id']}/release").json()
-    assert (released["version"]["id"], released["again"]) == (second["id"], {"done": 0, "total": 4})
-    assert service.client.post(f"/v1/models/plate/versions/{second['id']}/release").json()["again"]["total"] == 4
+    released = service.client.post(f"/v1/models/plate/versions/{second.id}/release").json()
+    assert (released["version"]["id"], released["rescoring"]) == (second.id, {"done": 0, "total": 4})
+    assert service.client.post(f"/v1/models/plate/versions/{second.id}/release").json()["rescoring"]["total"] == 4
     gate.set()
     wait_for(lambda: progress(service) == NOTHING)
     assert scored_by(service.store, second) == numbers
-    digests = [service.store.image(number)["sha256"] for number in numbers]
-    assert all(service.bench.thumbnails.has(digest, second["id"]) for digest in digests)
+    digests = [service.store.images.get(number).sha256 for number in numbers]
+    assert all(service.bench.thumbnails.has(digest, second.id) for digest in digests)
 
 
 def test_what_a_service_did_not_get_to_the_next_one_scores(make: Maker, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(rescore, "AGAIN", 2)
+    monkeypatch.setattr(rescore, "MAX_RECENT", 2)
     first = make()
     numbers = [first.score(png(i)) for i in range(5)]
-    first.store.add_review(numbers[0], "unsure", "ann")
+    first.store.reviews.add(numbers[0], "unsure", "ann")
     second = taught(first)
-    first.store.release(second["id"], "ann")  # as if it had ended right then
+    first.store.versions.release(second.id, "ann")  # as if it had ended right then
     next_one = make()
     wanted = [numbers[0], *numbers[3:]]
     wait_for(lambda: scored_by(next_one.store, second) == wanted)
@@ -76,38 +76,40 @@ def test_a_service_that_is_stopped_does_not_score_to_the_end(make: Maker, gate: 
     second = taught(service)
     gate.clear()
     service.bench.release(second, "ann")
-    threading.Timer(0.3, gate.set).start()
-    service.bench.close()
+    closing = threading.Thread(target=service.bench.close)
+    closing.start()
+    wait_for(service.bench.rescorer._closed.is_set)
+    gate.set()
+    closing.join()
     assert len(scored_by(service.store, second)) < len(numbers)
     after = make()
     wait_for(lambda: scored_by(after.store, second) == numbers)
 
 
-def test_a_picture_that_is_gone_and_a_store_that_is_gone_for_a_while(
-    service: Service, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+def test_an_image_that_is_gone_and_a_store_that_is_gone_for_a_while(
+    service: Service, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
 ) -> None:
-    monkeypatch.setattr(rescore, "PAUSE", 0.1)
+    monkeypatch.setattr(rescore, "RETRY_SECONDS", 0.1)
     numbers = [service.score(png(i)) for i in range(3)]
-    service.bench.picture(numbers[1]).unlink()
+    service.bench.views.path(numbers[1]).unlink()
     second = taught(service)
-    real, failures = service.store.add_score, [sa.exc.OperationalError("insert", {}, Exception("gone"))]
+    real, failures = service.store.scores.add_rescored, [sa.exc.OperationalError("insert", {}, Exception("gone"))]
 
     def failing(*given: Any) -> None:
         if failures:
             raise failures.pop()
         real(*given)
 
-    monkeypatch.setattr(service.store, "add_score", failing)
+    monkeypatch.setattr(service.store.scores, "add_rescored", failing)
     service.bench.release(second, "ann")
     wait_for(lambda: scored_by(service.store, second) == [numbers[0], numbers[2]])
     wait_for(lambda: progress(service) == NOTHING)
-    said = capsys.readouterr().err
-    assert "scoring again for plate waits for the store" in said
-    assert f"image {numbers[1]} is not scored again" in said
+    assert "rescoring of plate waits for the store" in caplog.text
+    assert f"image {numbers[1]} is not rescored" in caplog.text
 
 
 def test_another_release_ends_it(service: Service, gate: threading.Event) -> None:
-    old = service.store.released("plate")
+    old = service.store.versions.released("plate")
     for i in range(6):
         service.score(png(i))
     second = taught(service)
@@ -115,23 +117,23 @@ def test_another_release_ends_it(service: Service, gate: threading.Event) -> Non
     service.bench.release(second, "ann")
     service.bench.release(old, "ann")
     gate.set()
-    wait_for(lambda: progress(service) == NOTHING and not any(t.is_alive() for t in service.bench.again._threads))
+    wait_for(lambda: progress(service) == NOTHING and not service.bench.rescorer.is_running())
     assert len(scored_by(service.store, second)) <= 1
 
 
 def test_what_was_under_way_at_a_release_is_scored_by_the_new_version_too(
     service: Service, gate: threading.Event
 ) -> None:
-    first = service.store.released("plate")
+    first = service.store.versions.released("plate")
     service.score(png(0))
     second = taught(service)
-    service.bench.batcher(second)
+    service.bench.models.batcher(second)
     gate.clear()
     told: list[int] = []
     senders = [threading.Thread(target=lambda i=i: told.append(service.score(png(50 + i)))) for i in range(3)]
     for sender in senders:
         sender.start()
-    wait_for(lambda: service.bench.batcher(first).waiting == 3)
+    wait_for(lambda: service.bench.models.batcher(first).waiting == 3)
     service.bench.release(second, "ann")
     gate.set()
     for sender in senders:
@@ -139,33 +141,33 @@ def test_what_was_under_way_at_a_release_is_scored_by_the_new_version_too(
     wait_for(lambda: set(told) <= set(scored_by(service.store, second)))
     wait_for(lambda: progress(service) == NOTHING)
     assert scored_by(service.store, second) == scored_by(service.store, first)
-    times = [{row["image"]: row["created"] for row in service.store.series(v["id"])} for v in (first, second)]
+    times = [{row.image: row.created for row in service.store.scores.series(v.id)} for v in (first, second)]
     assert times[0] == times[1]
 
 
 def test_what_was_under_way_is_not_forgotten_by_a_second_release(service: Service, gate: threading.Event) -> None:
     """It was scored by the first version alone, so what the second one has scored does not tell the third of it."""
-    old = service.store.released("plate")
+    old = service.store.versions.released("plate")
     number = service.score(png(0))
     second, third = taught(service), taught(service, "third")
-    service.bench.batcher(second), service.bench.batcher(third)
+    service.bench.models.batcher(second), service.bench.models.batcher(third)
     gate.clear()
     for version in (second, third):
-        service.store.release(version["id"], "ann")
-    service.bench.again.also(second, number)
-    service.bench.again.release(third)
+        service.store.versions.release(version.id, "ann")
+    service.bench.rescorer.add_late(second, number)
+    service.bench.rescorer.release(third)
     gate.set()
     wait_for(lambda: scored_by(service.store, third) == scored_by(service.store, old) == [number])
 
 
 def test_a_run_that_comes_too_late_goes_on_for_the_version_that_is_released(service: Service) -> None:
-    """The picture was under way when the second version was released; until it is told, so is the third."""
-    old = service.store.released("plate")
+    """The image was under way when the second version was released; until it is told, so is the third."""
+    old = service.store.versions.released("plate")
     number = service.score(png(0))
     second, third = taught(service), taught(service, "third")
     for version in (second, third):
-        service.store.release(version["id"], "ann")
-    service.bench.again.also(second, number)
+        service.store.versions.release(version.id, "ann")
+    service.bench.rescorer.add_late(second, number)
     wait_for(lambda: scored_by(service.store, third) == [number])
     wait_for(lambda: progress(service) == NOTHING)
     assert (scored_by(service.store, old), scored_by(service.store, second)) == ([number], [])
@@ -174,28 +176,28 @@ def test_a_run_that_comes_too_late_goes_on_for_the_version_that_is_released(serv
 def test_releases_that_are_told_in_the_wrong_order(service: Service) -> None:
     numbers = [service.score(png(i)) for i in range(3)]
     second, third = taught(service), taught(service, "third")
-    service.store.release(second["id"], "ann")
-    service.bench.again.release(second)
+    service.store.versions.release(second.id, "ann")
+    service.bench.rescorer.release(second)
     wait_for(lambda: scored_by(service.store, second) == numbers)
-    service.store.release(third["id"], "ann")
-    service.bench.again.release(second)  # it was released first, but is told of last
+    service.store.versions.release(third.id, "ann")
+    service.bench.rescorer.release(second)  # it was released first, but is told of last
     wait_for(lambda: scored_by(service.store, third) == numbers)
 
 
 def test_a_store_that_is_gone_when_a_service_starts(make: Maker, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(rescore, "PAUSE", 0.1)
+    monkeypatch.setattr(rescore, "RETRY_SECONDS", 0.1)
     first = make()
     numbers = [first.score(png(i)) for i in range(3)]
     second = taught(first)
-    first.store.release(second["id"], "ann")
-    real, failures = Store.released, [sa.exc.OperationalError("select", {}, Exception("gone"))]
+    first.store.versions.release(second.id, "ann")
+    real, failures = Versions.released, [sa.exc.OperationalError("select", {}, Exception("gone"))]
 
-    def failing(self: Store, name: str) -> Row:
-        if failures and threading.current_thread().name == "score again":
+    def failing(self: Versions, name: str) -> Version:
+        if failures and threading.current_thread().name == "rescore":
             raise failures.pop()
         return real(self, name)
 
-    monkeypatch.setattr(Store, "released", failing)
+    monkeypatch.setattr(Versions, "released", failing)
     next_one = make()
     wait_for(lambda: scored_by(next_one.store, second) == numbers)
     assert not failures

@@ -14,10 +14,10 @@ import sqlalchemy as sa
 
 from bgad.cli import main as cli
 from bgad.errors import BgadError, ConfigError
+from bgad.service.folders import WORKSPACE
 from bgad.service.store import dialects, instance_lock
-from bgad.service.store.instance_lock import Claim, claimed
+from bgad.service.store.instance_lock import AdvisoryLock, hold
 from bgad.service.store.store import Store
-from bgad.service.workbench import FOLDER
 from tests.service.conftest import Live, new_database, wait_for
 
 
@@ -38,14 +38,14 @@ def test_a_store_that_another_service_has_is_one_line(
     models: Path, postgres: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
     address = new_database(postgres)
-    with claimed(address):
+    with hold(address):
         assert run("serve", "--models", str(models), "--port", "0", "--store", address) == 2
         (line,) = capsys.readouterr().err.splitlines()
         assert "is in use by another service: end it, or give another --store" in line
         assert run("token", "add", "ann", "--models", str(models), "--store", address) == 0  # beside it
         assert run("token", "list", "--models", str(models), "--store", address) == 0
         assert "ann" in capsys.readouterr().out
-    with claimed(address):  # which is free again
+    with hold(address):  # which is free again
         pass
 
 
@@ -53,29 +53,29 @@ def test_a_service_that_ended_or_was_killed_leaves_its_store_to_the_next_one(
     models: Path, postgres: Path, live: Callable[..., Live]
 ) -> None:
     address = new_database(postgres)
-    first = live("--store", address, "--loaded", "2")
+    first = live("--store", address, "--max-models", "2")
     with pytest.raises(ConfigError, match="is in use by another service"):
-        Claim(address, print)
+        AdvisoryLock(address, print)
     first.end(signal.SIGKILL)
     live("--store", address).end(signal.SIGINT)
     assert "stopped; everything is in" in (models / "log.txt").read_text()
-    Claim(address, print).close()
+    AdvisoryLock(address, print).release()
 
 
-def test_the_claim_is_made_again_after_an_outage(postgres: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(instance_lock, "LOOK_SECONDS", 0.05)
+def test_the_lock_is_acquired_again_after_an_outage(postgres: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(instance_lock, "CHECK_SECONDS", 0.05)
     address, lost = new_database(postgres), threading.Event()
-    held = Claim(address, lost.set)
+    held = AdvisoryLock(address, lost.set)
     before = held._connection
     end_connections(address)
     wait_for(lambda: held._connection not in (None, before))
     with pytest.raises(ConfigError, match="is in use by another service"):
-        Claim(address, lost.set)
+        AdvisoryLock(address, lost.set)
     assert not lost.is_set()
-    monkeypatch.setattr(instance_lock, "LOCK", "SELECT false")  # somebody else was quicker
+    monkeypatch.setattr(instance_lock, "ACQUIRE", "SELECT false")  # somebody else was quicker
     end_connections(address)
     assert lost.wait(30)
-    held.close()
+    held.release()
     assert "is in use by another service" in str(held.problem)
 
 
@@ -83,16 +83,16 @@ def test_a_file_of_sqlite_anywhere(tmp_path: Path) -> None:
     for folder in ("a", "b", "elsewhere"):
         (tmp_path / folder).mkdir()
     shared, other = (f"sqlite:///{tmp_path / 'elsewhere' / name}" for name in ("shared.sqlite", "other.sqlite"))
-    with claimed(shared):
+    with hold(shared):
         with (
             pytest.raises(BgadError, match=r"is in use by another service: .*--store"),
-            claimed(shared),
+            hold(shared),
         ):
             pass
-        with claimed(other):
+        with hold(other):
             pass
     own = f"sqlite:///{tmp_path / 'a' / 'store.sqlite'}"  # also the one beside the models, for who names it
-    with claimed(own), pytest.raises(BgadError, match="is in use"), claimed(own):
+    with hold(own), pytest.raises(BgadError, match="is in use"), hold(own):
         pass
 
 
@@ -100,7 +100,7 @@ def test_a_file_of_sqlite_anywhere(tmp_path: Path) -> None:
 
 
 def test_a_damaged_file_is_one_line(models: Path, capsys: pytest.CaptureFixture[str]) -> None:
-    file = models / FOLDER / "store.sqlite"
+    file = models / WORKSPACE / "store.sqlite"
     file.write_bytes(b"garbage" * 1000)
     for command in (("serve", "--port", "0"), ("token", "list")):
         assert run(*command, "--models", str(models)) == 2
@@ -127,7 +127,7 @@ def test_a_user_who_may_not_make_tables_is_one_line(postgres: Path) -> None:
 
 
 def test_a_server_that_says_nothing_is_one_line(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setitem(dialects.WIRE, "connect_timeout", 2)
+    monkeypatch.setitem(dialects.CONNECTION_TIMEOUTS, "connect_timeout", 2)
     with socket.socket() as silent:
         silent.bind(("127.0.0.1", 0))
         silent.listen()

@@ -5,46 +5,43 @@ import shutil
 import signal
 import subprocess
 import threading
-import time
 import urllib.error
 import urllib.request
-from dataclasses import replace
 from pathlib import Path
+from types import SimpleNamespace
 from typing import Any
 
 import numpy as np
 import pytest
 import sqlalchemy as sa
-from PIL import Image
 
 from bgad.artifact import folder as model_folder
 from bgad.errors import ConfigError
-from bgad.inference import load as loading
+from bgad.service.blobs import BlobKind
+from bgad.service.folders import WORKSPACE
+from bgad.service.store.jobs import Jobs
 from bgad.service.store.store import Store
-from bgad.service.teaching import runner as jobs
-from bgad.service.teaching import worker as teaching
-from bgad.service.teaching.runner import Jobs, Limits, _why
-from bgad.service.teaching.worker import Pace
-from bgad.service.workbench import FOLDER
+from bgad.service.store.versions import Versions
+from bgad.service.teaching import runner
 from bgad.training import provenance
-from tests.conftest import picture, write_set
-from tests.service.conftest import Live, Maker, Service, as_file, png, problem, sqlite_address, wait_for
+from tests.conftest import picture
+from tests.service.conftest import Live, Maker, Service, as_file, new_runner, png, problem, sqlite_address, wait_for
 
 ENDED = ("done", "failed", "cancelled", "interrupted")
 
 
 def teach(service: Service, *, bad: int = 2, good: int = 1) -> dict[str, Any]:
-    """Review some pictures, then a job; the answer."""
+    """Review some images, then a job; the answer."""
     for i in range(bad + good):
         number = service.score(png(50 + i, defect=i < bad))
-        service.store.add_review(number, "bad" if i < bad else "good", "ann")
+        service.store.reviews.add(number, "bad" if i < bad else "good", "ann")
     answer = service.client.post("/v1/jobs", json={"model": "plate"})
     assert answer.status_code == 201, answer.text
     return dict(answer.json())
 
 
 def ended(service: Service, number: int, seconds: float = 120) -> dict[str, Any]:
-    wait_for(lambda: service.store.job(number)["state"] in ENDED, seconds)
+    wait_for(lambda: service.store.jobs.get(number).state in ENDED, seconds)
     return dict(service.client.get(f"/v1/jobs/{number}").json())
 
 
@@ -52,16 +49,16 @@ def test_teach_compare_release_and_the_way_back(make: Maker, data_set: Path) -> 
     service = make(data=data_set.parent)
     image, mask = picture(np.random.default_rng(5), defect=True)
     number = service.score(as_file(image), "blot.png")
-    service.bench.review(number, "bad", "ann", mask=as_file(mask.astype(np.uint8) * 255))
+    service.bench.reviewing.review(number, "bad", "ann", mask=as_file(mask.astype(np.uint8) * 255))
     unsure = service.score(png(70))
-    service.store.add_review(unsure, "unsure", "ann")
+    service.store.reviews.add(unsure, "unsure", "ann")
     job = teach(service)
     assert (job["state"], job["who"], len(job["images"])) == ("queued", "local", 4)
     assert unsure not in job["images"]
 
     done = ended(service, job["id"])
     assert (done["state"], done["message"], done["progress"]) == ("done", "done", 1.0)
-    assert done["left"] is None  # nothing
+    assert done["seconds_left"] is None  # nothing
     result = done["result"]
     assert result["threshold"]["before"] == service.client.get("/v1/models/plate").json()["threshold"]
     assert result["reviews"]["images"] == 4
@@ -76,20 +73,20 @@ def test_teach_compare_release_and_the_way_back(make: Maker, data_set: Path) -> 
             assert (
                 (row[side]["margin"] > 0) == (row[side]["score"] > result["threshold"][side]) == row[side]["is_anomaly"]
             )
-    assert {row["image"] for row in result["reviews"]["rows"] if row["learnt"]} == set(job["images"])
-    assert not (service.bench.models / FOLDER / "jobs" / str(job["id"])).exists()
+    assert {row["image"] for row in result["reviews"]["rows"] if row["taught"]} == set(job["images"])
+    assert not (service.bench.folders.models / WORKSPACE / "jobs" / str(job["id"])).exists()
 
     sent = compared_pictures(service, done, data_set)
 
     old, new = service.client.get("/v1/models/plate").json()["versions"]
-    assert (new["id"], new["state"], new["parent"]) == (done["made"], "candidate", old["id"])
+    assert (new["id"], new["state"], new["parent"]) == (done["new_version"], "candidate", old["id"])
     before = service.client.post("/v1/models/plate/score", content=png(80)).json()
     assert before["version"] == old["id"]  # a candidate scores nothing
     preview = service.client.get(f"/v1/images/{number}/overlay.png", params={"model": "plate", "version": new["id"]})
     assert preview.status_code == 200
 
     seen = service.score(png(81))
-    (time,) = (row["created"] for row in service.store.series(old["id"]) if row["image"] == seen)
+    (time,) = (row.created for row in service.store.scores.series(old["id"]) if row.image == seen)
     assert service.client.post(f"/v1/models/plate/versions/{new['id']}/release").json()["version"]["id"] == new["id"]
     after = service.client.post("/v1/models/plate/score", content=png(80)).json()
     assert (after["version"], after["image"]) == (new["id"], before["image"])
@@ -134,74 +131,42 @@ def compared_pictures(service: Service, job: dict[str, Any], data_set: Path) -> 
     number = service.score((data_set / rows[3]["name"]).read_bytes())
     again = service.client.get(f"/v1/jobs/{job['id']}").json()["result"]["validation"]["rows"]
     assert [row["image"] for row in again] == [number if i == 3 else None for i in range(len(rows))]
-    service.bench.files.drop("drawings", f"{rows[4]['sha256']}.{job['made']}")
+    service.bench.blobs.remove(BlobKind.COMPARISON, f"{rows[4]['sha256']}.{job['new_version']}")
     problem(service.client.get(f"{route}/4/after.jpg"), 410)
     return number
 
 
-def test_the_time_left_is_that_of_the_stage_and_of_what_comes_after_it() -> None:
-    now = [100.0]
-    pace = Pace(lambda: now[0])
-    assert pace.told("reading", 1.0) == (0.05, None)  # nothing is known yet
-    now[0] += 10
-    assert pace.told("features", 0.0) == (0.05, None)
-    now[0] += 17
-    progress, left = pace.told("features", 0.5)
-    assert progress == pytest.approx(0.15)
-    assert left == pytest.approx(17 + 0.75 * 27 / 0.1, abs=0.1)  # the others at the speed of all so far
-    assert pace.told("something else", 0.5)[0] == progress  # moves nothing
-    assert pace.told("features", 0.2)[0] == progress  # nor does it go back
-    now[0] += 50
-    assert pace.told("comparing", 1.0) == (1.0, 0.0)
-
-
 def test_a_running_job_says_how_long_it_takes(service: Service, monkeypatch: pytest.MonkeyPatch) -> None:
-    says = "import json, time\nprint(json.dumps({'progress': 0.5, 'message': 'learning', 'left': 40.5}), flush=True)\n"
-    in_its_place(monkeypatch, says + "time.sleep(100)")
+    message = {"progress": 0.5, "message": "learning", "seconds_left": 40.5}
+    in_its_place(monkeypatch, f"import json, time\nprint(json.dumps({message}), flush=True)\ntime.sleep(100)")
     number = teach(service)["id"]
     wait_for(lambda: service.client.get(f"/v1/jobs/{number}").json()["progress"] == 0.5)
-    assert service.client.get(f"/v1/jobs/{number}").json()["left"] == 40.5
-    assert [job["left"] for job in service.client.get("/v1/jobs").json()] == [40.5]
+    assert service.client.get(f"/v1/jobs/{number}").json()["seconds_left"] == 40.5
+    assert [job["seconds_left"] for job in service.client.get("/v1/jobs").json()] == [40.5]
     service.client.post(f"/v1/jobs/{number}/cancel")
-    assert ended(service, number)["left"] is None
+    assert ended(service, number)["seconds_left"] is None
 
 
 def test_a_running_job_is_cancelled_and_one_that_waits_too(make: Maker, data_set: Path) -> None:
     service = make(data=data_set.parent)
     running = teach(service)
     waiting = service.client.post("/v1/jobs", json={"model": "plate", "images": running["images"][:1]}).json()
-    wait_for(lambda: service.store.job(running["id"])["state"] == "running")
-    wait_for(lambda: service.jobs._running is not None)
-    assert service.jobs._running is not None
-    process = service.jobs._running[1]
+    wait_for(lambda: service.store.jobs.get(running["id"]).state == "running")
+    wait_for(lambda: service.runner._running is not None)
+    assert service.runner._running is not None
+    worker = service.runner._running[1]
     assert service.client.post(f"/v1/jobs/{waiting['id']}/cancel").json()["state"] == "cancelled"
     assert service.client.post(f"/v1/jobs/{running['id']}/cancel").status_code == 200
     assert ended(service, running["id"], 30)["state"] == "cancelled"
-    assert process.poll() is not None
+    assert worker.returncode is not None
     assert service.client.get("/v1/models/plate").json()["versions"][1:] == []
-    assert not (service.bench.models / FOLDER / "jobs" / str(running["id"])).exists()
-    assert service.store.job(waiting["id"])["state"] == "cancelled"
+    assert not (service.bench.folders.models / WORKSPACE / "jobs" / str(running["id"])).exists()
+    assert service.store.jobs.get(waiting["id"]).state == "cancelled"
     events = service.client.get("/v1/history", params={"model": "plate"}).json()[:2]
     assert [(event["what"], event["detail"]) for event in events] == [
         ("cancel", f"job {running['id']}"),
         ("cancel", f"job {waiting['id']}"),
     ]
-
-
-def test_a_job_that_takes_too_long_is_ended(make: Maker, data_set: Path) -> None:
-    service = make(limits=Limits(minutes=0.01), data=data_set.parent)
-    job = ended(service, teach(service)["id"], 30)
-    assert (job["state"], job["message"]) == (
-        "failed",
-        "it took more than 0.01 minutes: give the service more --job-minutes",
-    )
-
-
-def test_a_job_that_takes_too_much_memory_is_ended(make: Maker, data_set: Path) -> None:
-    service = make(limits=Limits(memory_gb=0.05), data=data_set.parent)
-    job = ended(service, teach(service)["id"], 30)
-    wanted = "it took more than 0.05 GB of memory: give the service more --job-memory"
-    assert (job["state"], job["message"]) == ("failed", wanted)
 
 
 def in_its_place(monkeypatch: pytest.MonkeyPatch, program: str) -> None:
@@ -224,49 +189,42 @@ def test_a_job_is_kept_while_the_store_is_gone(service: Service, monkeypatch: py
         "pathlib.Path(sys.argv[1]).with_name('result.json').write_text('{\"a\": 1}')"
     )
     in_its_place(monkeypatch, SAYS + take_over)
-    monkeypatch.setattr(jobs, "PAUSES", (0.001,) * 3)
+    monkeypatch.setattr(runner, "RETRY_SECONDS", (0.001,) * 3)
     gone = sa.exc.OperationalError("update", {}, Exception("gone"))
-    for name, left in (("update_job", 20), ("add_version", 20)):  # far longer than the pauses
-        real, failures = getattr(Store, name), [gone] * left
+    for table, name, left in ((Jobs, "update", 20), (Versions, "add", 20)):  # far longer than the pauses
+        real, failures = getattr(table, name), [gone] * left
 
-        def failing(self: Store, *given: Any, real: Any = real, failures: Any = failures, **values: Any) -> Any:
+        def failing(self: Any, *given: Any, real: Any = real, failures: Any = failures, **values: Any) -> Any:
             if values.get("progress") == 0.5:
                 raise gone
             if values.get("state") in ("done", "candidate") and failures:
                 raise failures.pop()
             return real(self, *given, **values)
 
-        monkeypatch.setattr(Store, name, failing)
+        monkeypatch.setattr(table, name, failing)
     job = ended(service, teach(service)["id"], 30)
     assert (job["state"], job["result"]) == ("done", {"a": 1}), job["message"]
-    assert job["made"] is not None
+    assert job["new_version"] is not None
 
 
-def test_a_process_is_ended_where_it_cannot_be_followed(service: Service, monkeypatch: pytest.MonkeyPatch) -> None:
-    in_its_place(monkeypatch, SAYS + "time.sleep(600)")
-    seen = []
+def test_the_comparisons_of_chosen_images_grow_with_their_number(
+    service: Service, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    count, comparisons = 4000, 0
 
-    def broken(self: Jobs, number: int, line: str) -> None:
-        assert self._running is not None
-        seen.append(self._running[1])
-        raise RuntimeError("broken")
+    class Counted(int):
+        def __eq__(self, other: object) -> bool:
+            nonlocal comparisons
+            comparisons += 1
+            return int(self) == other
 
-    monkeypatch.setattr(Jobs, "_tell", broken)
-    monkeypatch.setattr(jobs, "GRACE", 1.0)
-    job = ended(service, teach(service)["id"], 30)
-    assert (job["state"], job["message"]) == ("failed", "RuntimeError: broken")
-    assert seen[0].poll() is not None
-    assert service.jobs._running is None
+        __hash__ = int.__hash__
 
-
-def test_many_chosen_images_are_looked_up_quickly(service: Service, monkeypatch: pytest.MonkeyPatch) -> None:
-    count = 40_000
-    rows = [{"image": i, "verdict": "good"} for i in range(count)]
-    monkeypatch.setattr(service.store, "reviewed", lambda _: rows)
-    began = time.monotonic()
-    job = Jobs(service.bench).teach("plate", range(count), "ann")  # which does not begin
-    assert len(job["images"]) == count
-    assert time.monotonic() - began < 3
+    rows = [SimpleNamespace(image=i, verdict="good") for i in range(count)]
+    monkeypatch.setattr(service.store.reviews, "current", lambda _: rows)
+    job = new_runner(service.bench).teach("plate", [Counted(i) for i in range(count)], "ann")  # which does not begin
+    assert len(job.images) == count
+    assert comparisons <= 3 * count
 
 
 def test_an_error_of_the_store_ends_the_job_in_one_line(service: Service, monkeypatch: pytest.MonkeyPatch) -> None:
@@ -276,16 +234,9 @@ def test_an_error_of_the_store_ends_the_job_in_one_line(service: Service, monkey
     def failing(*_: Any) -> Any:
         raise wrong
 
-    monkeypatch.setattr(service.jobs, "_task", failing)
+    monkeypatch.setattr(runner, "build_task", failing)
     job = ended(service, teach(service)["id"], 30)
     assert (job["state"], job["message"]) == ("failed", "ProgrammingError: (builtins.Exception) no such table")
-
-
-def test_why_a_process_failed(tmp_path: Path) -> None:
-    assert "most likely for want of memory: free some" in _why(-signal.SIGKILL, "a warning", tmp_path)
-    assert f"was ended by SIGSEGV: resume the job; if it fails again, see {tmp_path}" in _why(-11, "", tmp_path)
-    assert _why(2, "no such picture", tmp_path) == "no such picture"
-    assert "with exit code 1 and said nothing: resume the job" in _why(1, "", tmp_path)
 
 
 def test_a_job_that_fails_does_not_hurt_the_service(make: Maker, models: Path, tmp_path: Path) -> None:
@@ -300,31 +251,14 @@ def test_a_job_that_fails_does_not_hurt_the_service(make: Maker, models: Path, t
     assert service.client.post("/v1/models/plate/score", content=png()).json()["score"] == expected
 
 
-def test_a_picture_that_is_gone_fails_the_job_alone(make: Maker, data_set: Path) -> None:
+def test_an_image_that_is_gone_fails_the_job_alone(make: Maker, data_set: Path) -> None:
     service = make(data=data_set.parent)
     number = service.score(png())
-    service.store.add_review(number, "good", "ann")
-    service.bench.picture(number).unlink()
+    service.store.reviews.add(number, "good", "ann")
+    service.bench.views.path(number).unlink()
     job = ended(service, service.client.post("/v1/jobs", json={"model": "plate"}).json()["id"], 30)
     assert job["state"] == "failed"
     assert "is not there any more" in job["message"]
-
-
-def test_a_job_is_told_what_was_painted(make: Maker, data_set: Path) -> None:
-    service = make(data=data_set.parent)
-    image, mask = picture(np.random.default_rng(5), defect=True)
-    marked, region = as_file(mask.astype(np.uint8) * 255), as_file(np.eye(64, dtype=np.uint8) * 255)
-    number = service.score(as_file(image), "blot.png")
-    service.bench.review(number, "bad", "ann", mask=marked, ignore=region)
-    good = service.score(png(70))
-    service.bench.review(good, "good", "ann", ignore=region)
-    job = service.store.add_job("teach", service.store.released("plate"), [number, good], "ann")
-    task = service.jobs._task(job, service.bench.models)
-    painted = {
-        r["image"]: [r[kind] and Path(r[kind]).read_bytes() for kind in ("mask", "ignore")] for r in task["learn"]
-    }
-    assert painted == {number: [marked, region], good: [None, region]}
-    assert task["found"] == []
 
 
 def test_teaching_again_where_nobody_remembers_the_first_time(
@@ -334,22 +268,22 @@ def test_teaching_again_where_nobody_remembers_the_first_time(
     image, mask = picture(np.random.default_rng(5), defect=True)
     region = as_file(np.eye(64, dtype=np.uint8) * 255)
     number = service.score(as_file(image), "blot.png")
-    service.bench.review(number, "bad", "ann", mask=as_file(mask.astype(np.uint8) * 255), ignore=region)
+    service.bench.reviewing.review(number, "bad", "ann", mask=as_file(mask.astype(np.uint8) * 255), ignore=region)
     first = ended(service, service.client.post("/v1/jobs", json={"model": "plate"}).json()["id"])
     assert first["state"] == "done", first["message"]
-    service.client.post(f"/v1/models/plate/versions/{first['made']}/release")
+    service.client.post(f"/v1/models/plate/versions/{first['new_version']}/release")
     monkeypatch.setenv("BGAD_STATE", str(tmp_path / "another user"))
 
     more = service.score(png(71, defect=True))
-    service.bench.review(more, "bad", "ann")
+    service.bench.reviewing.review(more, "bad", "ann")
     body = {"model": "plate", "images": [more]}
     second = ended(service, service.client.post("/v1/jobs", json=body).json()["id"])
     assert second["state"] == "done", second["message"]
-    card = model_folder.read(service.bench.models / service.store.version(second["made"])["folder"])
+    card = model_folder.read(service.bench.folders.models / service.store.versions.get(second["new_version"]).folder)
     roles = {image["sha256"]: image["role"] for image in card.split["images"]}
-    learnt = [service.store.image(n)["sha256"] for n in (number, more)]
+    learnt = [service.store.images.get(n).sha256 for n in (number, more)]
     assert [roles[digest] for digest in learnt] == ["known", "known"]
-    assert [row["learnt"] for row in second["result"]["reviews"]["rows"]] == [True, True]  # also what both have learnt
+    assert [row["taught"] for row in second["result"]["reviews"]["rows"]] == [True, True]  # also what both have learnt
     origin = provenance.recall(card.checksum)
     assert origin is not None
     assert {path.name for path in origin.taught.values()} == set(learnt)
@@ -357,55 +291,27 @@ def test_teaching_again_where_nobody_remembers_the_first_time(
     assert [path.read_bytes() for path in origin.ignored.values()] == [region]
 
 
-def test_versions_are_compared_on_the_same_test_pictures_each_time(
-    model: Path, data_set: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    scorer = loading.load(model, engine="onnx")
-    everyone, why = teaching._validation(scorer, data_set)
-    assert (len(everyone), why) == (14, "")
-    monkeypatch.setattr(teaching, "MOST", 6)
-    some, _ = teaching._validation(scorer, data_set)
-    taught = {some[0][1]}
-    rows = [row | {"role": "known" if row["sha256"] in taught else row["role"]} for row in scorer.card.split["images"]]
-    monkeypatch.setattr(scorer, "card", replace(scorer.card, split={"images": rows}))
-    later, _ = teaching._validation(scorer, data_set)
-    assert [s.name for s, _ in later[:5]] == [s.name for s, _ in some[1:]]
-    assert len(later) == 6
-    # and where there are none, it is said why
-    assert "The data set cannot be read: " in teaching._validation(scorer, tmp_path)[1]
-    other = write_set(tmp_path / "other", train=1, good=8, bad=8)
-    for path in other.rglob("*.png"):
-        Image.fromarray(np.zeros((64, 64), np.uint8)).save(path)
-    assert "are not those of the training any more" in teaching._validation(scorer, other)[1]
-    none = [row for row in rows if row["role"] != "test"]
-    monkeypatch.setattr(scorer, "card", replace(scorer.card, split={"images": none}))
-    assert "bgad train --test keeps some" in teaching._validation(scorer, data_set)[1]
-
-
 def test_a_model_learns_from_its_own_reviews_only(make: Maker, models: Path) -> None:
     shutil.copytree(models / "plate.bgad", models / "wheel.bgad")
     service = make()
     number = service.score(png())
-    service.store.add_review(number, "good", "ann")
+    service.store.reviews.add(number, "good", "ann")
     with pytest.raises(ConfigError, match="there is nothing to teach"):
-        service.jobs.teach("wheel", None, "ann")
+        service.runner.teach("wheel", None, "ann")
     with pytest.raises(ConfigError, match=f"image {number} has no verdict good or bad"):
-        service.jobs.teach("wheel", [number], "ann")
+        service.runner.teach("wheel", [number], "ann")
 
 
 def test_stopping_the_service_interrupts_its_jobs(make: Maker, data_set: Path) -> None:
     service = make(data=data_set.parent)
     running = teach(service)
     waiting = service.client.post("/v1/jobs", json={"model": "plate"}).json()
-    wait_for(lambda: service.jobs._running is not None)
-    service.jobs.stop()
-    assert service.store.job(running["id"])["state"] == "interrupted"
+    wait_for(lambda: service.runner._running is not None)
+    service.runner.stop()
+    assert service.store.jobs.get(running["id"]).state == "interrupted"
     second = make()
-    assert second.store.job(waiting["id"])["state"] == "interrupted"
-    assert second.store.job(waiting["id"])["message"] == "the service ended before the job did"
-
-
-# --- a service that is killed
+    assert second.store.jobs.get(waiting["id"]).state == "interrupted"
+    assert second.store.jobs.get(waiting["id"]).message == "the service ended before the job did"
 
 
 def call(live: Live, path: str, *, data: bytes | None = None, method: str | None = None) -> Any:
@@ -421,7 +327,7 @@ def test_a_job_is_interrupted_by_a_kill_and_resumed_after_it(live: Any, models: 
     call(service, f"/v1/images/{image}/reviews", data=b'{"verdict": "bad"}')
     job = call(service, "/v1/jobs", data=b'{"model": "plate"}')["id"]
     wait_for(lambda: call(service, f"/v1/jobs/{job}")["progress"] > 0, 60)
-    task = str(models / FOLDER / "jobs" / str(job) / "task.json")
+    task = str(models / WORKSPACE / "jobs" / str(job) / "task.json")
     assert len(working_on(task)) == 1
     service.end(signal.SIGKILL)
     wait_for(lambda: not working_on(task), 20)  # the work ends with the service
@@ -476,7 +382,7 @@ def test_every_review_that_was_acknowledged_survives_a_kill(live: Any, models: P
     assert {f"number {i}" for i in acknowledged} <= kept
     service.end()
     store = Store(sqlite_address(models))
-    assert len(store.reviewed()) == 4  # one last word for each
+    assert len(store.reviews.current()) == 4  # one last word for each
     store.close()
 
 
@@ -486,14 +392,3 @@ def test_a_service_that_is_asked_to_end_ends(live: Any, models: Path) -> None:
     service.end(signal.SIGINT)
     assert service.process.returncode == 0
     assert "stopped; everything is in" in (models / "log.txt").read_text()
-
-
-def test_a_comparison_without_room_for_its_pictures(model: Path, data_set: Path, tmp_path: Path) -> None:
-    drawings = tmp_path / "drawings"
-    told: list[float] = []
-    scorer = loading.load(model, engine="onnx")
-    (_, unlucky), *_ = teaching._validation(scorer, data_set)[0]
-    (drawings / f"{unlucky}.before").mkdir(parents=True)  # where a file should go: writing fails
-    found = teaching.compare(model, model, [], data=data_set, rate=None, drawings=drawings, tell=told.append)
-    assert (found["validation"]["images"], told[-1]) == (14, 1.0)
-    assert len([path for path in drawings.iterdir() if path.is_file()]) == 27

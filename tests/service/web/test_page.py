@@ -11,7 +11,7 @@ from typing import Any
 
 import pytest
 
-from bgad.service.http.tokens import new_token
+from bgad.service.access import new_token
 from bgad.service.store.store import Store
 from tests.service.conftest import Live, png, sqlite_address
 
@@ -231,7 +231,7 @@ def test_what_was_painted_on_a_good_part_is_not_sent(page: Any, live: Start) -> 
 
 def test_the_api_has_a_page(page: Any, live: Start, models: Path) -> None:
     store = Store(sqlite_address(models))
-    token = new_token(store, "ann", "score")
+    token = new_token(store.tokens, "ann", "score")
     store.close()
     service = live()
     page.goto(f"{service.address}/v1/docs")
@@ -258,7 +258,7 @@ def test_the_api_has_a_page(page: Any, live: Start, models: Path) -> None:
 
 def test_who_has_no_token_is_asked_for_one(page: Any, live: Start, models: Path) -> None:
     store = Store(sqlite_address(models))
-    token = new_token(store, "ann", "review")
+    token = new_token(store.tokens, "ann", "review")
     store.close()
     service = live()
     page.goto(service.address)

@@ -12,10 +12,10 @@ from typing import Any
 import numpy as np
 
 from bgad.artifact import folder as model_folder
-from bgad.service.blobs import Files
+from bgad.service.blobs import BlobKind, BlobStore
+from bgad.service.folders import WORKSPACE
 from bgad.service.store import tables
 from bgad.service.store.store import Store
-from bgad.service.workbench import FOLDER
 from tests.service.conftest import as_file, sqlite_address, wait_for
 from tests.service.web.test_page import Start, ask, page, pytestmark, said, sync_api
 
@@ -26,7 +26,7 @@ def filled(models: Path, scored: Sequence[float], began: float, every: float, ha
     """A store in which the model has said this, one picture after the other; the first ones may have known contents."""
     store = Store(sqlite_address(models))
     checksum = model_folder.read(models / "plate.bgad").checksum
-    version = store.add_version("plate", checksum, "plate.bgad", state="released")["id"]
+    version = store.versions.add("plate", checksum, "plate.bgad", state="released").id
     add(store, version, scored, began, every, hashes)
     return store
 
@@ -34,14 +34,14 @@ def filled(models: Path, scored: Sequence[float], began: float, every: float, ha
 def add(
     store: Store, version: int, scored: Sequence[float], began: float, every: float, hashes: Sequence[str] = ()
 ) -> None:
-    there = len(store.series(version))
+    there = len(store.scores.series(version))
     pictures, scores = [], []
     for i, score in enumerate(scored, there + 1):
         sha256 = hashes[i - 1] if i <= len(hashes) else f"{i:064x}"
         pictures.append({"id": i, "sha256": sha256, "name": f"part-{i}.png", "width": 64, "height": 64, "received": 0})
         said = {"image": i, "version": version, "score": float(score), "p_value": 0.5, "threshold": 1.0}
         scores.append(said | {"is_anomaly": score > 1, "distance": abs(score - 1), "created": began + every * i})
-    with store.engine.begin() as connection:
+    with store.database.engine.begin() as connection:
         connection.execute(tables.images.insert(), pictures)
         connection.execute(tables.scores.insert(), scores)
 
@@ -69,7 +69,7 @@ def test_the_threshold_is_chosen_with_what_is_known(page: Any, live: Start, mode
     learnt = [image["sha256"] for image in card.split["images"] if image["role"] == "train"][:4]
     store = filled(models, [0.1, 0.2, 0.3, 9.0, 8.0], time.time() - 100, 1, learnt)
     for number, verdict in ((1, "good"), (2, "good"), (3, "good"), (4, "bad"), (5, "bad")):
-        store.add_review(number, verdict, "ann")
+        store.reviews.add(number, verdict, "ann")
     store.close()
     service = live()
     page.goto(f"{service.address}/#/threshold")
@@ -130,7 +130,7 @@ def result(images: Sequence[int]) -> dict[str, Any]:
         row("test/blot/1.png", 1, -0.5, 0.25, sha256="a" * 64),
         row("test/good/<b>2.png", 0, -1.0, -0.99, sha256="b" * 64),
     ]
-    reviews = [row(f"part-{i}.png", 0, -1.0, -1.0 + i, image=i, learnt=i == 1) for i in images]
+    reviews = [row(f"part-{i}.png", 0, -1.0, -1.0 + i, image=i, taught=i == 1) for i in images]
     return {
         "threshold": {"before": 3.58, "after": 3.62},
         "validation": part(tests),
@@ -140,15 +140,15 @@ def result(images: Sequence[int]) -> dict[str, Any]:
 
 def test_two_versions_are_compared_picture_by_picture_and_one_is_given_up(page: Any, live: Start, models: Path) -> None:
     store = filled(models, [0.5] * 50, time.time() - 100, 1, ["b" * 64])
-    released = store.released("plate")
-    made = store.add_version("plate", "c" * 64, "gone.bgad", state="candidate", parent=released["id"])["id"]
-    job = store.add_job("teach", released, [1], "ann")["id"]
+    released = store.versions.released("plate")
+    made = store.versions.add("plate", "c" * 64, "gone.bgad", state="candidate", parent=released.id).id
+    job = store.jobs.add("teach", released, [1], "ann").id
     compared = result([2, 3, *range(10, 50)])
-    store.update_job(job, state="done", progress=1.0, message="done", result=compared, made=made)
+    store.jobs.update(job, state="done", progress=1.0, message="done", result=compared, new_version=made)
     store.close()
-    files = Files(models / FOLDER)
-    for version in (released["id"], made):
-        files.put_as("drawings", f"{'a' * 64}.{version}", as_file(np.zeros((48, 64, 3), np.uint8), "JPEG"))
+    files = BlobStore(models / WORKSPACE)
+    for version in (released.id, made):
+        files.put_as(BlobKind.COMPARISON, f"{'a' * 64}.{version}", as_file(np.zeros((48, 64, 3), np.uint8), "JPEG"))
     service = live()
     page.goto(f"{service.address}/#/teach")
 
@@ -240,9 +240,9 @@ def test_an_alarm_is_red_while_it_is_fresh(page: Any, live: Start, models: Path)
 
     store = Store(sqlite_address(models))
     alike = [score for _ in range(8) for score in rng.permutation(scored).tolist()]
-    add(store, store.released("plate")["id"], alike, time.time() - 5, 0)
+    add(store, store.versions.released("plate").id, alike, time.time() - 5, 0)
     for driver in found["drivers"]:
-        store.add_review(driver["image"], "good", "ann")
+        store.reviews.add(driver["image"], "good", "ann")
     store.close()
     page.reload()
     sync_api.expect(page.locator(".drivers .badge.good").first).to_be_visible()

@@ -10,7 +10,7 @@ import urllib.request
 from pathlib import Path
 from typing import Any
 
-from bgad.service.http.tokens import new_token
+from bgad.service.access import new_token
 from bgad.service.store.store import Store
 from tests.service.conftest import png, sqlite_address, wait_for
 from tests.service.web.test_page import (
@@ -178,7 +178,7 @@ def test_verdicts_in_the_queue(page: Any, live: Start) -> None:
 def test_progress_goes_on(page: Any, live: Start) -> None:
     """Events change what is there, so that the focus stays; a line that is lost is taken up again."""
     service = live()
-    job = {"id": 1, "name": "plate", "version": 1, "made": None, "images": [1], "who": "ann", "created": 0.0,
+    job = {"id": 1, "name": "plate", "version": 1, "new_version": None, "images": [1], "who": "ann", "created": 0.0,
            "message": "", "result": None, "state": "running"}  # fmt: skip
 
     def event(**changes: object) -> str:
@@ -210,7 +210,7 @@ def test_progress_goes_on(page: Any, live: Start) -> None:
 def test_pictures_are_fetched_when_they_are_seen(page: Any, live: Start, models: Path) -> None:
     """With a token, too, and no longer than their view is there."""
     store = Store(sqlite_address(models))
-    token = new_token(store, "ann", "review")
+    token = new_token(store.tokens, "ann", "review")
     store.close()
     service = live()
     rows = [{"id": i, "name": f"{i}.png", "verdict": "good"} for i in range(1, 301)]
@@ -218,7 +218,7 @@ def test_pictures_are_fetched_when_they_are_seen(page: Any, live: Start, models:
 
     def busy(route: Any) -> None:
         found = route.fetch()
-        route.fulfill(response=found, json=[model | {"again": {"done": 1, "total": 3}} for model in found.json()])
+        route.fulfill(response=found, json=[model | {"rescoring": {"done": 1, "total": 3}} for model in found.json()])
 
     page.add_init_script(f"sessionStorage.setItem('bgad-token', '{token}')")
     page.route("**/v1/models", busy)

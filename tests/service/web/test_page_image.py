@@ -14,10 +14,11 @@ from typing import Any
 import numpy as np
 
 from bgad.artifact.folder import checksum
-from bgad.service.blobs import Files
+from bgad.service.blobs import BlobKind, BlobStore
+from bgad.service.folders import WORKSPACE
+from bgad.service.store.scores import NewImage
 from bgad.service.store.store import Store
 from bgad.service.store.tables import images
-from bgad.service.workbench import FOLDER
 from bgad.types import Scores
 from tests.service.conftest import Live, as_file, png, sqlite_address, wait_for
 from tests.service.web.test_page import Start, ask, middle, page, pytestmark, said, sync_api
@@ -156,7 +157,7 @@ def test_fingers(page: Any, live: Start) -> None:
 
 def candidate(models: Path) -> int:
     """A version of `plate` that rejects more."""
-    place = Path(FOLDER) / "versions" / "taught.bgad"
+    place = Path(WORKSPACE) / "versions" / "taught.bgad"
     shutil.copytree(models / "plate.bgad", models / place)
     card = models / place / "card.json"
     data = json.loads(card.read_text())
@@ -165,9 +166,9 @@ def candidate(models: Path) -> int:
     card.unlink()
     card.write_text(json.dumps(data))
     store = Store(sqlite_address(models))
-    row = store.add_version("plate", data["checksum"], place.as_posix(), state="candidate")
+    row = store.versions.add("plate", data["checksum"], place.as_posix(), state="candidate")
     store.close()
-    return int(row["id"])
+    return row.id
 
 
 def test_the_model_the_version_and_the_way_back(page: Any, live: Start, models: Path) -> None:
@@ -242,7 +243,7 @@ def test_a_picture_that_was_dropped(page: Any, live: Start) -> None:
     service = live()
     number = sent(service, png(1), "one.png")
     store = Store(sqlite_address(service.models))
-    with store.engine.begin() as connection:
+    with store.database.engine.begin() as connection:
         connection.execute(images.update().values(dropped=time.time()))
     store.close()
     page.goto(f"{service.address}/#/image/{number}")
@@ -258,14 +259,14 @@ def test_a_picture_that_was_dropped(page: Any, live: Start) -> None:
 def test_next_from_a_picture_far_down_the_queue(page: Any, live: Start) -> None:
     """The list is fetched page by page: one that was opened by its address may be on any of them."""
     service = live()
-    store, files = Store(sqlite_address(service.models)), Files(service.models / FOLDER)
-    version = store.released("plate")["id"]
+    store, files = Store(sqlite_address(service.models)), BlobStore(service.models / WORKSPACE)
+    version = store.versions.released("plate").id
     none = np.zeros((2, 2), np.float32)
     numbers = []
     for i in range(450):
-        sha256 = files.put("pictures", png(i)) if i in (420, 421) else f"{i:064x}"
+        sha256 = files.put(BlobKind.IMAGE, png(i)) if i in (420, 421) else f"{i:064x}"
         said_of_it = Scores(1.0 + i, 0.5, 1.0, i > 0, none, 0.0)
-        numbers.append(store.add_scored(sha256, f"{i}.png", 64, 64, version, said_of_it))
+        numbers.append(store.scores.add_image(NewImage(sha256, f"{i}.png", 64, 64), version, said_of_it))
     store.close()
     opened(page, service, str(numbers[420]))
     page.keyboard.press("n")

@@ -102,7 +102,7 @@ def test_a_list_does_not_move_while_it_is_read(page: Any, live: Start) -> None:
     page.evaluate("(id) => { location.hash = `#/image/${id}` }", everyone[98])
 
     def shown(number: int) -> None:
-        page.locator(f"a[href='/v1/images/{number}/picture']").wait_for()
+        page.locator(f"a[href='/v1/images/{number}/original']").wait_for()
 
     shown(everyone[98])
     camera.score("plate", png(1))
@@ -213,10 +213,10 @@ def test_what_happens_elsewhere(page: Any, live: Start) -> None:
 
     def drift(route: Any) -> None:
         found = route.fetch()
-        alarms = {"alarms": [{"number": 1, "created": 1.0, "image": number}], "since_alarm": 0, "fresh": True}
+        alarms = {"alarms": [{"number": 1, "created": 1.0, "image": number}], "since_alarm": 0, "recent_alarm": True}
         route.fulfill(response=found, json=found.json() | alarms)
 
-    page.route("**/plate/news*", news)
+    page.route("**/plate/changes*", news)
     page.route("**/plate/drift*", drift)
     page.route("**/v1/jobs/7", lambda route: route.fulfill(json={"state": "failed", "message": "no room"}))
     page.goto(service.address)
@@ -266,7 +266,7 @@ def test_drift_is_asked_again_where_the_answer_did_not_come(page: Any, live: Sta
             route.abort()
             return
         found = route.fetch()
-        alarms = {"alarms": [{"number": 1, "created": 1.0, "image": number}], "since_alarm": 0, "fresh": True}
+        alarms = {"alarms": [{"number": 1, "created": 1.0, "image": number}], "since_alarm": 0, "recent_alarm": True}
         route.fulfill(response=found, json=found.json() | alarms)
 
     page.route("**/plate/drift*", drift)

@@ -1,4 +1,4 @@
-"""Called by Alembic with a connection of ours; there is no configuration file."""
+"""Runs the migrations on the connection that the store passes to Alembic; there is no configuration file."""
 
 from alembic import context
 

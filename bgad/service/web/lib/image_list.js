@@ -3,7 +3,7 @@
 
 import { getJson } from "./api.js";
 
-/** @import { ImageList as ListPage, Listed, Verdict } from "./types.js" */
+/** @import { ImageList as ListPage, ListedImage, Verdict } from "./types.js" */
 /** @typedef {{ order: string, decision: string, review: string, from: string, to: string }} Filters */
 
 const PAGE_SIZE = 100;
@@ -13,7 +13,7 @@ export class ImageList {
   total = null; // unknown before the first answer
   /** @type {string | null} */
   asOf = null; // the moment of the snapshot, as the service names it
-  /** @type {(Listed | undefined)[]} */
+  /** @type {(ListedImage | undefined)[]} */
   rows = [];
   /** @type {Map<number, Promise<unknown>>} */
   #pages = new Map();
@@ -52,7 +52,7 @@ export class ImageList {
   async open(imageId) {
     const page = await this.#request({ limit: PAGE_SIZE, find: imageId });
     this.#store(0, page);
-    return page.place;
+    return page.position;
   }
 
   /**

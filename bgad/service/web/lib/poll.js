@@ -6,7 +6,7 @@ import { versionText } from "./format.js";
 import { showMessage } from "./messages.js";
 import { currentModel, loadModels, modelRoute, state } from "./state.js";
 
-/** @import { Alarm, Job, News } from "./types.js" */
+/** @import { Alarm, Job, Changes } from "./types.js" */
 /** @typedef {{ newImages: number, decisionChanged: boolean }} Update `decisionChanged`: another version or threshold */
 
 const INTERVAL = 4000; // milliseconds from an answer to the next request
@@ -79,26 +79,26 @@ async function poll() {
   const { name } = currentModel();
   const list = state.list?.model === name ? state.list : null;
   const query = list?.asOf ? { ...list.filterQuery(), after: list.asOf } : {};
-  /** @type {News} */
-  const news = await getJson(modelRoute("/news"), query, { signal: AbortSignal.timeout(TIMEOUT) });
+  /** @type {Changes} */
+  const changes = await getJson(modelRoute("/changes"), query, { signal: AbortSignal.timeout(TIMEOUT) });
   if (name !== currentModel().name) return "";
-  const decisionChanged = await updateModel(news);
-  await reportEndedJobs(name, news.jobs);
-  const candidateText = news.candidates.length ? "a new version awaits your decision" : "";
-  setDot("teach", news.jobs.length ? "a job is running" : candidateText);
-  listener?.({ newImages: list && list === state.list ? news.new : 0, decisionChanged });
-  return news.latest;
+  const decisionChanged = await updateModel(changes);
+  await reportEndedJobs(name, changes.jobs);
+  const candidateText = changes.candidates.length ? "a new version awaits your decision" : "";
+  setDot("teach", changes.jobs.length ? "a job is running" : candidateText);
+  listener?.({ newImages: list && list === state.list ? changes.new : 0, decisionChanged });
+  return changes.latest;
 }
 
 /**
  * Reloads the models where they have changed; returns whether another version or threshold decides now.
- * @param {News} news
+ * @param {Changes} changes
  */
-async function updateModel(news) {
+async function updateModel(changes) {
   const { name, version, threshold, versions } = currentModel();
   const isSame = (/** @type {number} */ id, /** @type {number} */ cut) => id === version.id && cut === threshold;
   const candidates = versions.filter((one) => one.state === "candidate").map((one) => one.id);
-  if (isSame(news.version, news.threshold) && String(candidates) === String(news.candidates)) return false;
+  if (isSame(changes.version, changes.threshold) && String(candidates) === String(changes.candidates)) return false;
   await loadModels();
   const updated = currentModel();
   if (updated.name !== name || isSame(updated.version.id, updated.threshold)) return false;

@@ -4,7 +4,7 @@ import { getJson } from "./api.js";
 import { el, pause } from "./dom.js";
 import { currentModel, modelRoute } from "./state.js";
 
-/** @import { Again, Model } from "./types.js" */
+/** @import { Rescoring, Model } from "./types.js" */
 
 const INTERVAL = 3000; // milliseconds
 
@@ -15,7 +15,7 @@ const INTERVAL = 3000; // milliseconds
 export function rescoreProgress(signal) {
   const line = el("p", { class: "dim rescore", hidden: true });
 
-  /** @param {Again} progress */
+  /** @param {Rescoring} progress */
   function show({ done, total }) {
     line.hidden = done >= total;
     line.textContent = `${done} of ${total} images rescored`;
@@ -27,11 +27,11 @@ export function rescoreProgress(signal) {
     while (!signal.aborted && line.isConnected) {
       try {
         /** @type {Model} */
-        const { name, again } = await getJson(modelRoute(), {}, { signal });
+        const { name, rescoring } = await getJson(modelRoute(), {}, { signal });
         const model = currentModel();
         if (name !== model.name) return;
-        model.again = again;
-        if (!show(again)) return;
+        model.rescoring = rescoring;
+        if (!show(rescoring)) return;
       } catch {
         // the next request may succeed
       }
@@ -39,6 +39,6 @@ export function rescoreProgress(signal) {
     }
   }
 
-  if (show(currentModel().again)) watch();
+  if (show(currentModel().rescoring)) watch();
   return line;
 }

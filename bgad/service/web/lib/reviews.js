@@ -3,7 +3,7 @@
 import { getJson, request, sendJson } from "./api.js";
 import { currentModel, state } from "./state.js";
 
-/** @import { ImageDetail, Listed, Review, Verdict } from "./types.js" */
+/** @import { ImageDetail, ListedImage, Review, Verdict } from "./types.js" */
 
 /**
  * What goes along with a verdict; masks are PNGs in base64.
@@ -31,7 +31,7 @@ export async function saveReview(imageId, verdict, { note, mask, ignore }, model
 
 /**
  * Saves a verdict from the list. Note and masks of the last review stay, even of one that somebody saved meanwhile.
- * @param {Listed} row
+ * @param {ListedImage} row
  * @param {Verdict} verdict
  */
 export async function reviewListed(row, verdict) {

@@ -16,7 +16,7 @@ export {};
 
 /**
  * Progress of rescoring after a release; 0 of 0 when no rescoring is under way.
- * @typedef {object} Again
+ * @typedef {object} Rescoring
  * @property {number} done
  * @property {number} total
  */
@@ -33,12 +33,12 @@ export {};
  * @property {number} calibration
  * @property {number} size
  * @property {number} scored
- * @property {Again} again
+ * @property {Rescoring} rescoring
  */
 
 /**
  * An image in a list.
- * @typedef {object} Listed
+ * @typedef {object} ListedImage
  * @property {number} id
  * @property {string} name
  * @property {number} width
@@ -57,15 +57,15 @@ export {};
 /**
  * One page of a list of images.
  * @typedef {object} ImageList
- * @property {Listed[]} images
+ * @property {ListedImage[]} images
  * @property {number} total
  * @property {string} as_of
- * @property {number | null} place
+ * @property {number | null} position
  */
 
 /**
  * What has changed since a list was made.
- * @typedef {object} News
+ * @typedef {object} Changes
  * @property {number} new
  * @property {string} latest
  * @property {number} version
@@ -111,9 +111,9 @@ export {};
  * @property {boolean} is_anomaly
  */
 
-/** @typedef {Judged & { created: number }} Said */
+/** @typedef {Judged & { created: number }} RecordedScore */
 
-/** @typedef {Judged & { calibration: number }} Asked */
+/** @typedef {Judged & { calibration: number }} ComputedScore */
 
 /**
  * An image with a similar score.
@@ -134,7 +134,7 @@ export {};
  * @property {number} height
  * @property {number} received
  * @property {number | null} dropped
- * @property {Said[]} scores
+ * @property {RecordedScore[]} scores
  * @property {Review[]} reviews
  * @property {Neighbour[]} neighbours
  */
@@ -190,7 +190,7 @@ export {};
  * @property {number} count
  * @property {number} flagged
  * @property {number} low
- * @property {number} middle
+ * @property {number} median
  * @property {number} high
  */
 
@@ -205,10 +205,10 @@ export {};
  * @property {Level[]} levels
  * @property {Alarm[]} alarms
  * @property {number | null} since_alarm
- * @property {boolean} fresh
+ * @property {boolean} recent_alarm
  * @property {Driver[]} drivers
  * @property {number} patience
- * @property {string} promise
+ * @property {string} guarantee
  */
 
 /**
@@ -222,11 +222,11 @@ export {};
  * @property {number} progress
  * @property {string} message
  * @property {number[]} images
- * @property {number | null} made
+ * @property {number | null} new_version
  * @property {string} who
  * @property {number} created
  * @property {number | null} ended
- * @property {number | null} left
+ * @property {number | null} seconds_left
  * @property {JobResult | null} result
  */
 
@@ -240,7 +240,7 @@ export {};
  * @property {string} detail
  * @property {number} created
  * @property {number | null} image
- * @property {string} picture
+ * @property {string} image_name
  */
 
 /**
@@ -263,7 +263,7 @@ export {};
  * @property {number} label
  * @property {string} [sha256]
  * @property {number} [image]
- * @property {boolean} [learnt]
+ * @property {boolean} [taught]
  * @property {VersionScore} before
  * @property {VersionScore} after
  * @property {"better" | "worse" | "same"} change
@@ -274,7 +274,7 @@ export {};
  * @typedef {object} ComparedSet
  * @property {number} images
  * @property {number} bad
- * @property {string} [why] why there are no images
+ * @property {string} [reason] why there are no images
  * @property {Figures} before
  * @property {Figures} after
  * @property {ComparedImage[]} rows

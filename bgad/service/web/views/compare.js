@@ -8,7 +8,7 @@ import { setImageSource, thumbnailUrl } from "../lib/image_loader.js";
 import { currentModel } from "../lib/state.js";
 
 /** @import { ComparedImage, ComparedSet, Job, JobResult } from "../lib/types.js" */
-/** @typedef {Job & { made: number, result: JobResult }} FinishedJob */
+/** @typedef {Job & { new_version: number, result: JobResult }} FinishedJob */
 /** @typedef {"validation" | "reviews"} SetName */
 /** @typedef {"before" | "after"} Side */
 /** @typedef {ComparedImage & { set: SetName, place: number }} Row `place` is the index within its set */
@@ -38,7 +38,7 @@ export function comparison(job) {
  * @param {ComparedSet} reviews
  */
 function taughtText(reviews) {
-  const count = reviews.rows.filter((row) => row.learnt).length;
+  const count = reviews.rows.filter((row) => row.taught).length;
   return `Taught to one version or both: ${count}. The test images show how well new parts are judged.`;
 }
 
@@ -51,7 +51,7 @@ function taughtText(reviews) {
  * @param {string} [text]
  */
 function figureTable(title, set, threshold, text = "") {
-  if (!set.images) return el("div", {}, el("h3", {}, title), el("p", { class: "dim" }, set.why || "There are none."));
+  if (!set.images) return el("div", {}, el("h3", {}, title), el("p", { class: "dim" }, set.reason || "There are none."));
   const { before, after, images, bad } = set;
   const count = (/** @type {number | null} */ value) => String(value);
   const body = el("tbody", {},
@@ -144,7 +144,7 @@ function imageTable(title, rows, job) {
   };
   const moreButton = button("", addRows);
   addRows();
-  const headings = ["Image", "Is", `Before: version ${job.version}`, `After: version ${job.made}`, "Change"];
+  const headings = ["Image", "Is", `Before: version ${job.version}`, `After: version ${job.new_version}`, "Change"];
   return el("details", { open: true }, el("summary", {}, `${title}: ${rows.length}`),
     table(headings, body, { class: "compared" }), moreButton);
 }
@@ -154,12 +154,12 @@ function imageTable(title, rows, job) {
  * @param {FinishedJob} job
  */
 function imageRow(row, job) {
-  const name = row.image ? el("a", { href: imageHref(row.image, job.made) }, row.name) : row.name;
+  const name = row.image ? el("a", { href: imageHref(row.image, job.new_version) }, row.name) : row.name;
   const label = row.label ? "bad" : "good";
   const gain = improvement(row);
   const change = Math.abs(gain) < NOTICEABLE ? "" : gain > 0 ? "better" : "worse";
   return el("tr", {},
-    el("td", {}, name, row.learnt && el("span", { class: "dim" }, " taught")),
+    el("td", {}, name, row.taught && el("span", { class: "dim" }, " taught")),
     el("td", {}, badge(label, label)),
     scoreCell(row, "before", job),
     scoreCell(row, "after", job),
@@ -187,7 +187,7 @@ function scoreCell(row, side, job) {
  * @param {FinishedJob} job
  */
 function heatThumbnail(row, side, job) {
-  const versionId = side === "before" ? job.version : job.made;
+  const versionId = side === "before" ? job.version : job.new_version;
   const url = thumbnailAddress(row, side, versionId, job.id);
   if (!url) return null;
   /** @type {HTMLImageElement} */

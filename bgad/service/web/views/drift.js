@@ -37,7 +37,7 @@ export async function showDrift(main, signal) {
   main.append(el("div", { class: "page" },
     el("h1", {}, "Drift"),
     verdict(data),
-    el("p", { class: "dim" }, `${data.promise} Images reviewed as bad do not count.`),
+    el("p", { class: "dim" }, `${data.guarantee} Images reviewed as bad do not count.`),
     data.total > 0 && el("div", { class: "toolbar" },
       select("Scores by", [["day", "day"], ["hour", "hour"]], data.every, setBinWidth)),
     charts));
@@ -50,7 +50,7 @@ export async function showDrift(main, signal) {
  */
 function load(signal) {
   const secondsAhead = -60 * new Date().getTimezoneOffset();
-  return getJson(modelRoute("/drift"), { every: binWidth, ahead: secondsAhead, last: 0 }, { signal });
+  return getJson(modelRoute("/drift"), { every: binWidth, utc_offset: secondsAhead, last: 0 }, { signal });
 }
 
 /**
@@ -63,7 +63,7 @@ function verdict(data) {
   if (!last) return el("p", { class: "words" }, `No sign of a change in ${tested}.`);
   const alarms = formatPlural(data.alarms.length, "alarm");
   const since = formatPlural(data.since_alarm ?? 0, "image");
-  if (!data.fresh) {
+  if (!data.recent_alarm) {
     return el("p", { class: "words" },
       `Last alarm ${timeAgo(last.created)}; ${since} without one since (${alarms} in ${tested}). The scores have been steady since then, at the old level or at a new one: see below.`);
   }
@@ -127,9 +127,9 @@ function scoreChart(bins, range) {
     yAxis(drawing, box, y, ticks(low, high, 4));
     for (const bin of bins) {
       const extent = barExtent(bin, x);
-      const text = `${formatTime(bin.start)}: ${formatPlural(bin.count, "image")}, median ${formatNumber(bin.middle)}`;
+      const text = `${formatTime(bin.start)}: ${formatPlural(bin.count, "image")}, median ${formatNumber(bin.median)}`;
       drawBar(drawing, "range", { ...extent, y: y(bin.high), height: Math.max(2, y(bin.low) - y(bin.high)) }, text);
-      const ends = { x1: extent.x, x2: extent.x + extent.width, y1: y(bin.middle), y2: y(bin.middle) };
+      const ends = { x1: extent.x, x2: extent.x + extent.width, y1: y(bin.median), y2: y(bin.median) };
       outlinedLine(drawing, "middle", ends, text);
     }
     outlinedLine(drawing, "used", { x1: box.left, x2: box.right, y1: y(threshold), y2: y(threshold) }, "threshold");

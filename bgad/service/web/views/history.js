@@ -61,7 +61,7 @@ function eventRow(event) {
  * Links a review to its image, with the model that was looked at where that still exists.
  * @param {Event} event
  */
-function details({ detail, image, picture: imageName, name }) {
+function details({ detail, image, image_name: imageName, name }) {
   if (!image) return detail;
   const model = state.models.some((one) => one.name === name) ? name : "";
   return [el("a", { href: imageAddress(image, model) }, imageName), detail.slice(detail.indexOf(":"))];

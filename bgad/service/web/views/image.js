@@ -96,7 +96,7 @@ class ImageView {
   }
 
   #downloadLink() {
-    const url = apiUrl(`images/${this.detail.id}/picture`);
+    const url = apiUrl(`images/${this.detail.id}/original`);
     return el("a", { href: url, onclick: (event) => {
       event.preventDefault(); // a plain link would not send the token
       downloadFile(url, this.detail.name).catch(showError);

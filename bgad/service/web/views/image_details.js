@@ -6,7 +6,7 @@ import { formatNumber, formatPercent, formatPlural, formatTime, versionText } fr
 import { thumbnail } from "../lib/image_loader.js";
 import { state } from "../lib/state.js";
 
-/** @import { ImageDetail, Judged, Model, Neighbour, Review, Said, Version } from "../lib/types.js" */
+/** @import { ImageDetail, Judged, Model, Neighbour, Review, RecordedScore, Version } from "../lib/types.js" */
 
 /**
  * Shows the score of one version.
@@ -70,7 +70,7 @@ export function otherScores({ id, scores }, shownVersion) {
 
 /**
  * @param {number} imageId
- * @param {Said} score
+ * @param {RecordedScore} score
  */
 function otherScore(imageId, score) {
   const model = state.models.find((one) => one.name === score.model);

@@ -11,7 +11,7 @@ import { currentModel, resetList, selectModel, state } from "../lib/state.js";
 import { contourText, otherScores, scoreFacts } from "./image_details.js";
 
 /** @import { Viewer } from "../image/viewer.js" */
-/** @import { Asked, ImageDetail, Said, Version } from "../lib/types.js" */
+/** @import { ComputedScore, ImageDetail, RecordedScore, Version } from "../lib/types.js" */
 
 /**
  * Fetches an image and selects its model: that of the address, else the selected one, unless only another one has
@@ -171,7 +171,7 @@ export class ScorePanel {
     return { model: this.model.name, version: this.version.id };
   }
 
-  /** @returns {Promise<Said | Asked>} */
+  /** @returns {Promise<RecordedScore | ComputedScore>} */
   #fetchScore() {
     return getJson(`images/${this.detail.id}/score`, this.#query(), { signal: this.signal });
   }

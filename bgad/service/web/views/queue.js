@@ -12,8 +12,8 @@ import { isUploading } from "../lib/upload.js";
 import { filterBar } from "./queue_filters.js";
 import { QueueGrid } from "./queue_grid.js";
 
-/** @import { Listed, Review, Verdict } from "../lib/types.js" */
-/** @typedef {{ row: Listed, saved: Promise<Review> }} GivenVerdict */
+/** @import { ListedImage, Review, Verdict } from "../lib/types.js" */
+/** @typedef {{ row: ListedImage, saved: Promise<Review> }} GivenVerdict */
 
 /** @type {Record<string, Verdict>} */
 const VERDICT_KEYS = { g: "good", b: "bad", u: "unsure" };

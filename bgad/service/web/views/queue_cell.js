@@ -5,7 +5,7 @@ import { decisionText, formatNumber } from "../lib/format.js";
 import { thumbnail } from "../lib/image_loader.js";
 import { currentModel } from "../lib/state.js";
 
-/** @import { Listed } from "../lib/types.js" */
+/** @import { ListedImage } from "../lib/types.js" */
 
 /**
  * Creates an empty cell at a position of the grid.
@@ -24,7 +24,7 @@ export function createCell(index, layout) {
 /**
  * Shows an image in its cell; a thumbnail that is there already stays.
  * @param {HTMLElement} cell
- * @param {Listed} row
+ * @param {ListedImage} row
  * @param {boolean} isFailed whether the last verdict could not be saved
  */
 export function fillCell(cell, row, isFailed) {
@@ -40,7 +40,7 @@ export function fillCell(cell, row, isFailed) {
 }
 
 /**
- * @param {Listed} row
+ * @param {ListedImage} row
  * @param {boolean} isFailed
  */
 function verdictLabel(row, isFailed) {

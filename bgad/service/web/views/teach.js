@@ -201,12 +201,12 @@ class TeachView {
 
   /** Loads the comparison of the wanted job, else of the last one that has finished. */
   async #loadComparison() {
-    const done = (this.#jobs ?? []).filter((job) => job.state === "done" && job.made !== null);
+    const done = (this.#jobs ?? []).filter((job) => job.state === "done" && job.new_version !== null);
     const chosen = done.find((job) => job.id === this.wantedJobId) ?? done[0];
     this.#comparedJobId = chosen?.id;
     const job = chosen && (await this.#loadFinishedJob(chosen.id));
     if (this.#comparedJobId !== chosen?.id) return; // another one was chosen meanwhile
-    const version = currentModel().versions.find((one) => one.id === job?.made);
+    const version = currentModel().versions.find((one) => one.id === job?.new_version);
     if (job?.result && version) {
       const finished = /** @type {FinishedJob} */ (job);
       this.#comparison = { job: finished, version, tables: comparison(finished) };
@@ -229,7 +229,7 @@ class TeachView {
     if (!this.#comparison) return nothing;
     const { job, version, tables } = this.#comparison;
     return this.#comparisonCards.render(job.id, html`
-      <h2>Job ${job.id}: version ${job.version} and version ${job.made}</h2>
+      <h2>Job ${job.id}: version ${job.version} and version ${job.new_version}</h2>
       ${tables}
       <div class="row">${this.versions.actionTemplate(version, "comparison", this.#isBusy)}</div>`);
   }

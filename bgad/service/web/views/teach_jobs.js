@@ -110,7 +110,7 @@ function endedText({ images, who, created, state, message }) {
 /**
  * @param {Job} job
  */
-function progressText({ progress, message, left }) {
+function progressText({ progress, message, seconds_left: left }) {
   return ` ${formatPercent(progress)} ${message}${remainingText(left)}`;
 }
 

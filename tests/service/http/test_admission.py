@@ -9,10 +9,10 @@ from typing import Any
 import pytest
 
 from bgad.client import MAX_BATCH
-from bgad.service import workbench
-from bgad.service.http import admission as queues
-from bgad.service.http import app
-from bgad.service.scoring.batcher import BATCH, PATIENT, WAITING
+from bgad.service import image_views
+from bgad.service.blobs import BlobKind
+from bgad.service.http import admission, health
+from bgad.service.scoring.batcher import BATCH_SIZE, MAX_WAITING, PATIENT_PLACES
 from tests.service.conftest import SCORE, Maker, Service, png, problem, token, wait_for
 
 BATCHES = "/v1/models/plate/batches"
@@ -61,19 +61,19 @@ def test_with_a_full_queue_and_many_who_want_maps_all_else_is_answered(
     kept = f"/v1/images/{number}/thumbnail.jpg?model=plate"
     assert service.client.get(kept).status_code == 200
     lost = service.score(png(1))
-    wait_for(lambda: service.bench.thumbnails.has(service.store.image(lost)["sha256"], 1))
-    service.bench.files.drop("thumbnails", f"{service.store.image(lost)['sha256']}.1")
-    for module in (queues, workbench):
-        monkeypatch.setattr(module, "PATIENCE", 0.2)
+    wait_for(lambda: service.bench.thumbnails.has(service.store.images.get(lost).sha256, 1))
+    service.bench.blobs.remove(BlobKind.THUMBNAIL, f"{service.store.images.get(lost).sha256}.1")
+    for module in (admission, image_views):
+        monkeypatch.setattr(module, "PATIENCE_SECONDS", 0.2)
     gate.clear()
     looks = 48
-    with ThreadPoolExecutor(WAITING + looks + 3) as pool:
-        cameras = [pool.submit(service.client.post, SCORE, content=png(100 + i)) for i in range(WAITING)]
-        wait_for(lambda: service.bench.waiting() == WAITING)
+    with ThreadPoolExecutor(MAX_WAITING + looks + 3) as pool:
+        cameras = [pool.submit(service.client.post, SCORE, content=png(100 + i)) for i in range(MAX_WAITING)]
+        wait_for(lambda: service.bench.models.waiting() == MAX_WAITING)
         maps = [pool.submit(service.client.get, f"/v1/images/{number}/map.png?model=plate") for _ in range(looks)]
-        wait_for(lambda: sum(look.done() for look in maps) == looks - PATIENT)
+        wait_for(lambda: sum(look.done() for look in maps) == looks - PATIENT_PLACES)
         for look in (look.result() for look in maps if look.done()):
-            assert "too many pictures wait" in problem(look, 503)
+            assert "too many images wait" in problem(look, 503)
             assert look.headers["retry-after"] == "1"
         problem(service.client.get(f"/v1/images/{lost}/thumbnail.jpg?model=plate"), 503)
         for path in ("/", "/metrics", "/v1/models", "/v1/images?model=plate", f"/v1/images/{number}/view.png", kept):
@@ -82,49 +82,51 @@ def test_with_a_full_queue_and_many_who_want_maps_all_else_is_answered(
         assert said.status_code == 201
         problem(service.client.post(SCORE, content=png(999)), 503)  # who is patient has taken no camera's place
         gate.set()
-        assert [camera.result().status_code for camera in cameras] == [200] * WAITING
-        assert sorted(look.result().status_code for look in maps) == [200] * PATIENT + [503] * (looks - PATIENT)
+        assert [camera.result().status_code for camera in cameras] == [200] * MAX_WAITING
+        assert sorted(look.result().status_code for look in maps) == [200] * PATIENT_PLACES + [503] * (
+            looks - PATIENT_PLACES
+        )
 
 
-def test_overlays_do_not_keep_others_from_looking_at_pictures(
+def test_overlays_do_not_keep_others_from_looking_at_images(
     service: Service, gate: threading.Event, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     number = service.score(png())
-    monkeypatch.setattr(queues, "PATIENCE", 0.2)
+    monkeypatch.setattr(admission, "PATIENCE_SECONDS", 0.2)
     gate.clear()
-    with ThreadPoolExecutor(app.WHOLE + 1) as pool:
+    with ThreadPoolExecutor(admission.FULL_SIZE_PLACES + 1) as pool:
         overlays = [
             pool.submit(service.client.get, f"/v1/images/{number}/overlay.png?model=plate")
-            for _ in range(app.WHOLE + 1)
+            for _ in range(admission.FULL_SIZE_PLACES + 1)
         ]
         wait_for(lambda: any(overlay.done() for overlay in overlays))
         assert service.client.get(f"/v1/images/{number}/view.png").status_code == 200
         gate.set()
-        assert sorted(overlay.result().status_code for overlay in overlays) == [200] * app.WHOLE + [503]
+        assert sorted(overlay.result().status_code for overlay in overlays) == [200] * admission.FULL_SIZE_PLACES + [
+            503
+        ]
 
 
-def test_batches_are_counted_and_turned_away_when_too_many_pictures_wait(
-    service: Service, gate: threading.Event
-) -> None:
-    pile = service.client.app.state.pile  # type: ignore[attr-defined]
+def test_batches_are_counted_and_turned_away_when_too_many_images_wait(service: Service, gate: threading.Event) -> None:
+    batches = service.client.app.state.batch_admission  # type: ignore[attr-defined]
     gate.clear()
-    begun = 2 * BATCH
+    begun = 2 * BATCH_SIZE
     with ThreadPoolExecutor(1) as pool:
         first: Future[Any] = pool.submit(service.client.post, BATCHES, files=files(20))
-        wait_for(lambda: service.bench.waiting() == begun and pile.waiting() == 20 - begun)
+        wait_for(lambda: service.bench.models.waiting() == begun and batches.waiting() == 20 - begun)
         assert "bgad_waiting 20.0" in service.client.get("/metrics").text
-        pile.most = 20 - begun + MAX_BATCH - 1  # one less than another batch may have
+        batches.max_images = 20 - begun + MAX_BATCH - 1  # one less than another batch may have
         unread = {"Content-Type": "multipart/form-data; boundary=x", "Content-Length": "1000"}
         assert ask(service, "POST", BATCHES, unread) == (503, 0)
         parts = [{"type": "http.request", "body": bytes(500), "more_body": more} for more in (True, False)]
         closes = unread | {"Connection": "close"}  # as urllib says: it hears nothing before it has sent all
         assert ask(service, "POST", BATCHES, closes, *parts) == (503, 2)
         refused = service.client.post(BATCHES, files=files(2))
-        assert "too many pictures wait" in problem(refused, 503)
+        assert "too many images wait" in problem(refused, 503)
         assert refused.headers["retry-after"] == "1"
         gate.set()
         assert len(first.result().json()["results"]) == 20
-    assert pile.waiting() == 0
+    assert batches.waiting() == 0
     assert service.client.post(BATCHES, files=files(2)).status_code == 200
     assert "bgad_waiting 0.0" in service.client.get("/metrics").text
 
@@ -150,7 +152,7 @@ def test_the_role_is_known_before_the_body_is_read(make: Maker) -> None:
         assert ask(service, method, path, headers, body) == (403, 0), path
 
 
-def test_what_has_no_picture_is_short(service: Service) -> None:
+def test_what_has_no_image_is_short(service: Service) -> None:
     number = service.score(png())
     long = {"verdict": "good", "note": "x" * (3 * 2**20), "model": "plate", "rate": 0.5}
     for method, path in (("POST", "/v1/jobs"), ("PUT", "/v1/models/plate/threshold")):
@@ -166,8 +168,8 @@ def test_a_store_that_hangs_is_not_ready_and_looked_at_once(service: Service, mo
         looks.append(1)
         return answers.wait(60)
 
-    monkeypatch.setattr(service.store, "alive", alive)
-    monkeypatch.setattr(app, "READY_SECONDS", 0.05)
+    monkeypatch.setattr(service.store.database, "alive", alive)
+    monkeypatch.setattr(health, "READY_SECONDS", 0.05)
     for _ in range(3):
         assert service.client.get("/readyz").status_code == 503
     assert len(looks) == 1

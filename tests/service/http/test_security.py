@@ -7,7 +7,7 @@ from typing import Any
 import pytest
 from starlette.testclient import TestClient
 
-from bgad.service.http import tokens
+from bgad.service import access
 from tests.service.conftest import SCORE, Maker, Service, png, problem, token
 
 ENDPOINTS = [
@@ -22,10 +22,10 @@ ENDPOINTS = [
     ("GET", "/v1/models/plate/threshold", "review"),
     ("GET", "/v1/models/plate/drift", "review"),
     ("GET", "/v1/models/plate/lessons", "review"),
-    ("GET", "/v1/models/plate/news", "review"),
+    ("GET", "/v1/models/plate/changes", "review"),
     ("GET", "/v1/images?model=plate", "review"),
     ("GET", "/v1/images/1", "review"),
-    ("GET", "/v1/images/1/picture", "review"),
+    ("GET", "/v1/images/1/original", "review"),
     ("GET", "/v1/images/1/view.png", "review"),
     ("GET", "/v1/images/1/thumbnail.jpg?model=plate", "review"),
     ("POST", "/v1/images/1/reviews", "review"),
@@ -59,15 +59,15 @@ def test_every_endpoint_is_in_the_list_of_roles(service: Service) -> None:
 
 def test_each_role_may_what_it_may_and_nothing_else(make: Maker) -> None:
     service = make(tokens=True)
-    headers = {role: token(service, role) for role in tokens.ROLES}
+    headers = {role: token(service, role) for role in access.ROLES}
     for method, path, needed in ENDPOINTS:
         body = BODIES.get(path)
         none = service.client.request(method, path, json=body)
         assert "a token is needed" in problem(none, 401)
         assert none.headers["www-authenticate"] == "Bearer"
-        for role in tokens.ROLES:
+        for role in access.ROLES:
             answer = service.client.request(method, path, json=body, headers=headers[role])
-            if tokens.ROLES.index(role) < tokens.ROLES.index(needed):
+            if access.ROLES.index(role) < access.ROLES.index(needed):
                 assert f"{role} may {role}: this needs the role {needed}" in problem(answer, 403)
             else:
                 assert answer.status_code not in (401, 403), (method, path, role)
@@ -85,7 +85,7 @@ def test_what_is_open_without_a_token(make: Maker) -> None:
     assert service.client.get("/", headers=wrong).status_code == 200
     right = token(service, "score")
     assert service.client.get("/metrics", headers=right).status_code == 200
-    service.store.drop_token("score")
+    service.store.tokens.remove("score")
     problem(service.client.get("/metrics", headers=right), 401)
 
 
@@ -149,7 +149,7 @@ def test_a_fault_of_ours_is_one_line_with_the_headers(service: Service, monkeypa
     def broken() -> list[str]:
         raise RuntimeError("secret")
 
-    monkeypatch.setattr(service.bench, "names", broken)
+    monkeypatch.setattr(service.bench.registry, "names", broken)
     client = TestClient(service.client.app, base_url="http://localhost", raise_server_exceptions=False)
     answer = client.get("/v1/models")
     assert problem(answer, 500) == "something went wrong here: the log of the service says what"

@@ -1,4 +1,4 @@
-"""The first tables."""
+"""Create all tables."""
 
 import sqlalchemy as sa
 from alembic import op
@@ -8,7 +8,16 @@ down_revision = None
 
 
 def upgrade() -> None:
-    """Make them."""
+    """Create all tables and their indexes."""
+    _create_versions()
+    _create_images()
+    _create_scores()
+    _create_reviews()
+    _create_jobs()
+    _create_events_and_tokens()
+
+
+def _create_versions() -> None:
     op.create_table(
         "versions",
         sa.Column("id", sa.Integer, primary_key=True),
@@ -21,6 +30,9 @@ def upgrade() -> None:
         sa.Column("created", sa.Double, nullable=False),
         sa.UniqueConstraint("name", "checksum", name="uq_versions_name_checksum"),
     )
+
+
+def _create_images() -> None:
     op.create_table(
         "images",
         sa.Column("id", sa.Integer, primary_key=True),
@@ -29,7 +41,15 @@ def upgrade() -> None:
         sa.Column("width", sa.Integer, nullable=False),
         sa.Column("height", sa.Integer, nullable=False),
         sa.Column("received", sa.Double, nullable=False),
+        sa.Column("dropped", sa.Double, nullable=True),
     )
+    kept, dropped = sa.text("dropped IS NULL"), sa.text("dropped IS NOT NULL")
+    op.create_index("ix_images_kept", "images", ["received", "id"], sqlite_where=kept, postgresql_where=kept)
+    op.create_index("ix_images_dropped", "images", ["dropped"], sqlite_where=dropped, postgresql_where=dropped)
+    op.create_table("leftovers", sa.Column("image", sa.Integer, sa.ForeignKey("images.id"), primary_key=True))
+
+
+def _create_scores() -> None:
     op.create_table(
         "scores",
         sa.Column("id", sa.Integer, primary_key=True),
@@ -46,6 +66,9 @@ def upgrade() -> None:
     op.create_index("ix_scores_version_score", "scores", ["version", "score"])
     op.create_index("ix_scores_version_distance", "scores", ["version", "distance"])
     op.create_index("ix_scores_version_created", "scores", ["version", "created"])
+
+
+def _create_reviews() -> None:
     op.create_table(
         "reviews",
         sa.Column("id", sa.Integer, primary_key=True),
@@ -59,6 +82,9 @@ def upgrade() -> None:
         sa.Column("last", sa.Boolean, nullable=False),
     )
     op.create_index("ix_reviews_image", "reviews", ["image"])
+
+
+def _create_jobs() -> None:
     op.create_table(
         "jobs",
         sa.Column("id", sa.Integer, primary_key=True),
@@ -70,11 +96,14 @@ def upgrade() -> None:
         sa.Column("message", sa.Text, nullable=False),
         sa.Column("images", sa.JSON, nullable=False),
         sa.Column("result", sa.JSON, nullable=True),
-        sa.Column("made", sa.Integer, sa.ForeignKey("versions.id"), nullable=True),
+        sa.Column("new_version", sa.Integer, sa.ForeignKey("versions.id"), nullable=True),
         sa.Column("who", sa.String(200), nullable=False),
         sa.Column("created", sa.Double, nullable=False),
         sa.Column("ended", sa.Double, nullable=True),
     )
+
+
+def _create_events_and_tokens() -> None:
     op.create_table(
         "events",
         sa.Column("id", sa.Integer, primary_key=True),

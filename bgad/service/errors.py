@@ -1,0 +1,31 @@
+"""Errors that only the service raises; the HTTP layer maps each of them to a status code."""
+
+from __future__ import annotations
+
+from bgad.errors import BgadError, ModelError
+
+QUEUE_FULL = "too many images wait to be scored: try again later"
+
+
+class MissingError(ModelError):
+    """A model, version, image, review or job does not exist."""
+
+
+class BusyError(BgadError):
+    """The service cannot take more work at the moment."""
+
+
+class ClosedError(BusyError):
+    """The model is being unloaded."""
+
+
+class ForbiddenError(BgadError):
+    """The caller's role does not permit the operation."""
+
+
+class LengthRequiredError(BgadError):
+    """A form arrives without a Content-Length header."""
+
+
+class TooLargeError(BgadError):
+    """An upload exceeds the size limit."""

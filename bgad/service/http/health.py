@@ -1,0 +1,93 @@
+"""Liveness, readiness, and metrics for Prometheus."""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import Callable, Iterator
+
+from fastapi import APIRouter, Response
+from prometheus_client import CollectorRegistry, Counter, Gauge, Histogram, generate_latest
+from prometheus_client.core import CounterMetricFamily, GaugeMetricFamily, Metric
+from prometheus_client.registry import Collector
+from starlette.types import Scope
+
+from bgad.service.http.admission import run_now
+from bgad.service.http.security import SAFE_METHODS
+from bgad.service.store.database import Database
+from bgad.service.workbench import Workbench
+
+METHODS = (*SAFE_METHODS, "POST", "PUT", "DELETE", "PATCH")
+READY_SECONDS = 3.0  # in which a healthy store answers
+
+
+class Metrics(Collector):
+    """The metrics of the service."""
+
+    def __init__(self, workbench: Workbench, waiting: Callable[[], int]) -> None:
+        """`waiting` returns the number of images that wait to be scored."""
+        self.registry = CollectorRegistry()
+        self._requests = Counter(
+            "bgad_requests_total", "Requests answered", ["method", "route", "status"], registry=self.registry
+        )
+        self._seconds = Histogram("bgad_request_seconds", "Time to answer", ["route"], registry=self.registry)
+        gauge = Gauge("bgad_waiting", "Images that wait to be scored", registry=self.registry)
+        gauge.set_function(waiting)
+        self._workbench = workbench
+        self.registry.register(self)
+
+    def collect(self) -> Iterator[Metric]:
+        """Yield the figures that the workbench counts itself."""
+        scored = CounterMetricFamily("bgad_scored", "Images scored", labels=["model", "decision"])
+        for (model, decision), number in self._workbench.decisions.copy().items():
+            scored.add_metric([model, decision], number)
+        level = GaugeMetricFamily("bgad_drift_level", "Level of the drift test", labels=["model"])
+        alarms = CounterMetricFamily("bgad_drift_alarms", "Alarms of the drift test in the history", labels=["model"])
+        for model, (current_level, count) in self._workbench.drift.figures().items():
+            level.add_metric([model], current_level)
+            alarms.add_metric([model], count)
+        dropped = CounterMetricFamily("bgad_dropped", "Images dropped because nobody reviewed them")
+        dropped.add_metric([], self._workbench.retention.dropped)
+        yield from (scored, level, alarms, dropped)
+
+    def count(self, scope: Scope, status: int, seconds: float) -> None:
+        """Count an answered request."""
+        route = getattr(scope.get("route"), "path", "other")
+        method = scope["method"] if scope["method"] in METHODS else "other"
+        self._requests.labels(method, route, str(status)).inc()
+        self._seconds.labels(route).observe(seconds)
+
+
+class Probe:
+    """Asks whether the store answers; at most one query runs, however many callers wait and however long it takes."""
+
+    def __init__(self, database: Database) -> None:
+        self._database = database
+        self._query: asyncio.Task[bool] | None = None
+
+    async def is_ready(self) -> bool:
+        """Whether the store answers within READY_SECONDS."""
+        if self._query is None or self._query.done():
+            self._query = asyncio.create_task(run_now(self._database.alive))
+        done, _ = await asyncio.wait([self._query], timeout=READY_SECONDS)
+        return bool(done) and self._query.result()
+
+
+def make_router(metrics: Metrics, database: Database) -> APIRouter:
+    """The routes for monitoring; they are not part of the documented API."""
+    router, probe = APIRouter(include_in_schema=False), Probe(database)
+
+    @router.api_route("/healthz", methods=["GET", "HEAD"])
+    async def healthz() -> dict[str, str]:
+        return {"status": "alive"}
+
+    @router.api_route("/readyz", methods=["GET", "HEAD"])
+    async def readyz(response: Response) -> dict[str, str]:
+        ready = await probe.is_ready()
+        response.status_code = 200 if ready else 503
+        return {"status": "ready" if ready else "the store does not answer"}
+
+    @router.get("/metrics")
+    def prometheus_metrics() -> Response:
+        return Response(generate_latest(metrics.registry), media_type="text/plain; version=0.0.4")
+
+    return router

@@ -1,0 +1,153 @@
+"""The models of the service: their versions, which one is released, and the decision rule of each version."""
+
+from __future__ import annotations
+
+import logging
+import threading
+from dataclasses import dataclass, replace
+from pathlib import Path
+
+from bgad.artifact import folder as model_folder
+from bgad.artifact.card import Card
+from bgad.errors import BgadError, ConfigError
+from bgad.service.errors import MissingError
+from bgad.service.folders import MODEL_SUFFIX, Folders
+from bgad.service.scoring.model_cache import ModelCache, check_unchanged
+from bgad.service.store import history
+from bgad.service.store.store import Store
+from bgad.service.store.versions import CANDIDATE, DISCARDED, RELEASED, RETIRED, Version
+
+logger = logging.getLogger(__name__)
+
+
+@dataclass(frozen=True)
+class DecisionRule:
+    """How a version decides, as its model card and the chosen false-reject rate say."""
+
+    threshold: float
+    rate: float
+    guarantee: str
+    calibration_normals: int
+    input_size: int
+
+
+class ModelRegistry:
+    """Finds model folders, and releases, rolls back and adjusts their versions."""
+
+    def __init__(self, folders: Folders, store: Store, cache: ModelCache) -> None:
+        self._folders, self._store, self._cache = folders, store, cache
+        self._released: dict[str, Version] = {}  # every change of a released version goes through this object
+        self._release_lock, self._rate_lock = threading.Lock(), threading.Lock()
+        self._rules: dict[tuple[int, float | None], DecisionRule] = {}
+
+    def scan(self) -> None:
+        """Register every model folder; the first version of a name is released."""
+        for folder in sorted(self._folders.models.glob(f"*{MODEL_SUFFIX}")):
+            try:
+                card = model_folder.verify(folder)
+            except BgadError as error:
+                logger.warning("%s is left out: %s", folder.name, error)
+                continue
+            self._register(folder, card.checksum)
+
+    def _register(self, folder: Path, checksum: str) -> None:
+        name, versions = folder.name.removesuffix(MODEL_SUFFIX), self._store.versions
+        for old in versions.all(name):
+            if old.folder == folder.name and old.checksum != checksum:
+                if old.state != DISCARDED:
+                    logger.warning("%s is another model than before, which is gone", folder.name)
+                versions.mark_replaced(old.id)
+        has_released = any(version.state == RELEASED for version in versions.all(name))
+        version = versions.add(name, checksum, folder.name, state=CANDIDATE if has_released else RELEASED)
+        if version.state == DISCARDED and not has_released:  # the folder was replaced and is back
+            versions.restore(version.id)
+
+    def names(self) -> list[str]:
+        """Return the names of the models that have a released version."""
+        return self._store.versions.names()
+
+    def released(self, name: str) -> Version:
+        """Return the released version of a model; the store is asked once."""
+        with self._release_lock:
+            if name not in self._released:
+                self._released[name] = self._store.versions.released(name)
+            return self._released[name]
+
+    def version(self, name: str, number: int | None) -> Version:
+        """Return a version of a model by its id, or the released one if `number` is None."""
+        if number is None:
+            return self._store.versions.released(name)
+        version = self._store.versions.get(number)
+        if version.name != name:
+            raise MissingError(f"there is no version {number} of {name!r}")
+        if version.state == DISCARDED:
+            raise ConfigError(f"version {number} has been discarded")
+        return version
+
+    def previous(self, name: str) -> Version:
+        """Return the version that was released before the present one."""
+        released = self._store.versions.released(name)
+        retired = {v.id: v for v in self._store.versions.all(name) if v.state == RETIRED}
+        details = (event.detail for event in self._store.history.events(name, 1000, what=history.RELEASE))
+        numbers = [int(detail.removeprefix("version ")) for detail in details]
+        for number in (*numbers, released.parent):
+            if number in retired:
+                return retired[number]
+        raise MissingError(f"no other version of {name!r} has been released: there is no way back")
+
+    def release(self, version: Version, who: str) -> None:
+        """Release a version; it is loaded first, so that a damaged one is never released."""
+        self._cache.batcher(version)
+        with self._release_lock:
+            self._store.versions.release(version.id, who)
+            self._released.clear()
+
+    def set_rate(self, name: str, rate: float, who: str) -> Version:
+        """Set the false-reject rate of the released version and decide its recorded scores again."""
+        with self._rate_lock:
+            version = self.released(name)
+            scorer = self._cache.batcher(version).scorer
+            calibration = replace(scorer.calibration, rate=rate)  # raises if the calibration normals do not support it
+            with self._release_lock:
+                self._store.versions.set_rate(version.id, rate, calibration.threshold, who)
+                self._released.clear()
+            scorer.set_rate(rate)
+            reloaded = self._cache.cached_scorer(version.id)
+            if reloaded is not None and reloaded is not scorer:  # it was unloaded and loaded again meanwhile
+                reloaded.set_rate(rate)
+        return self._store.versions.get(version.id)
+
+    def wait_for_rate_change(self) -> None:
+        """Return once no false-reject rate is being set."""
+        if self._rate_lock.locked():
+            with self._rate_lock:
+                pass
+
+    def card(self, version: Version) -> Card:
+        """Read a version's model card with its split; the model is not loaded."""
+        folder = self._folders.models / version.folder
+        card = model_folder.read(folder)
+        check_unchanged(folder, card, version)
+        return card
+
+    def decision_rule(self, version: Version) -> DecisionRule:
+        """Return the decision rule of a version from its card alone; the files were verified by `scan`."""
+        key = (version.id, version.rate)
+        if key not in self._rules:
+            folder = self._folders.models / version.folder
+            card = model_folder.read_card(folder)
+            check_unchanged(folder, card, version)
+            calibration = card.calibration_at().calibration(version.rate)
+            normals, size = len(calibration.scores), card.config.backbone.size
+            rule = DecisionRule(calibration.threshold, calibration.rate, calibration.guarantee(), normals, size)
+            self._rules[key] = rule
+        return self._rules[key]
+
+    def adopt(self, folder: Path, name: str) -> tuple[str, str]:
+        """Move a model folder that a job made below the service's folder; return its relative path and checksum."""
+        checksum = model_folder.verify(folder).checksum
+        destination = self._folders.versions / f"{name}-{checksum[:16]}{MODEL_SUFFIX}"
+        if not destination.exists():
+            destination.parent.mkdir(parents=True, exist_ok=True)
+            folder.rename(destination)
+        return destination.relative_to(self._folders.models).as_posix(), checksum

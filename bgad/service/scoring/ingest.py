@@ -1,0 +1,109 @@
+"""Scores the images that clients send, and stores each image with its score."""
+
+from __future__ import annotations
+
+import hashlib
+from collections.abc import Iterator
+from contextlib import contextmanager
+from dataclasses import dataclass
+from pathlib import Path
+
+from bgad.errors import ImageError
+from bgad.inference.base import BaseScorer
+from bgad.io import images
+from bgad.service.blobs import BlobKind, BlobStore, display_name
+from bgad.service.errors import BusyError
+from bgad.service.registry import ModelRegistry
+from bgad.service.scoring.batcher import Answer, decide_again
+from bgad.service.scoring.in_flight import UploadsInFlight
+from bgad.service.scoring.model_cache import ModelCache
+from bgad.service.scoring.thumbnails import Thumbnails
+from bgad.service.store.scores import NewImage
+from bgad.service.store.store import Store
+from bgad.service.store.versions import Version
+from bgad.types import Scores
+
+
+@dataclass(frozen=True)
+class ImageLimits:
+    """The largest image that the service accepts."""
+
+    max_bytes: int = 64 * 2**20
+    max_pixels: int = 50_000_000
+
+    def check(self, content: bytes) -> None:
+        """Raise ImageError unless the bytes are an image within the limits; its pixels are not decoded."""
+        if not content:
+            raise ImageError("the image is empty: send its bytes")
+        if len(content) > self.max_bytes:
+            raise ImageError(f"the image has {len(content)} bytes, more than {self.max_bytes}: send a smaller one")
+        images.check_bytes(content, max_pixels=self.max_pixels)
+
+
+@dataclass(frozen=True)
+class ScoredImage:
+    """An image that was sent, and the scores of the version that was released then."""
+
+    image: int
+    version: Version
+    scores: Scores
+
+
+class Ingest:
+    """Scores uploads with the released version of a model."""
+
+    def __init__(
+        self,
+        store: Store,
+        registry: ModelRegistry,
+        cache: ModelCache,
+        blobs: BlobStore,
+        thumbnails: Thumbnails,
+        in_flight: UploadsInFlight,
+        limits: ImageLimits,
+    ) -> None:
+        self._store, self._registry, self._cache = store, registry, cache
+        self._blobs, self._thumbnails, self._in_flight, self.limits = blobs, thumbnails, in_flight, limits
+
+    def score(self, model: str, content: bytes, name: str, *, patient: bool = False) -> ScoredImage:
+        """Score an image and store it with its score; a patient request waits for a place."""
+        self.limits.check(content)
+        version = self._registry.released(model)
+        self._cache.batcher(version)
+        sha256 = hashlib.sha256(content).hexdigest()
+        with self._stored(sha256, content) as path:
+            try:
+                answer, scorer = self._score(version, path, content, patient=patient)
+            except ImageError as error:
+                raise ImageError(str(error).replace(str(path), "image")) from error
+            scores, (height, width) = answer.scores, answer.shape
+            new = NewImage(sha256, display_name(name), width, height)
+            image = self._store.scores.add_image(new, version.id, scores)
+        self._registry.wait_for_rate_change()
+        if scores.threshold != scorer.threshold:  # another rate was set while the image was being scored
+            scores = decide_again(scores, scorer)
+            self._store.scores.add(image, version.id, scores)
+        self._thumbnails.enqueue(sha256, version.id, scores.map, scorer.card)
+        return ScoredImage(image, version, scores)
+
+    def _score(self, version: Version, path: Path, content: bytes, *, patient: bool) -> tuple[Answer, BaseScorer]:
+        try:
+            return self._cache.score(version, path, patient=patient)
+        except ImageError:
+            if not self._blobs.repair(BlobKind.IMAGE, path.name, content):
+                raise
+        return self._cache.score(version, path, patient=patient)  # a power failure had damaged the stored file
+
+    @contextmanager
+    def _stored(self, sha256: str, content: bytes) -> Iterator[Path]:
+        """Store the file of an upload; if the upload fails, remove it unless the image is known or uploaded twice."""
+        with self._in_flight.upload(sha256):
+            try:
+                if not self._blobs.has(BlobKind.IMAGE, sha256, len(content)):
+                    self._blobs.put_as(BlobKind.IMAGE, sha256, content)  # a review makes it durable
+                yield self._blobs.path(BlobKind.IMAGE, sha256)
+            except (ImageError, BusyError):
+                with self._in_flight.paused(sha256) as uploads:
+                    if uploads == 1 and not self._store.images.has(sha256):
+                        self._blobs.remove(BlobKind.IMAGE, sha256)
+                raise

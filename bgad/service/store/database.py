@@ -1,0 +1,143 @@
+"""Connections, transactions and migrations of the database: an SQLite file beside the models, or a PostgreSQL server.
+
+A committed transaction is durable: SQLite syncs every commit, and so does PostgreSQL by default. Only scores, which can
+be computed again, use relaxed durability: they survive a killed service, but not a power failure.
+"""
+
+from __future__ import annotations
+
+import threading
+import time
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager, nullcontext, suppress
+from pathlib import Path
+from typing import Any, TypeVar
+
+import alembic.command
+import alembic.config
+import sqlalchemy as sa
+
+from bgad.errors import ConfigError
+from bgad.service.errors import MissingError
+from bgad.service.store import dialects
+
+CHECKPOINT_SECONDS = 10  # between two checkpoints of SQLite's write-ahead log
+
+R = TypeVar("R")
+
+
+class Database:
+    """A migrated database; safe to use from many threads."""
+
+    def __init__(self, address: str, clock: Callable[[], float] = time.time) -> None:
+        """Open and migrate `address`, an SQLAlchemy URL such as `sqlite:///file` or `postgresql://user@host/name`."""
+        self.clock = clock
+        self.engine = dialects.engine(address)
+        embedded = self.engine.dialect.name == "sqlite"
+        self._relaxed = dialects.engine(address, "NORMAL") if embedded else self.engine
+        # SQLite admits one writer at a time. Queueing here is faster than SQLite's own polling for its file lock.
+        self._write_lock = threading.Lock() if embedded else nullcontext()
+        self._closed = threading.Event()
+        self._checkpointer: threading.Thread | None = None
+        try:
+            with dialects.opening(address):
+                self._migrate(embedded)
+        except alembic.util.CommandError as error:
+            self.close()
+            raise ConfigError(
+                f"the store {self.engine.url.render_as_string()} was made by a newer bgad ({error}): update bgad"
+            ) from error
+        except BaseException:
+            self.close()
+            raise
+        if embedded:
+            self._checkpointer = threading.Thread(target=self._checkpoint, name="store", daemon=True)
+            self._checkpointer.start()
+
+    def close(self) -> None:
+        """Close all connections."""
+        self._closed.set()
+        if self._checkpointer is not None:
+            self._checkpointer.join()
+        self.engine.dispose()
+        self._relaxed.dispose()
+
+    def alive(self) -> bool:
+        """Whether the database answers a query."""
+        try:
+            with self.engine.connect() as connection:
+                connection.execute(sa.select(1))
+        except sa.exc.SQLAlchemyError:
+            return False
+        return True
+
+    @contextmanager
+    def begin(self) -> Iterator[sa.Connection]:
+        """Open a durable transaction."""
+        with self.engine.begin() as connection:
+            yield connection
+
+    @contextmanager
+    def begin_queued(self) -> Iterator[sa.Connection]:
+        """Open a durable transaction that takes its turn among the writers of scores."""
+        with self._write_lock, self.engine.begin() as connection:
+            yield connection
+
+    @contextmanager
+    def begin_relaxed(self) -> Iterator[sa.Connection]:
+        """Open a transaction that a power failure may undo; for data that can be computed again."""
+        with self._write_lock, self._relaxed.begin() as connection:
+            if connection.dialect.name == "postgresql":
+                connection.execute(sa.text("SET LOCAL synchronous_commit TO off"))
+            yield connection
+
+    def rows(self, kind: Callable[..., R], query: sa.Select[Any]) -> list[R]:
+        """Return every row of a query as an instance of `kind`, whose fields are the selected columns."""
+        with self.engine.connect() as connection:
+            return [kind(**row) for row in connection.execute(query).mappings()]
+
+    def row(self, kind: Callable[..., R], query: sa.Select[Any], description: str) -> R:
+        """Return the first row of a query; MissingError names `description` if there is none."""
+        rows = self.rows(kind, query.limit(1))
+        if not rows:
+            raise MissingError(f"there is no {description}")
+        return rows[0]
+
+    def values(self, query: sa.Select[Any]) -> list[Any]:
+        """Return the first column of a query."""
+        with self.engine.connect() as connection:
+            return list(connection.execute(query).scalars())
+
+    def count(self, query: sa.Select[Any]) -> int:
+        """Return the number of rows of a query."""
+        with self.engine.connect() as connection:
+            return int(connection.execute(sa.select(sa.func.count()).select_from(query.subquery())).scalar_one())
+
+    def _migrate(self, embedded: bool) -> None:
+        with self.engine.begin() as connection:
+            if embedded:  # without it each statement commits by itself, and an interrupted migration cannot be repeated
+                connection.exec_driver_sql("BEGIN IMMEDIATE")
+            config = alembic.config.Config()
+            config.set_main_option("script_location", str(Path(__file__).with_name("migrations")))
+            config.attributes["connection"] = connection
+            alembic.command.upgrade(config, "head")
+
+    def _checkpoint(self) -> None:
+        """Copy SQLite's write-ahead log into the database file at intervals.
+
+        A writer that runs the checkpoint itself waits for the disk and delays all other writers. If the log keeps
+        growing under constant writes, one checkpoint runs while writers wait.
+        """
+        while not self._closed.wait(CHECKPOINT_SECONDS):
+            with suppress(sa.exc.SQLAlchemyError), self._relaxed.connect() as connection:
+                row = connection.exec_driver_sql("PRAGMA wal_checkpoint(PASSIVE)").one()
+                if row[1] > dialects.WAL_PAGES:
+                    with self._write_lock:
+                        connection.exec_driver_sql("PRAGMA wal_checkpoint(PASSIVE)")
+
+
+def insert(connection: sa.Connection, table: sa.Table, values: dict[str, Any]) -> int:
+    """Insert a row and return its id."""
+    key = connection.execute(table.insert().values(**values)).inserted_primary_key
+    assert key is not None  # noqa: S101 - every table has a primary key
+    return int(key[0])

@@ -1,0 +1,58 @@
+"""The table of images, each known by the sha256 of its content."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+
+import sqlalchemy as sa
+
+from bgad.errors import DataError
+from bgad.service.store.database import Database
+from bgad.service.store.tables import images
+
+
+@dataclass(frozen=True, slots=True)
+class Image:
+    """An image that a client sent."""
+
+    id: int
+    sha256: str
+    name: str  # the client's file name
+    width: int
+    height: int
+    received: float
+    dropped: float | None  # when retention removed the file; None: the file is kept
+
+
+class Images:
+    """Reads the images; `Scores.add_image` adds them."""
+
+    def __init__(self, database: Database) -> None:
+        self._database = database
+
+    def get(self, number: int) -> Image:
+        """Return one image, whether or not its file is kept."""
+        return self._database.row(Image, sa.select(images).where(images.c.id == number), f"image {number}")
+
+    def get_kept(self, number: int) -> Image:
+        """Return an image whose file is kept; DataError if retention has removed the file."""
+        image = self.get(number)
+        if image.dropped is not None:
+            raise dropped_error(number)
+        return image
+
+    def ids_by_sha256(self, hashes: Sequence[str]) -> dict[str, int]:
+        """Return the ids of the kept images among these contents, by their sha256."""
+        query = sa.select(images.c.sha256, images.c.id).where(images.c.sha256.in_(hashes), images.c.dropped.is_(None))
+        with self._database.engine.connect() as connection:
+            return {row.sha256: row.id for row in connection.execute(query)}
+
+    def has(self, sha256: str) -> bool:
+        """Whether an image with this content is kept."""
+        return sha256 in self.ids_by_sha256([sha256])
+
+
+def dropped_error(image: int) -> DataError:
+    """The error for an image whose file retention has removed."""
+    return DataError(f"the file of image {image} was not reviewed and is kept no more: send the image again")

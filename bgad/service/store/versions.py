@@ -1,0 +1,132 @@
+"""The table of model versions: which versions exist, which one is released, and their false-reject rates."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+import sqlalchemy as sa
+
+from bgad.errors import ConfigError
+from bgad.service.errors import MissingError
+from bgad.service.store import dialects, history
+from bgad.service.store.database import Database
+from bgad.service.store.tables import scores, versions
+
+RELEASED, CANDIDATE, RETIRED, DISCARDED = "released", "candidate", "retired", "discarded"
+
+
+@dataclass(frozen=True, slots=True)
+class Version:
+    """One version of a model."""
+
+    id: int
+    name: str  # of the model
+    checksum: str  # of the model card
+    folder: str  # relative to the folder of the models
+    parent: int | None
+    state: str  # released, candidate, retired, discarded
+    rate: float | None  # false-reject rate set in the service; None: the model card's
+    created: float
+
+
+class Versions:
+    """Reads and writes model versions."""
+
+    def __init__(self, database: Database) -> None:
+        self._database = database
+
+    def add(
+        self, name: str, checksum: str, folder: str, *, state: str, parent: int | None = None, who: str = "bgad"
+    ) -> Version:
+        """Add a version; an existing one with the same name and checksum is returned unchanged."""
+        same = sa.select(versions).where(versions.c.name == name, versions.c.checksum == checksum)
+        with self._database.begin() as connection:
+            row = connection.execute(same).mappings().first()
+            if row is None:
+                now = self._database.clock()
+                values = {"name": name, "checksum": checksum, "folder": folder, "parent": parent, "state": state}
+                connection.execute(versions.insert().values(**values, created=now))
+                history.record(connection, now, who, f"model {state}", name, checksum[:12])
+                row = connection.execute(same).mappings().one()
+            return Version(**row)
+
+    def all(self, name: str | None = None) -> list[Version]:
+        """Return all versions, or those of one model, oldest first."""
+        query = sa.select(versions).order_by(versions.c.id)
+        return self._database.rows(Version, query if name is None else query.where(versions.c.name == name))
+
+    def get(self, number: int) -> Version:
+        """Return one version."""
+        return self._database.row(Version, sa.select(versions).where(versions.c.id == number), f"version {number}")
+
+    def released(self, name: str) -> Version:
+        """Return the released version of a model."""
+        query = sa.select(versions).where(versions.c.name == name, versions.c.state == RELEASED)
+        return self._database.row(Version, query, f"released model {name!r}")
+
+    def names(self) -> list[str]:
+        """Return the names of the models that have a released version."""
+        query = sa.select(versions.c.name).where(versions.c.state == RELEASED)
+        return sorted(set(self._database.values(query)))
+
+    def release(self, number: int, who: str) -> Version:
+        """Release a version and retire the one that was released."""
+        with self._database.begin() as connection:
+            version = _locked(connection, number)
+            if version.state == DISCARDED:
+                raise ConfigError(f"version {number} has been discarded: release another one")
+            others = versions.update().where(versions.c.name == version.name, versions.c.state == RELEASED)
+            connection.execute(others.values(state=RETIRED))
+            _set_state(connection, number, RELEASED)
+            history.record(connection, self._database.clock(), who, "release", version.name, f"version {number}")
+        return self.get(number)
+
+    def discard(self, number: int, who: str) -> Version:
+        """Discard a version that is not released."""
+        with self._database.begin() as connection:
+            version = _locked(connection, number)
+            if version.state == RELEASED:
+                raise ConfigError(f"version {number} is released: release another one first")
+            _set_state(connection, number, DISCARDED)
+            history.record(connection, self._database.clock(), who, "discard", version.name, f"version {number}")
+        return self.get(number)
+
+    def mark_replaced(self, number: int) -> None:
+        """Discard a version whose folder now holds another model."""
+        with self._database.begin() as connection:
+            _set_state(connection, number, DISCARDED)
+
+    def restore(self, number: int) -> None:
+        """Release a version whose folder has come back, where no other version is released."""
+        with self._database.begin() as connection:
+            _set_state(connection, number, RELEASED)
+
+    def set_rate(self, number: int, rate: float, threshold: float, who: str) -> None:
+        """Set the false-reject rate of a version and decide its recorded scores again by the new threshold."""
+        with self._database.begin() as connection:
+            connection.execute(versions.update().where(versions.c.id == number).values(rate=rate))
+            connection.execute(
+                scores.update()
+                .where(scores.c.version == number)
+                .values(
+                    threshold=threshold,
+                    is_anomaly=scores.c.score > threshold,
+                    distance=sa.func.abs(scores.c.score - threshold),
+                )
+            )
+            name = connection.execute(sa.select(versions.c.name).where(versions.c.id == number)).scalar_one()
+            detail = f"version {number}: false-reject rate {rate:g}"
+            history.record(connection, self._database.clock(), who, "threshold", name, detail)
+
+
+def _set_state(connection: sa.Connection, number: int, state: str) -> None:
+    connection.execute(versions.update().where(versions.c.id == number).values(state=state))
+
+
+def _locked(connection: sa.Connection, number: int) -> Version:
+    """Return a version whose state no other transaction can change until this one ends."""
+    dialects.lock_for_writing(connection, versions)
+    row = connection.execute(sa.select(versions).where(versions.c.id == number)).mappings().first()
+    if row is None:
+        raise MissingError(f"there is no version {number}")
+    return Version(**row)

@@ -1,0 +1,71 @@
+"""A store of each kind with a clock that ticks, and helpers that fill it."""
+
+from __future__ import annotations
+
+import hashlib
+import itertools
+import threading
+from collections.abc import Iterator
+
+import numpy as np
+import pytest
+
+from bgad.service.store.scores import NewImage
+from bgad.service.store.store import Store
+from bgad.service.store.versions import Version
+from bgad.types import Scores
+
+
+class Clock:
+    """Goes on by a second with each look."""
+
+    def __init__(self) -> None:
+        self._ticks = itertools.count(1000)
+
+    def __call__(self) -> float:
+        return float(next(self._ticks))
+
+
+@pytest.fixture
+def store(address: str) -> Iterator[Store]:
+    made = Store(address, Clock())
+    yield made
+    made.close()
+
+
+@pytest.fixture
+def version(store: Store) -> Version:
+    return store.versions.add("gear", "a" * 64, "gear.bgad", state="released")
+
+
+def said(score: float, threshold: float = 1.0) -> Scores:
+    return Scores(score, 0.5, threshold, score > threshold, np.zeros((2, 2), np.float32), 0.0)
+
+
+def scored(store: Store, version: Version, score: float, name: str = "part.png") -> int:
+    """A new image with that score."""
+    digest = hashlib.sha256(f"{name} {score}".encode()).hexdigest()
+    return store.scores.add_image(NewImage(digest, name, 64, 48), version.id, said(score))
+
+
+def at_once(calls: list[object]) -> list[object]:
+    """Call all of them in threads that start together; what they return."""
+    together = threading.Barrier(len(calls))
+    results: list[object] = [None] * len(calls)
+
+    def run(i: int) -> None:
+        together.wait()
+        try:
+            results[i] = calls[i]()  # type: ignore[operator]
+        except BaseException as error:  # noqa: BLE001 - the test must see it
+            results[i] = error
+
+    threads = [threading.Thread(target=run, args=(i,)) for i in range(len(calls))]
+    for thread in threads:
+        thread.start()
+    for thread in threads:
+        thread.join()
+    for result in results:
+        if isinstance(result, BaseException):
+            raise result
+    return results

@@ -1,0 +1,88 @@
+from __future__ import annotations
+
+from pathlib import Path
+
+import alembic.autogenerate
+import alembic.command
+import alembic.config
+import alembic.migration
+import alembic.op
+import pytest
+import sqlalchemy as sa
+
+from bgad.errors import ConfigError
+from bgad.service.store import tables
+from bgad.service.store.store import Store
+from bgad.service.store.versions import Version
+from tests.service.conftest import new_database
+
+
+def test_the_migrations_give_exactly_the_tables(store: Store) -> None:
+    with store.database.engine.connect() as connection:
+        context = alembic.migration.MigrationContext.configure(connection, opts={"compare_type": True})
+        assert alembic.autogenerate.compare_metadata(context, tables.metadata) == []
+        names = set(sa.inspect(connection).get_table_names())
+    assert names == {*tables.metadata.tables, "alembic_version"}
+
+
+def test_migrating_twice_changes_nothing(store: Store, address: str, version: Version) -> None:
+    again = Store(address)
+    assert again.versions.all() == [version]
+    again.close()
+
+
+def test_a_migration_that_is_cut_off_can_be_done_again(address: str, monkeypatch: pytest.MonkeyPatch) -> None:
+    def cut_off(*_: object, **__: object) -> None:
+        raise RuntimeError("no power")
+
+    with monkeypatch.context() as patched:
+        patched.setattr(alembic.op, "create_index", cut_off)
+        with pytest.raises(RuntimeError, match="no power"):
+            Store(address)
+    store = Store(address)
+    assert store.versions.all() == []
+    store.close()
+
+
+def test_a_database_of_a_newer_bgad_is_refused(store: Store, address: str) -> None:
+    with store.database.engine.begin() as connection:
+        connection.execute(sa.text("UPDATE alembic_version SET version_num = '9999'"))
+    with pytest.raises(ConfigError, match=r"was made by a newer bgad .*9999.*: update bgad") as refused:
+        Store(address)
+    assert "\n" not in str(refused.value)
+
+
+@pytest.mark.parametrize(
+    ("address", "message"),
+    [
+        ("nonsense", "is no address of a store: give postgresql://user@host/name"),
+        ("mysql://a@b/c", "mysql is not supported as a store: use postgresql, or leave --store out"),
+        ("sqlite:////no/such/folder/store.sqlite", "cannot open the store .*unable to open database file"),
+        ("postgresql://u:secret@127.0.0.1:1/x", r"cannot open the store postgresql\+psycopg://u:\*\*\*@127.*refused"),
+    ],
+)
+def test_a_store_that_cannot_be_opened_is_one_line(address: str, message: str) -> None:
+    with pytest.raises(ConfigError, match=message) as refused:
+        Store(address)
+    assert "\n" not in str(refused.value)
+    assert "secret" not in str(refused.value)
+
+
+def test_what_sqlite_acknowledges_is_on_the_disk(tmp_path: Path) -> None:
+    store = Store(f"sqlite:///{tmp_path / 'store.sqlite'}")
+    with store.database.engine.connect() as connection:
+        pragmas = {n: connection.execute(sa.text(f"PRAGMA {n}")).scalar() for n in ("journal_mode", "synchronous")}
+        assert connection.execute(sa.text("PRAGMA foreign_keys")).scalar() == 1
+    assert pragmas == {"journal_mode": "wal", "synchronous": 2}  # 2: FULL
+    store.close()
+
+
+def test_a_store_that_is_gone_is_not_alive(postgres: Path) -> None:
+    store = Store(new_database(postgres))
+    assert store.database.alive()
+    other = sa.create_engine(store.database.engine.url.set(database="postgres"), isolation_level="AUTOCOMMIT")
+    with other.connect() as connection:
+        connection.execute(sa.text(f"DROP DATABASE {store.database.engine.url.database} WITH (FORCE)"))
+    other.dispose()
+    assert not store.database.alive()
+    store.close()

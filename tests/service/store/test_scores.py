@@ -1,0 +1,77 @@
+from __future__ import annotations
+
+import pytest
+
+from bgad.service.errors import MissingError
+from bgad.service.store.image_list import ImageQuery
+from bgad.service.store.scores import NewImage
+from bgad.service.store.store import Store
+from bgad.service.store.versions import Version
+from tests.service.conftest import page_and_total
+from tests.service.store.conftest import at_once, said, scored
+
+
+def test_an_image_is_known_by_its_content(store: Store, version: Version) -> None:
+    number = store.scores.add_image(NewImage("c" * 64, "first.png", 640, 480), version.id, said(0.5))
+    assert store.scores.add_image(NewImage("c" * 64, "second.png", 640, 480), version.id, said(0.5)) == number
+    assert store.scores.add_image(NewImage("d" * 64, "first.png", 640, 480), version.id, said(0.5)) != number
+    found = store.images.get(number)
+    assert (found.name, found.width, found.height) == ("first.png", 640, 480)
+    assert store.reviews.of_image(number) == []
+    assert len(store.scores.of_image(number)) == 1
+    with pytest.raises(MissingError, match="there is no image 99"):
+        store.images.get(99)
+
+
+def test_a_second_score_of_a_version_takes_the_place_of_the_first(store: Store, version: Version) -> None:
+    number = store.scores.add_image(NewImage("c" * 64, "a.png", 2, 2), version.id, said(0.5))
+    store.scores.add(number, version.id, said(0.7))
+    (only,) = store.scores.of_image(number)
+    assert (only.score, only.model) == (0.7, "gear")
+    assert only.distance == pytest.approx(0.3)
+
+
+def test_many_threads_write_the_same_image_once(store: Store, version: Version) -> None:
+    numbers = at_once([lambda: store.scores.add_image(NewImage("c" * 64, "a.png", 2, 2), version.id, said(0.5))] * 12)
+    assert len(set(numbers)) == 1
+    assert page_and_total(store, ImageQuery("gear"))[1] == 1
+
+
+def test_neighbours_are_the_nearest_scores_of_the_same_version(store: Store, version: Version) -> None:
+    numbers = [scored(store, version, float(i)) for i in range(10)]
+    assert [n.score for n in store.scores.neighbours(numbers[5], version.id)] == [2, 3, 4, 6, 7, 8]
+    assert [n.score for n in store.scores.neighbours(numbers[0], version.id, count=2)] == [1, 2]
+    for verdict in ("unsure", "bad"):  # the last one counts
+        store.reviews.add(numbers[1], verdict, "ann")
+    known = store.scores.neighbours(numbers[0], version.id, count=2)
+    assert [(n.verdict, n.is_anomaly) for n in known] == [("bad", False), (None, True)]
+    twin = scored(store, version, 5.0, "twin.png")
+    assert twin in [n.id for n in store.scores.neighbours(numbers[5], version.id, count=1)]
+    wheel = store.versions.add("wheel", "b" * 64, "wheel.bgad", state="released")
+    assert store.scores.neighbours(scored(store, wheel, 4.5, "new.png"), version.id) == []
+
+
+def test_the_series_is_in_the_order_of_time(store: Store, version: Version) -> None:
+    for score in (3.0, 1.0, 2.0):
+        scored(store, version, score)
+    series = store.scores.series(version.id)
+    assert [row.score for row in series] == [3.0, 1.0, 2.0]
+    assert store.scores.series(version.id, series[1].created) == series[1:]
+
+
+def test_what_a_version_has_yet_to_score(store: Store, version: Version) -> None:
+    wheel = store.versions.add("wheel", "b" * 64, "wheel.bgad", state="released")
+    numbers = [scored(store, version, float(score)) for score in range(6)]
+    store.reviews.add(numbers[0], "unsure", "ann")
+    store.reviews.add(numbers[5], "good", "ann")
+    store.reviews.add(scored(store, wheel, 7.0), "bad", "ann")
+    times = {row.image: row.created for row in store.scores.series(version.id)}
+    second = store.versions.add("gear", "c" * 64, "2.bgad", state="released", parent=version.id)
+    store.scores.add(numbers[4], second.id, said(0.5))
+    found = store.scores.unscored(second, version.id, 4)  # of 5, 4, 3 and 2
+    assert [row.id for row in found] == [numbers[5], numbers[0], numbers[3], numbers[2]]
+    assert [row.created for row in found] == [times[row.id] for row in found]
+    for row in found:
+        store.scores.add_rescored(row.id, second.id, said(0.5), row.created)
+    assert store.scores.unscored(second, version.id, 4) == []  # and not another four
+    assert store.scores.unscored(version, None, 4) == []
