@@ -107,9 +107,7 @@ def test_overlays_do_not_keep_others_from_looking_at_images(
         ]
 
 
-def test_batches_are_counted_and_turned_away_when_too_many_images_wait(
-    service: Service, gate: threading.Event
-) -> None:
+def test_batches_are_counted_and_turned_away_when_too_many_images_wait(service: Service, gate: threading.Event) -> None:
     batches = service.client.app.state.batch_admission  # type: ignore[attr-defined]
     gate.clear()
     begun = 2 * BATCH_SIZE
