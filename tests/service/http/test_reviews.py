@@ -15,7 +15,6 @@ import sqlalchemy as sa
 
 from bgad.service.blobs import BlobKind
 from bgad.service.folders import WORKSPACE
-from bgad.service.store import tables
 from tests.conftest import SIZE
 from tests.service.conftest import Maker, Service, as_file, bomb, png, problem
 
@@ -178,17 +177,6 @@ def test_reviews_are_in_the_history_of_their_model(models: Path, make: Maker) ->
     assert len(reviews("")) == 3
     problem(service.client.post(path, json={"verdict": "bad", "model": "none"}), 404)
     assert len(reviews("")) == 3
-
-
-def test_many_reviews_do_not_hide_the_way_back(service: Service) -> None:
-    first = service.store.versions.released("plate")
-    second = service.store.versions.add("plate", "b" * 64, "plate.bgad", state="candidate")
-    for version in (first, second):
-        service.store.versions.release(version.id, "ann")
-    with service.store.database.engine.begin() as connection:
-        event = {"who": "ann", "what": "review", "name": "plate", "detail": "image 1: bad", "created": 1.0}
-        connection.execute(tables.events.insert(), [event] * 1001)
-    assert service.bench.registry.previous("plate").id == first.id
 
 
 def test_a_review_of_nothing(service: Service) -> None:
