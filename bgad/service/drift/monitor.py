@@ -67,8 +67,8 @@ class _VersionTest:
     def __init__(self, store: Store, registry: ModelRegistry, version: Version) -> None:
         card = registry.card(version)
         self.key = _key(version)
-        self.calibration, self.seed = card.calibration["scores"], version.id
-        self._columns = ScoreColumns(store, version, card.learnt)
+        self.calibration, self.seed = card.calibration_at().scores, version.id
+        self._columns = ScoreColumns(store, version, card.used_sha256)
         self._test = DriftTest(self.calibration, seed=self.seed)
 
     def update(self) -> DriftState:

@@ -112,7 +112,7 @@ def test_the_test_goes_on_where_it_was_and_anew_where_the_past_has_changed(
     service: Service, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     store, version = service.store, service.store.versions.released("plate")
-    calibration = service.bench.registry.card(version).calibration["scores"]
+    calibration = service.bench.registry.card(version).calibration_at().scores
     rng = np.random.default_rng(1)
     scores = dict(enumerate((*rng.normal(size=300), *rng.normal(2, 1, size=200)), 1))
     fed: list[int] = []
@@ -177,7 +177,7 @@ def test_an_alarm_is_heard_once(make: Maker, monkeypatch: pytest.MonkeyPatch) ->
     level, alarms = 'bgad_drift_level{model="plate"}', 'bgad_drift_alarms_total{model="plate"}'
     wait_for(lambda: meter(service, alarms) == 0)
     rng = np.random.default_rng(2)
-    middle = float(np.median(service.bench.registry.card(version).calibration["scores"]))
+    middle = float(np.median(service.bench.registry.card(version).calibration_at().scores))
     sent(store, version, rng.normal(middle, 1e-3, size=300))
     sent(store, version, rng.normal(middle + 1, 1e-3, size=40), 301)
     answer = service.client.post(SCORE, content=png(1)).json()  # which makes it look
