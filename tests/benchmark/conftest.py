@@ -13,7 +13,7 @@ from tests.benchmark.runs import CLASSES, category, save
 
 @pytest.fixture(scope="session")
 def root(tmp_path_factory: pytest.TempPathFactory) -> Path:
-    """Return a folder with two categories of MVTec AD, one of BTAD, and BrainMRI, in the layouts that they unpack to."""
+    """Return a folder with two categories of MVTec AD, one of BTAD, and BrainMRI, in the layouts of their downloads."""
     made = tmp_path_factory.mktemp("data")
     for number, (name, classes) in enumerate(CLASSES.items()):
         category(made / "mvtec" / name, classes, number)
