@@ -1,28 +1,29 @@
-"""benchmark.html: the tables of a run, its curves and its cells, in one page without script or network."""
+"""Renders benchmark.html: tables, learning curves and cells of a run, without scripts and network access."""
 
 from __future__ import annotations
 
 from collections.abc import Sequence
 
+from bgad.benchmark.grid import Grid
+from bgad.benchmark.output import cell_lines
+from bgad.benchmark.paper_tables import PaperTable
 from bgad.benchmark.plan import Outcome
-from bgad.benchmark.published import PaperTable
-from bgad.benchmark.tables import FIGURES, Grid, cell_lines
 from bgad.evaluation.report import page as report
 from bgad.evaluation.report.charts import Line, Marker, line_chart
-from bgad.evaluation.report.html import table, text
+from bgad.evaluation.report.html import caption, empty, table, text
 
-CELL_WORDS = 5  # columns of text before the numbers of a cell
+CELL_NAMES = 5  # columns of text before the numbers of a cell
 
 
 def render(paper_table: PaperTable, grids: Sequence[Grid], outcomes: Sequence[Outcome]) -> str:
-    """The whole page as one string of HTML."""
+    """Return the page as HTML."""
     parts = [_grid(grid, f"t{i}") for i, grid in enumerate(grids)]
     parts.append(_curves(outcomes))
     notes = "".join(f"<li>{text(note)}</li>" for note in paper_table.notes)
     parts.append(f'<ul class="notes">{notes}</ul>' if notes else "")
     heads, lines = cell_lines(outcomes)
     if lines:
-        shown = table([text(head) for head in heads], [[text(word) for word in line] for line in lines], CELL_WORDS)
+        shown = table([text(head) for head in heads], [[text(word) for word in line] for line in lines], CELL_NAMES)
         parts.append(f'<section id="cells"><h2>Cells</h2>{shown}</section>')
     return report.page(f"bgad benchmark: {paper_table.about}", "".join(parts))
 
@@ -32,16 +33,17 @@ def _grid(grid: Grid, key: str) -> str:
         [f"<b>{text(cell)}</b>" if row.mean and cell else text(cell) for cell in line]
         for row, line in zip(grid.rows, grid.lines(), strict=True)
     ]
-    figures = " / ".join(FIGURES[metric] for metric in grid.metrics)
-    how = f"{figures}. Mean ± standard deviation over the seeds; seconds: training and scoring of one cell."
+    how = (
+        f"{grid.metric_titles()}. Mean ± standard deviation over the seeds; seconds: training and scoring of one cell."
+    )
     notes = "".join(f"<li>{text(note)}</li>" for note in grid.notes)
     shown = table([text(head) for head in grid.heads()], rows, len(grid.names))
     listed = f'<ol class="notes">{notes}</ol>' if notes else ""
-    return f'<section id="{key}"><h2>{text(grid.title)}</h2><p class="how">{text(how)}</p>{shown}{listed}</section>'
+    return f'<section id="{key}"><h2>{text(grid.title)}</h2>{caption(how)}{shown}{listed}</section>'
 
 
 def _curves(outcomes: Sequence[Outcome]) -> str:
-    """Pixel AUROC against the step, the methods of one category and seed in one picture."""
+    """Render pixel AUROC against the training step, with the methods of one category and seed in one chart."""
     groups: dict[tuple[str, str, int], list[Outcome]] = {}
     for outcome in outcomes:
         if outcome.cell is not None and "curve" in outcome.cell:
@@ -57,15 +59,15 @@ def _curves(outcomes: Sequence[Outcome]) -> str:
             series.append(Line(member.request.column.title, steps, values))
         title = f"{category}, seed {seed}"
         if not any(line.x for line in series):
-            figures.append(f'<p class="empty">{text(title)}: no masks, so there is no pixel AUROC to draw.</p>')
+            figures.append(empty(f"{title}: no masks, so there is no pixel AUROC to draw."))
             continue
         marks = [Marker(max(starts), "phase 2 begins")]
         chart = line_chart(f"curve{i}", f"Pixel AUROC of {title}", series, ("training step", "pixel AUROC"), marks)
         figures.append(f"<figure><h4>{text(title)}</h4>{chart}</figure>")
     if not figures:
         return ""
-    how = "Measured on the test images while training, to look at: no model was chosen by it."
+    how = "Measured on the test images during training, for inspection: no model was chosen by it."
     return (
-        f'<section id="curves"><h2>Learning efficiency</h2><p class="how">{text(how)}</p>'
+        f'<section id="curves"><h2>Learning efficiency</h2>{caption(how)}'
         f'<div class="charts">{"".join(figures)}</div></section>'
     )

@@ -1,4 +1,4 @@
-"""From tables to cells: which data is there, and which runs each table asks of it. Needs no torch."""
+"""Plans the cells of benchmark tables: which data is on disk, and which runs each table needs. Needs no torch."""
 
 from __future__ import annotations
 
@@ -9,18 +9,20 @@ from dataclasses import dataclass, field, replace
 from pathlib import Path
 from typing import Any
 
-from bgad.benchmark.published import Column, Matrix, printed
+from bgad.benchmark.paper_tables import Column, Matrix
+from bgad.benchmark.published import printed
 from bgad.data import layouts
 from bgad.data.datasets import registry
 from bgad.data.protocols import Case, cases
 from bgad.errors import DataError, abbreviate
 
 NOT_RUN = "not run yet"
+RowKey = tuple[str, str, str]  # data set, category, known class or subset: one row of a table
 
 
 @dataclass(frozen=True)
 class Request:
-    """One run that a table asks for."""
+    """One run of a table: the training and evaluation of one model."""
 
     table: int  # number of the matrix
     data: str
@@ -32,14 +34,20 @@ class Request:
     seed: int
 
     def name(self, column: str | None = None) -> str:
-        """What it is, in a form that fits a file name; an empty column is left out, as in the name of the split."""
+        """Return the name of the run for files; with another `column`, or without one if it is empty."""
         case = self.case.known_class or (f"subset{self.case.subset}" if self.case.subset else "")
         parts = [self.data, "" if self.category == self.data else self.category, self.protocol, case]
         parts += [self.column.title if column is None else column, f"known{self.known}", f"seed{self.seed}"]
         return "-".join(re.sub(r"[^\w.]+", "_", part, flags=re.ASCII).strip("_") for part in parts if part)
 
+    @property
+    def row(self) -> RowKey:
+        """The row of the table that the run belongs to."""
+        case = self.case.known_class or (str(self.case.subset) if self.case.subset else "")
+        return self.data, self.category, case
+
     def facts(self) -> dict[str, Any]:
-        """The keys of a cell that say what was asked for."""
+        """Return the keys of a cell that state what was requested."""
         return {
             "data": self.data,
             "category": self.category,
@@ -55,60 +63,60 @@ class Request:
 
 @dataclass(frozen=True)
 class Outcome:
-    """What became of a request: a cell, or the reason why there is none."""
+    """The result of a request: a cell, or the reason why there is none."""
 
     request: Request
     cell: dict[str, Any] | None = None
     reason: str = ""
-    failed: bool = False  # the data was there, and the run failed
+    failed: bool = False  # the data is on disk, but the run failed
     notes: tuple[str, ...] = ()  # on the data and the split of the cell
 
 
 @dataclass
 class Group:
-    """All that is asked of one category; without a data set, the reason why it is not there."""
+    """The requests of one category, with its data set, or the reason why it cannot be loaded."""
 
     data: str
     category: str
     dataset: layouts.Dataset | None
     reason: str
     requests: list[Request] = field(default_factory=list)
-    impossible: list[Outcome] = field(default_factory=list)  # what this data cannot serve
+    impossible: list[Outcome] = field(default_factory=list)  # requests that this data cannot serve
 
 
 def plan(matrices: Sequence[Matrix], root: Path | None = None) -> list[Group]:
-    """The cells of the tables, by category, in an order in which neighbours share the most work."""
+    """Return the requests of the tables by category, in an order in which neighbours share the most work."""
     groups: dict[tuple[str, str], Group] = {}
-    there: dict[tuple[str, tuple[str, ...]], list[tuple[str, str]]] = {}
+    located: dict[tuple[str, tuple[str, ...]], list[tuple[str, str]]] = {}
     for number, matrix in enumerate(matrices):
         for name, wanted in matrix.data.items():
-            if (name, wanted) not in there:  # another matrix may want the same: it is read once
-                there[name, wanted] = []
-                for found in _find(name, wanted, root):
-                    other = groups.setdefault((found.data, found.category), found)
-                    if other.dataset and found.dataset and other.dataset.root != found.dataset.root:
-                        both = f"{other.dataset.root} and {found.dataset.root}"
-                        raise DataError(f"two data sets are called {found.data}/{found.category}: {both}; rename one")
-                    there[name, wanted].append((found.data, found.category))
-            for key in there[name, wanted]:
-                _ask(groups[key], number, matrix)
+            if (name, wanted) not in located:  # data that several matrices need is read once
+                located[name, wanted] = []
+                for group in _find(name, wanted, root):
+                    other = groups.setdefault((group.data, group.category), group)
+                    if other.dataset and group.dataset and other.dataset.root != group.dataset.root:
+                        both = f"{other.dataset.root} and {group.dataset.root}"
+                        raise DataError(f"two data sets are called {group.data}/{group.category}: {both}; rename one")
+                    located[name, wanted].append((group.data, group.category))
+            for key in located[name, wanted]:
+                _add_requests(groups[key], number, matrix)
     for group in groups.values():
         group.requests.sort(key=lambda r: r.seed)  # stable: the order of the tables stays within a seed
     return list(groups.values())
 
 
-def _ask(group: Group, number: int, matrix: Matrix) -> None:
+def _add_requests(group: Group, number: int, matrix: Matrix) -> None:
     """Add the requests of a matrix to a category."""
-    reason, found = group.reason, [Case()]
+    reason, runs = group.reason, [Case()]
     if group.dataset is not None:
         try:
-            found = cases(matrix.protocol, group.dataset)
+            runs = cases(matrix.protocol, group.dataset)
         except DataError as error:
             reason = str(error)
     requests = [
         Request(number, group.data, group.category, matrix.protocol, case, column, known, seed)
         for seed in range(matrix.seeds)
-        for case in found
+        for case in runs
         for known, column in columns(matrix)
     ]
     if reason:
@@ -117,17 +125,17 @@ def _ask(group: Group, number: int, matrix: Matrix) -> None:
     sizes = Counter(s.defect for s in group.dataset.samples if s.label) if group.dataset else Counter[str]()
     for request in requests:
         name, known = request.case.known_class, request.known
-        # where no class has enough, or a paper has the row, it runs with what there is, and the table says so
-        small = name and sizes[name] < known <= max(sizes.values())
-        if small and not printed(group.data, matrix.protocol, known, group.category, name):
-            why = f"{name} has {sizes[name]} images, fewer than {known} known anomalies"
-            group.impossible.append(Outcome(request, reason=why))
+        # where no class has enough, or a paper has the row, the cell runs with fewer, and the table notes it
+        too_few = name and sizes[name] < known <= max(sizes.values())
+        if too_few and not printed(group.data, matrix.protocol, known, group.category, name):
+            reason = f"{name} has {sizes[name]} images, fewer than {known} known anomalies"
+            group.impossible.append(Outcome(request, reason=reason))
         else:
             group.requests.append(request)
 
 
 def unfinished(groups: Sequence[Group], done: Sequence[Outcome]) -> list[Outcome]:
-    """What a run that has come so far has yet to do, after what is done, in the order of the plan."""
+    """Return the outcomes of the plan that are not yet done, as not run; `done` is the beginning of the plan."""
     planned = [
         outcome
         for group in groups
@@ -137,7 +145,7 @@ def unfinished(groups: Sequence[Group], done: Sequence[Outcome]) -> list[Outcome
 
 
 def columns(matrix: Matrix) -> list[tuple[int, Column]]:
-    """The columns of a table: (known, what to run)."""
+    """Return the columns of a table with their numbers of known anomalies."""
     if matrix.protocol == "unsupervised":
         return [(0, column) for column in matrix.columns]
     pairs = [(known, column) for known in matrix.known for column in matrix.columns]
@@ -145,7 +153,7 @@ def columns(matrix: Matrix) -> list[tuple[int, Column]]:
 
 
 def _find(name: str, wanted: tuple[str, ...], root: Path | None) -> Iterator[Group]:
-    """The categories of a data set, by its name in the catalog or as a folder, with what is on disk of each."""
+    """Yield the categories of a public data set, or of a folder, with the data on disk."""
     if name not in registry.DATASETS and Path(name).exists():
         yield from _folder(Path(name), wanted)
         return
@@ -155,18 +163,18 @@ def _find(name: str, wanted: tuple[str, ...], root: Path | None) -> Iterator[Gro
     except DataError as error:
         yield from (Group(name, category, None, str(error)) for category in wanted or entry.categories or (name,))
         return
-    there = entry.present(home)
+    present = entry.present(home)
     for category in wanted or entry.categories or (name,):
         try:
-            if category in entry.categories and category not in there:
-                raise DataError(f"not in {home}, which has {abbreviate(there, 20)}")
+            if category in entry.categories and category not in present:
+                raise DataError(f"not in {home}, which has {abbreviate(present, 20)}")
             yield Group(name, category, registry.load(name, category, root), "")
         except DataError as error:
             yield Group(name, category, None, str(error))
 
 
 def _folder(path: Path, wanted: tuple[str, ...]) -> Iterator[Group]:
-    """A folder in a layout that `folders.load` knows, or one that holds several of them."""
+    """Yield the data set of a folder, or of each category in it."""
     name = path.resolve().name
     inner = [sub for sub in layouts.subfolders(path) if layouts.is_category(sub)] if path.is_dir() else []
     if not inner or layouts.is_category(path):
@@ -175,12 +183,12 @@ def _folder(path: Path, wanted: tuple[str, ...]) -> Iterator[Group]:
             raise DataError(f"{path}: is one data set, {dataset.name}, and has no category {', '.join(wanted)}")
         yield Group(dataset.name, dataset.name, dataset, "")
         return
-    there = {sub.name: sub for sub in inner}
-    for category in wanted or tuple(there):
-        if category not in there:
-            yield Group(name, category, None, f"{path}: no category {category}; found {abbreviate(list(there), 20)}")
+    present = {sub.name: sub for sub in inner}
+    for category in wanted or tuple(present):
+        if category not in present:
+            yield Group(name, category, None, f"{path}: no category {category}; found {abbreviate(list(present), 20)}")
             continue
         try:
-            yield Group(name, category, replace(layouts.load(there[category]), name=category), "")
+            yield Group(name, category, replace(layouts.load(present[category]), name=category), "")
         except DataError as error:
             yield Group(name, category, None, str(error))

@@ -1,7 +1,6 @@
-"""The paper's tables as data: what each of them runs, and the figures that were printed.
+"""Figures printed in the BGAD paper and in papers that compare with it.
 
-The names of categories and classes are those of the folders on disk. A figure is kept as it was printed; where a
-printed mean does not agree with its column, both stay as they are.
+A figure is kept as it was printed. Where a printed mean does not agree with its column, both stay as they are.
 """
 
 from __future__ import annotations
@@ -9,7 +8,8 @@ from __future__ import annotations
 from collections.abc import Iterator
 from dataclasses import dataclass, field
 
-IMAGE, PIXEL, PRO = "image_auroc", "pixel_auroc", "pro"
+from bgad.benchmark.paper_tables import IMAGE, PIXEL, PRO, Column
+
 PAPER, DRA, AHL = "paper", "CVPR 2022", "CVPR 2024"
 SOURCES = {
     PAPER: "the BGAD paper (CVPR 2023): EfficientNet-B6; its code reports the best epoch on the test set",
@@ -20,184 +20,8 @@ OURS = {"NFAD": "nfad", "BGAD w/o": "bgad-wo", "BGAD†": "bgad-full-push", "BGA
 
 
 @dataclass(frozen=True)
-class Column:
-    """One thing to run: a method with changes to the recipe, written as --set takes them."""
-
-    title: str
-    method: str = "bgad"
-    changes: tuple[str, ...] = ()
-    known: int | None = None  # instead of those of the matrix
-    curve: bool = False  # also measure on the way, to look at
-
-
-@dataclass(frozen=True)
-class Matrix:
-    """Runs that make one table: categories x cases of the protocol x columns x known x seeds."""
-
-    data: dict[str, tuple[str, ...]]  # data set or folder -> categories; none: all
-    protocol: str
-    columns: tuple[Column, ...]
-    known: tuple[int, ...] = (10,)
-    seeds: int = 3
-    metrics: tuple[str, ...] = (IMAGE, PIXEL, PRO)
-    title: str = ""
-
-
-@dataclass(frozen=True)
-class PaperTable:
-    """One command: matrices, and whether the paper prints only their means, one line for each column."""
-
-    about: str
-    matrices: tuple[Matrix, ...]
-    means: bool = False
-    notes: tuple[str, ...] = ()
-
-
-def methods(*names: str) -> tuple[Column, ...]:
-    """Columns of plain methods."""
-    return tuple(Column(name, name) for name in names)
-
-
-MVTEC: dict[str, tuple[str, ...]] = {"mvtec": ()}
-_ONE_CLASS_CATEGORIES = (
-    *("carpet", "metal_nut", "capsule", "screw", "transistor"),
-    *("bottle", "hazelnut", "grid", "tile", "wood"),
-)
-_NO_RPAG, _RPAG = "pseudo.method=none", "pseudo.method=rpag"
-_NO_AW, _AW = "loss.asymmetric_weights=false", "loss.asymmetric_weights=true"
-
-TABLES: dict[str, PaperTable] = {
-    "main": PaperTable(
-        "MVTec AD, multi-class, 10 known: nfad, bgad-wo and bgad on all categories",
-        (Matrix(MVTEC, "multi-class", methods("nfad", "bgad-wo", "bgad")),),
-    ),
-    "supervised": PaperTable(
-        "MVTec AD, multi-class, 10 known: bgad beside other supervised methods",
-        (Matrix(MVTEC, "multi-class", methods("bgad")),),
-    ),
-    "btad": PaperTable("BTAD, multi-class, 10 known", (Matrix({"btad": ()}, "multi-class", methods("nfad", "bgad")),)),
-    "other": PaperTable(
-        "AITEX, ELPV, BrainMRI and HeadCT with 1 known anomaly (a figure in the paper)",
-        (
-            Matrix(
-                {"aitex": (), "elpv": (), "brainmri": (), "headct": ()},
-                "general",
-                methods("nfad", "bgad"),
-                known=(1,),
-                metrics=(IMAGE,),
-            ),
-        ),
-        notes=("The paper draws its own figures of this table and prints no numbers.",),
-    ),
-    "one-class": PaperTable(
-        "one-class, 10 known of one class, tested on the others (both of the paper's tables)",
-        (
-            Matrix(
-                {"mvtec": _ONE_CLASS_CATEGORIES, "aitex": (), "elpv": ()},
-                "one-class",
-                methods("nfad", "bgad"),
-                metrics=(IMAGE, PIXEL),
-            ),
-        ),
-    ),
-    "subsets": PaperTable(
-        "MVTec AD whole, its hard subsets, and its hard subsets with known anomalies of the easy classes only",
-        tuple(
-            Matrix(MVTEC, protocol, methods("nfad", "bgad"), title=title)
-            for protocol, title in (
-                ("multi-class", "MVTec AD"),
-                ("hard", "hard subsets"),
-                ("unseen", "unseen subsets"),
-            )
-        ),
-        means=True,
-    ),
-    "semi-push-pull": PaperTable(
-        "one-class: semi-push-pull against pushing and pulling everything (both of the paper's tables)",
-        (
-            Matrix(
-                {"mvtec": _ONE_CLASS_CATEGORIES},
-                "one-class",
-                methods("nfad", "bgad-full-push", "bgad"),
-                metrics=(IMAGE, PIXEL),
-            ),
-        ),
-    ),
-    "ablation": PaperTable(
-        "MVTec AD: 0, 5 and 10 known anomalies, with and without RPAG and asymmetric weights (AW)",
-        (
-            Matrix(
-                MVTEC,
-                "multi-class",
-                (
-                    Column("0 known", "nfad"),
-                    Column("5 known", changes=(_NO_RPAG, _NO_AW), known=5),
-                    Column("5 known, RPAG", changes=(_RPAG, _NO_AW), known=5),
-                    Column("10 known", changes=(_NO_RPAG, _NO_AW)),
-                    Column("10 known, RPAG", changes=(_RPAG, _NO_AW)),
-                    Column("10 known, RPAG, AW", changes=(_RPAG, _AW)),
-                ),
-            ),
-        ),
-        means=True,
-        notes=("0 known: nfad, which looks at no anomaly, on the test images that 10 known anomalies leave.",),
-    ),
-    "pseudo": PaperTable(
-        "MVTec AD: pseudo anomalies as DRAEM, NSA and RPAG make them",
-        (
-            Matrix(
-                MVTEC,
-                "multi-class",
-                tuple(Column(n.upper(), changes=(f"pseudo.method={n}", _NO_AW)) for n in ("draem", "nsa", "rpag")),
-            ),
-        ),
-        means=True,
-        notes=("Every way comes on top of the 10 known anomalies; no asymmetric weights.",),
-    ),
-    "lambda": PaperTable(
-        "MVTec AD, hard subsets: the weight of the semi-push-pull loss",
-        (
-            Matrix(
-                MVTEC,
-                "hard",
-                tuple(Column(f"lambda {value}", changes=(f"loss.push_pull_weight={value}",)) for value in (1, 5, 10)),
-            ),
-        ),
-        means=True,
-    ),
-    "beta-tau": PaperTable(
-        "MVTec AD: the share of normals outside the boundary (beta) and the margin (tau)",
-        (
-            Matrix(
-                MVTEC,
-                "multi-class",
-                tuple(
-                    Column(f"beta {beta:.0%}, tau {tau}", changes=(f"loss.beta={beta}", f"loss.tau={tau}"))
-                    for beta in (0.01, 0.05, 0.1)
-                    for tau in (0.1, 0.2, 0.3)
-                ),
-            ),
-        ),
-        means=True,
-    ),
-    "efficiency": PaperTable(
-        "MVTec AD, cable: pixel AUROC on the test images against the step, a plot in benchmark.html",
-        (
-            Matrix(
-                {"mvtec": ("cable",)},
-                "multi-class",
-                tuple(Column(name, name, curve=True) for name in ("nfad", "bgad")),
-                seeds=1,
-            ),
-        ),
-        notes=("The curve is for looking: nothing is chosen by it. The paper draws it and prints no numbers.",),
-    ),
-}
-
-
-@dataclass(frozen=True)
 class Published:
-    """One printed entry; `category` is empty in the mean over a data set, `known_class` in that over the classes."""
+    """One printed entry; `category` is empty in a mean over a data set, `known_class` in a mean over the classes."""
 
     source: str
     column: str  # name of the method
@@ -210,7 +34,7 @@ class Published:
 
 
 def _entry(text: str, metrics: tuple[str, ...]) -> dict[str, float]:
-    """`.954/.947` -> values by metric; a dash is no value.
+    """Parse `.954/.947` to values by metric; a dash stands for no value.
 
     >>> _entry(".954/-", (PIXEL, PRO))
     {'pixel_auroc': 0.954}
@@ -368,7 +192,7 @@ _GENERAL = {  # AITEX, ELPV, BrainMRI, HeadCT: image AUROC
 
 
 def _read(text: str, words: int, metrics: tuple[str, ...]) -> Iterator[tuple[list[str], str, dict[str, float]]]:
-    """Row names, column and values of every entry; `words` is the number of row names."""
+    """Yield row names, column and values of every entry; the first `words` columns are row names."""
     heads, *rows = (line.split() for line in text.strip().splitlines())
     for row in rows:
         names = ["" if name == "-" else name for name in row[:words]]
@@ -377,6 +201,7 @@ def _read(text: str, words: int, metrics: tuple[str, ...]) -> Iterator[tuple[lis
 
 
 def _published() -> Iterator[Published]:
+    """Yield the entries of all printed tables."""
     for text, metrics in ((_MAIN, (PIXEL, PRO)), (_MAIN_IMAGE, (IMAGE,))):
         for (category,), column, values in _read(text, 1, metrics):
             yield Published(PAPER, column, "mvtec", "multi-class", 10, category, "", values)
@@ -406,28 +231,27 @@ PUBLISHED: tuple[Published, ...] = tuple(_published())
 def printed(
     data: str, protocol: str, known: int, category: str = "", known_class: str = ""
 ) -> dict[tuple[str, str], dict[str, float]]:
-    """(column, source) -> values by metric, of what was printed for a row, or for a mean where names are empty."""
+    """Return (column, source) -> values by metric as printed for a row, or for a mean where names are empty."""
     protocol = "multi-class" if protocol == "general" else protocol
     wanted = (data, protocol, known, category.lower(), known_class.lower())
-    found: dict[tuple[str, str], dict[str, float]] = {}
+    values: dict[tuple[str, str], dict[str, float]] = {}
     for entry in PUBLISHED:
         if (entry.data, entry.protocol, entry.known, entry.category.lower(), entry.known_class.lower()) == wanted:
-            found.setdefault((entry.column, entry.source), {}).update(entry.values)
-    return found
+            values.setdefault((entry.column, entry.source), {}).update(entry.values)
+    return values
 
 
 def printed_classes(data: str, protocol: str, category: str) -> set[str]:
-    """The known classes that have a printed row, in small letters: what a printed mean of the category is over."""
+    """Return the known classes with a printed row, in lower case: a printed mean of the category is over these."""
     where = (data, protocol, category.lower())
     rows = [e for e in PUBLISHED if (e.data, e.protocol, e.category.lower()) == where]
     return {e.known_class.lower() for e in rows if e.known_class}
 
 
 def printed_mean(data: str, protocol: str, known: int, column: Column) -> dict[str, float]:
-    """What the paper prints as the mean of a data set for a column of one of its tables; nothing where it has none."""
+    """Return the printed mean over a data set for a column of a table; empty where the paper prints none."""
     setting = _SETTINGS.get((protocol, column.title))
     if column.changes or setting:
         return _entry(setting, (IMAGE, PIXEL, PRO)) if setting and data == "mvtec" else {}
-    found = printed(data, protocol, known)
     name = next((printed_name for printed_name, method in OURS.items() if method == column.method), "")
-    return found.get((name, PAPER), {})
+    return printed(data, protocol, known).get((name, PAPER), {})

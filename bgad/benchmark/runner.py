@@ -1,7 +1,7 @@
-"""Methods x data sets x protocols x seeds -> cells, tables beside the printed figures, and a page.
+"""Runs the cells of a benchmark and writes its tables, beside the printed figures, and its page.
 
-The cells of a category share the features of its images, those of a seed share phase 1 of the training. A finished
-cell is a file: a run that was killed goes on with the next one.
+Cells of a category share the features of its images; cells of a seed share phase 1 of the training. A finished cell is
+a file, so that a run that was killed continues with the next cell.
 """
 
 from __future__ import annotations
@@ -20,9 +20,10 @@ from bgad import metrics
 from bgad._version import __version__
 from bgad.artifact import folder as model_folder
 from bgad.benchmark import page as benchmark_page
-from bgad.benchmark import tables as benchmark_table
+from bgad.benchmark.output import csv_text, markdown
+from bgad.benchmark.paper_tables import PaperTable
 from bgad.benchmark.plan import Group, Outcome, Request, plan, unfinished
-from bgad.benchmark.published import PaperTable
+from bgad.benchmark.tables import grids
 from bgad.config import Config, override, to_dict
 from bgad.data.layouts import Dataset, hash_file
 from bgad.data.protocols import Case, protocol_split
@@ -44,13 +45,13 @@ from bgad.types import Progress, ProgressTask
 
 logger = logging.getLogger(__name__)
 
-CURVE_POINTS = 24
-SHORT = 12  # letters of a key in a file name
+CURVE_POINTS = 24  # of a learning curve
+SHORT = 12  # characters of a key in a file name
 
 
 @dataclass(frozen=True)
 class Setup:
-    """How to run, the same for all cells."""
+    """What all cells of a run share: folder, recipe, device and options."""
 
     out: Path
     config: Config
@@ -71,10 +72,10 @@ def run(
     keep_models: bool = False,
     progress: Progress | None = None,
 ) -> list[Outcome]:
-    """Run what is not there yet, and write results.json, table.md, table.csv and benchmark.html."""
+    """Run the cells that are not finished, and write results.json, table.md, table.csv and benchmark.html."""
     output_files.check_folder(out)
     if config is not None and config.tile.size:
-        raise ConfigError("a benchmark looks at whole pictures: leave out tile.size, or use train and evaluate")
+        raise ConfigError("a benchmark does not cut tiles: leave out tile.size, or use train and evaluate")
     with output_files.locked(out, "benchmark"):
         setup = Setup(out, config or Config(), devices.pick(device), memory_gb, keep_models, progress)
         devices.keep_memory()
@@ -94,32 +95,32 @@ def run(
         except KeyboardInterrupt:
             write(out, table, outcomes + unfinished(groups, outcomes))
             done = sum(outcome.cell is not None for outcome in outcomes)
-            logger.info(f"stopped; {done} of {total} cells are in {out}: go on with the same command")
+            logger.info(f"stopped; {done} of {total} cells are in {out}: run the same command to continue")
             raise
     return outcomes
 
 
 def write(out: Path, table: PaperTable, outcomes: Sequence[Outcome]) -> None:
-    """The files of a run, as far as it has come."""
+    """Write the files of a run with the outcomes so far."""
     content = {
         "bgad": __version__,
         "cells": list({json.dumps(o.cell, sort_keys=True): o.cell for o in outcomes if o.cell is not None}.values()),
         "missing": [o.request.facts() | {"reason": o.reason, "failed": o.failed} for o in outcomes if o.cell is None],
     }
     output_files.write_whole(out / "results.json", json.dumps(content, indent=1).encode())
-    grids = benchmark_table.grids(table, outcomes)
-    output_files.write_whole(out / "table.md", benchmark_table.markdown(table, grids, outcomes).encode())
-    output_files.write_whole(out / "table.csv", benchmark_table.csv_text(grids).encode())
-    output_files.write_whole(out / "benchmark.html", benchmark_page.render(table, grids, outcomes).encode())
+    tables = grids(table, outcomes)
+    output_files.write_whole(out / "table.md", markdown(table, tables, outcomes).encode())
+    output_files.write_whole(out / "table.csv", csv_text(tables).encode())
+    output_files.write_whole(out / "benchmark.html", benchmark_page.render(table, tables, outcomes).encode())
 
 
 def _run_group(group: Group, setup: Setup) -> Iterator[Outcome]:
-    """The cells of one category: those that are there as they are, the others from one pool of features."""
+    """Yield the outcomes of one category: finished cells are read, the others run on one pool of features."""
     if group.dataset is None or not group.requests:
         return
     try:
         dataset, scan = validate_images(group.dataset, MAX_UNREADABLE, setup.progress)
-        truth = [[s.name, *map(hash_file, (s.mask, *s.more_masks))] for s in dataset.samples if s.mask]
+        mask_hashes = [[s.name, *map(hash_file, (s.mask, *s.more_masks))] for s in dataset.samples if s.mask]
     except BgadError as error:
         yield from (Outcome(request, reason=str(error), failed=True) for request in group.requests)
         return
@@ -138,7 +139,7 @@ def _run_group(group: Group, setup: Setup) -> Iterator[Outcome]:
             split = splits[what]
             config = override(setup.config, [*request.column.changes, f"loss.method={request.column.method}"])
             config = replace(config, seed=request.seed)
-            key = _cell_key(config, split, request, truth, setup.device)
+            key = _cell_key(config, split, request, mask_hashes, setup.device)
             stored = _stored(setup.out / "cells", key)
             if stored is None or (setup.keep_models and not _kept(setup, request, key).exists()):
                 if pool is None:
@@ -164,24 +165,33 @@ def _run_group(group: Group, setup: Setup) -> Iterator[Outcome]:
         shutil.rmtree(folder, ignore_errors=True)
 
 
-def _cell_key(config: Config, split: Split, request: Request, truth: list[list[str]], device: devices.Device) -> str:
-    """Two cells with the same key have the same figures."""
-    parts = [run_key(config, split, device), truth, request.data, request.category, request.column.curve, RECIPE]
+def _cell_key(
+    config: Config, split: Split, request: Request, mask_hashes: list[list[str]], device: devices.Device
+) -> str:
+    """Return the fingerprint of a cell; cells with the same fingerprint have the same figures."""
+    parts = [
+        run_key(config, split, device),
+        mask_hashes,
+        request.data,
+        request.category,
+        request.column.curve,
+        RECIPE,
+    ]
     return hashlib.sha256(json.dumps(parts).encode()).hexdigest()
 
 
 def _work(setup: Setup, key: str) -> Path:
-    """Where the training of a cell keeps its state."""
+    """Return the folder with the training state of a cell."""
     return setup.out / "work" / f"cell-{key[:16]}"
 
 
 def _kept(setup: Setup, request: Request, key: str) -> Path:
-    """Where the model of a cell is, for who wants to keep it."""
+    """Return the folder of the model of a cell that is kept."""
     return setup.out / "models" / f"{request.name()}-{key[:SHORT]}.bgad"
 
 
 def _copy(folder: Path, to: Path) -> None:
-    """Copy a folder; the copy appears whole or not at all."""
+    """Copy a folder; the copy appears complete or not at all."""
     fresh = to.with_name(f"{to.name}.new")
     shutil.rmtree(fresh, ignore_errors=True)
     shutil.copytree(folder, fresh)
@@ -189,7 +199,7 @@ def _copy(folder: Path, to: Path) -> None:
 
 
 def _stored(cells: Path, key: str) -> dict[str, Any] | None:
-    """A finished cell, under whatever name a table gave it; a file that cannot be read is run again."""
+    """Return a finished cell, also one that another table has named; None where there is no readable file."""
     for path in cells.glob(f"*-{key[:SHORT]}.json"):
         try:
             stored = json.loads(path.read_bytes())
@@ -210,7 +220,7 @@ def _cell(
     setup: Setup,
     key: str,
 ) -> dict[str, Any]:
-    """Train, score and measure one cell: what goes into its file."""
+    """Train, score and measure one cell; return the content of its file."""
     content = split.to_bytes()
     split_name = f"splits/{request.name('')}-{hashlib.sha256(content).hexdigest()[:SHORT]}.json"
     output_files.write_whole(setup.out / split_name, content)

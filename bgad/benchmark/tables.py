@@ -1,120 +1,223 @@
-"""Cells -> tables in the paper's form: mean and spread over the seeds, beside what was printed."""
+"""Aggregates cells to tables in the paper's form: mean and deviation over the seeds, beside printed figures."""
 
 from __future__ import annotations
 
-import csv
-import io
-import re
-from collections.abc import Callable, Sequence
-from dataclasses import dataclass, field
+from collections.abc import Sequence
 from statistics import mean, stdev
 from typing import Any
 
-from bgad.benchmark.plan import Outcome, Request, columns
-from bgad.benchmark.published import (
-    OURS,
-    PAPER,
-    SOURCES,
-    Column,
-    Matrix,
-    PaperTable,
-    printed,
-    printed_classes,
-    printed_mean,
-)
-from bgad.errors import printable
+from bgad.benchmark.grid import Entry, Grid, Row, Stat
+from bgad.benchmark.notes import table_notes
+from bgad.benchmark.paper_tables import Column, Matrix, PaperTable
+from bgad.benchmark.plan import Outcome, RowKey, columns
+from bgad.benchmark.published import OURS, PAPER, SOURCES, printed, printed_classes, printed_mean
 
-FIGURES = {
-    "image_auroc": "image AUROC",
-    "image_ap": "image AP",
-    "image_f1_max": "image F1",
-    "pixel_auroc": "pixel AUROC",
-    "pixel_ap": "pixel AP",
-    "pro": "PRO",
-}
-Key = tuple[str, str, str]  # data, category, case
-MAX_NOTES = 8  # on one category; the cells have them all
-# what the protocol's name says anyway, and what `_reduced` tells shorter
-TOLD = re.compile(r"\d+ anomalies have no role: (of|anomaly of) |\d+ known anomalies instead of ")
-
-
-@dataclass(frozen=True)
-class Stat:
-    """A figure over the seeds."""
-
-    mean: float
-    spread: float | None = None  # standard deviation, where there are several
-
-    def __str__(self) -> str:
-        return f"{self.mean:.3f}" if self.spread is None else f"{self.mean:.3f}±{self.spread:.3f}"
-
-
-@dataclass(frozen=True)
-class Entry:
-    """What stands at a row and a column: figures by metric, and a word on what is not there."""
-
-    stats: dict[str, Stat] = field(default_factory=dict)
-    word: str = ""
-
-    def text(self, metrics: Sequence[str]) -> str:
-        """The figures with slashes between, as the paper has them."""
-        if not self.stats:
-            return self.word
-        figures = " / ".join(str(self.stats[m]) if m in self.stats else "-" for m in metrics)
-        return f"{figures} {self.word}".rstrip()
-
-
-@dataclass(frozen=True)
-class Row:
-    """One line of a table."""
-
-    names: tuple[str, ...]
-    entries: list[Entry]  # ours, then the printed ones
-    seconds: float | None = None  # of a cell, on average
-    mean: bool = False
-
-
-@dataclass(frozen=True)
-class Grid:
-    """One table, ready to be written in any form."""
-
-    title: str
-    names: tuple[str, ...]  # heads of the row names
-    ours: list[str]
-    printed: list[tuple[str, str]]  # column, source
-    metrics: tuple[str, ...]
-    rows: list[Row]
-    notes: list[str]
-
-    def heads(self) -> list[str]:
-        """All columns: row names, ours, printed, and the seconds of a cell."""
-        beside = [f"{name} ({source})" for name, source in self.printed]
-        return [*self.names, *self.ours, *beside, *(["seconds"] if self.timed else [])]
-
-    @property
-    def timed(self) -> bool:
-        """True where rows are cells, and not means of them."""
-        return any(row.seconds is not None for row in self.rows)
-
-    def lines(self) -> list[list[str]]:
-        """The rows as text, beside the heads."""
-        found = []
-        for row in self.rows:
-            seconds = ["" if row.seconds is None else f"{row.seconds:.0f}"] if self.timed else []
-            found.append([*row.names, *(entry.text(self.metrics) for entry in row.entries), *seconds])
-        return found
+ColumnKey = tuple[int, Column]  # number of known anomalies, column
+PrintedColumn = tuple[str, str, int]  # column, source, number of known anomalies
+PRINTED_MEAN = "Mean, as printed"
 
 
 def grids(table: PaperTable, outcomes: Sequence[Outcome]) -> list[Grid]:
-    """The tables of a run; where the paper prints means only, these come first."""
-    found = []
+    """Return the tables of a run; where the paper prints only means, a table of means precedes the details."""
+    made = []
     for number, matrix in enumerate(table.matrices):
-        own = [outcome for outcome in outcomes if outcome.request.table == number]
-        detail = _detail(matrix, own)
+        of_matrix = [outcome for outcome in outcomes if outcome.request.table == number]
+        detail = _Detail(matrix, of_matrix).grid(of_matrix)
         if table.means:
-            found.append(_means(matrix, own, detail))
-        found.append(detail)
-    return found
+            made.append(_means(matrix, of_matrix, detail))
+        made.append(detail)
+    return made
+
+
+class _Cells:
+    """The cells of one table by row, column and seed."""
+
+    def __init__(self, matrix: Matrix, outcomes: Sequence[Outcome]) -> None:
+        self.matrix = matrix
+        self.by_seed: dict[tuple[RowKey, ColumnKey], dict[int, dict[str, Any]]] = {}
+        self.reasons: dict[tuple[RowKey, ColumnKey], str] = {}  # why a cell is missing
+        self.rows = list(dict.fromkeys(outcome.request.row for outcome in outcomes))
+        for outcome in outcomes:
+            request = outcome.request
+            place = request.row, (request.known, request.column)
+            if outcome.cell is not None:
+                self.by_seed.setdefault(place, {})[request.seed] = outcome.cell
+            else:
+                self.reasons.setdefault(place, outcome.reason)
+
+    def values(self, row: RowKey, column: ColumnKey, metric: str) -> dict[int, float]:
+        """Return seed -> figure."""
+        cells = self.by_seed.get((row, column), {})
+        return {seed: value for seed, cell in cells.items() if (value := cell["metrics"].get(metric)) is not None}
+
+    def common_seeds(self, rows: Sequence[RowKey]) -> set[int]:
+        """Return the seeds that all these rows have in all columns; only means over the same seeds are comparable."""
+        seeds = [
+            set(self.values(row, column, self.matrix.metrics[0])) for row in rows for column in columns(self.matrix)
+        ]
+        return set.intersection(*seeds) if seeds else set()
+
+    def complete(self, rows: Sequence[RowKey]) -> list[RowKey]:
+        """Return the rows that have a figure in all columns for at least one common seed."""
+        return [row for row in rows if self.common_seeds([row])]
+
+    def mean_label(self, rows: Sequence[RowKey], total: int) -> str:
+        """Return the name of the mean of these rows; it states how many of all rows and seeds, if not all."""
+        seeds = len(self.common_seeds(rows))
+        parts = [f" of {len(rows)} of {total} rows"] if len(rows) < total else []
+        parts += [f" ({seeds} of {self.matrix.seeds} seeds)"] if rows and seeds < self.matrix.seeds else []
+        return "Mean" + "".join(parts)
+
+    def entry(self, rows: Sequence[RowKey], column: ColumnKey, seeds: set[int] | None = None) -> Entry:
+        """Return the mean over rows for each seed, then mean and deviation over the seeds (all, or those given)."""
+        stats = {}
+        for metric in self.matrix.metrics:
+            values = [self.values(row, column, metric) for row in rows]
+            shared = set.intersection(*map(set, values)) if values else set()
+            chosen = shared if seeds is None else shared & seeds
+            means = [mean(row[seed] for row in values) for seed in sorted(chosen)]
+            if means:
+                stats[metric] = Stat(mean(means), stdev(means) if len(means) > 1 else None)
+        return Entry(stats, "" if stats else "-")
+
+    def means(self, rows: Sequence[RowKey]) -> list[Entry]:
+        """Return the mean of these rows in every column, over their common seeds."""
+        seeds = self.common_seeds(rows)
+        return [self.entry(rows, column, seeds) for column in columns(self.matrix)]
+
+    def seconds(self, row: RowKey) -> float | None:
+        """Return the mean time of training and scoring a cell of the row."""
+        cells = [c for (r, _), seeds in self.by_seed.items() if r == row for c in seeds.values()]
+        times = [cell["seconds"]["train"] + cell["seconds"]["score"] for cell in cells]
+        return mean(times) if times else None
+
+
+class _Detail:
+    """The detailed table of a matrix: rows are categories or known classes, columns are methods or settings."""
+
+    def __init__(self, matrix: Matrix, outcomes: Sequence[Outcome]) -> None:
+        self.matrix = matrix
+        self.cells = _Cells(matrix, outcomes)
+        self.columns = columns(matrix)
+        self.printed = _printed_columns(matrix, self.cells.rows)
+        self.several = len({data for data, _, _ in self.cells.rows}) > 1
+        self.with_case = any(case for _, _, case in self.cells.rows)
+        self.notes: list[str] = []
+
+    def grid(self, outcomes: Sequence[Outcome]) -> Grid:
+        """Return the table with its notes."""
+        rows: list[Row] = []
+        for data, categories in _by_category(self.cells.rows).items():
+            rows += self._data_rows(data, categories)
+        sources = dict.fromkeys(source for _, source, _ in self.printed)
+        self.notes += table_notes(self.matrix, outcomes) + [f"({source}): {SOURCES[source]}" for source in sources]
+        several_known = len({known for known, _ in self.columns}) > 1
+        heads = [(c, f"{source}, {known} known" if several_known else source) for c, source, known in self.printed]
+        case_head = ("Known class" if self.matrix.protocol == "one-class" else "Subset",) if self.with_case else ()
+        names = ("Category", *case_head)
+        return Grid(_title(self.matrix), names, _heads(self.matrix), heads, self.matrix.metrics, rows, self.notes)
+
+    def _data_rows(self, data: str, categories: dict[str, list[RowKey]]) -> list[Row]:
+        """Return the rows of one data set, with their means."""
+        rows: list[Row] = []
+        complete: list[RowKey] = []
+        for category, keys in categories.items():
+            for key in keys:
+                ours = [self._marked(key, column) for column in self.columns]
+                rows.append(Row(self._names(*key), [*ours, *self._printed(*key)], self.cells.seconds(key)))
+            complete += self.cells.complete(keys)
+            if len(keys) > 1:
+                rows += self._category_means(data, category, keys)
+        if len(categories) > 1:
+            label = self.cells.mean_label(complete, sum(map(len, categories.values())))
+            label = f"{data} {label}" if self.several else label
+            entries = [*self.cells.means(complete), *self._printed_means(complete)]
+            rows.append(Row(self._head(label), entries, mean=True))
+            if any(entry.stats for entry in self._printed(data)):
+                rows.append(self._only_printed(self._head(PRINTED_MEAN), data))
+        return rows
+
+    def _category_means(self, data: str, category: str, keys: list[RowKey]) -> list[Row]:
+        """Return the mean over the known classes or subsets of a category.
+
+        The printed mean stands beside ours where it is over the same classes; otherwise it has its own row.
+        """
+        complete = self.cells.complete(keys)
+        label = self.cells.mean_label(complete, len(keys))
+        same = {case.lower() for _, _, case in complete} == printed_classes(data, self.matrix.protocol, category)
+        beside = self._printed(data, category) if same else self._printed_means(complete)
+        rows = [Row(self._names(data, category, label), [*self.cells.means(complete), *beside], mean=True)]
+        if not same and any(entry.stats for entry in self._printed(data, category)):
+            rows.append(self._only_printed(self._names(data, category, PRINTED_MEAN), data, category))
+        return rows
+
+    def _only_printed(self, names: tuple[str, ...], data: str, category: str = "") -> Row:
+        """Return a row with printed means alone."""
+        return Row(names, [*(Entry() for _ in self.columns), *self._printed(data, category)], mean=True)
+
+    def _names(self, data: str, category: str, case: str) -> tuple[str, ...]:
+        place = f"{data}/{category}" if self.several and data != category else category
+        return (place, case) if self.with_case else (place,)
+
+    def _head(self, label: str) -> tuple[str, ...]:
+        return (label, "") if self.with_case else (label,)
+
+    def _printed(self, data: str, category: str = "", case: str = "") -> list[Entry]:
+        """Return the printed entries of a row, or of a mean where names are empty."""
+        figures = [
+            printed(data, self.matrix.protocol, known, category, case).get((column, source), {})
+            for column, source, known in self.printed
+        ]
+        entries = []
+        for values in figures:
+            stats = {m: Stat(v) for m, v in values.items() if m in self.matrix.metrics}
+            entries.append(Entry(stats, "" if stats else "-"))
+        return entries
+
+    def _printed_means(self, keys: Sequence[RowKey]) -> list[Entry]:
+        """Return the means of the printed figures over the same rows as ours; none where a row lacks a figure."""
+        rows = [self._printed(*key) for key in keys]
+        entries = []
+        for i in range(len(self.printed)):
+            stats = {
+                metric: Stat(mean(row[i].stats[metric].mean for row in rows))
+                for metric in self.matrix.metrics
+                if rows and all(metric in row[i].stats for row in rows)
+            }
+            entries.append(Entry(stats, "" if stats else "-"))
+        return entries
+
+    def _marked(self, key: RowKey, column: ColumnKey) -> Entry:
+        """Return the entry of a row; a missing cell gets the number of the note with the reason."""
+        entry = self.cells.entry([key], column)
+        reason = self.cells.reasons.get((key, column))
+        if reason is None:
+            return entry
+        if reason not in self.notes:
+            self.notes.append(reason)
+        number = f"[{self.notes.index(reason) + 1}]"
+        return Entry(entry.stats, number if entry.stats else f"missing {number}")
+
+
+def _means(matrix: Matrix, outcomes: Sequence[Outcome], detail: Grid) -> Grid:
+    """Return the table of means: one row for each column of the matrix, ours and printed."""
+    cells = _Cells(matrix, outcomes)
+    complete = cells.complete(cells.rows)
+    seeds = cells.common_seeds(complete)
+    data_sets = {data for data, _, _ in cells.rows}
+    rows = []
+    for (known, column), head in zip(columns(matrix), detail.ours, strict=True):
+        figures = printed_mean(next(iter(data_sets)), matrix.protocol, known, column) if len(data_sets) == 1 else {}
+        paper = {m: Stat(value) for m, value in figures.items() if m in matrix.metrics}
+        ours = cells.entry(complete, (known, column), seeds)
+        rows.append(Row((head,), [ours, Entry(paper, "" if paper else "-")]))
+    categories = len({category for _, category, _ in cells.rows})
+    measured = len({category for _, category, _ in complete})
+    note = (
+        f"Means over {measured} of {categories} categories ({len(complete)} of {len(cells.rows)} rows: those that have "
+        f"all columns) and {len(seeds)} of {matrix.seeds} seeds; the printed ones are over all."
+    )
+    return Grid(f"{detail.title}, means", ("",), ["ours"], [("printed", PAPER)], matrix.metrics, rows, [note])
 
 
 def _title(matrix: Matrix) -> str:
@@ -127,301 +230,21 @@ def _heads(matrix: Matrix) -> list[str]:
     return [f"{c.title} ({known} known)" if several else c.title for known, c in columns(matrix)]
 
 
-def _key(request: Request) -> Key:
-    case = request.case.known_class or (str(request.case.subset) if request.case.subset else "")
-    return request.data, request.category, case
+def _by_category(rows: Sequence[RowKey]) -> dict[str, dict[str, list[RowKey]]]:
+    """Return data set -> category -> rows."""
+    nested: dict[str, dict[str, list[RowKey]]] = {}
+    for row in rows:
+        nested.setdefault(row[0], {}).setdefault(row[1], []).append(row)
+    return nested
 
 
-def _column(request: Request) -> tuple[int, Column]:
-    return request.known, request.column
-
-
-class _Cells:
-    """The cells of one table by row, column and seed."""
-
-    def __init__(self, matrix: Matrix, outcomes: Sequence[Outcome]) -> None:
-        self.matrix = matrix
-        self.seeds: dict[tuple[Key, tuple[int, Column]], dict[int, dict[str, Any]]] = {}
-        self.reasons: dict[tuple[Key, tuple[int, Column]], str] = {}
-        self.keys = list(dict.fromkeys(_key(o.request) for o in outcomes))
-        for outcome in outcomes:
-            place = _key(outcome.request), _column(outcome.request)
-            if outcome.cell is not None:
-                self.seeds.setdefault(place, {})[outcome.request.seed] = outcome.cell
-            else:
-                self.reasons.setdefault(place, outcome.reason)
-
-    def values(self, key: Key, column: tuple[int, Column], metric: str) -> dict[int, float]:
-        """Seed -> figure."""
-        cells = self.seeds.get((key, column), {})
-        return {seed: value for seed, cell in cells.items() if (value := cell["metrics"].get(metric)) is not None}
-
-    def common(self, keys: Sequence[Key]) -> set[int]:
-        """The seeds that all these rows have in all columns: a mean over other ones would compare unlike things."""
-        wanted = columns(self.matrix)
-        found = [set(self.values(key, column, self.matrix.metrics[0])) for key in keys for column in wanted]
-        return set.intersection(*found) if found else set()
-
-    def over(self, keys: Sequence[Key], rows: int) -> str:
-        """The name of the mean of these rows, with what it is over where that is not everything."""
-        seeds = len(self.common(keys))
-        parts = [f" of {len(keys)} of {rows} rows"] if len(keys) < rows else []
-        parts += [f" ({seeds} of {self.matrix.seeds} seeds)"] if keys and seeds < self.matrix.seeds else []
-        return "Mean" + "".join(parts)
-
-    def entry(self, keys: Sequence[Key], column: tuple[int, Column], seeds: set[int] | None = None) -> Entry:
-        """The mean over rows, seed by seed, then over the seeds (all, or these); one row is its own mean."""
-        stats = {}
-        for metric in self.matrix.metrics:
-            rows = [self.values(key, column, metric) for key in keys]
-            shared = set.intersection(*map(set, rows)) if rows else set()
-            chosen = shared if seeds is None else shared & seeds
-            means = [mean(row[seed] for row in rows) for seed in sorted(chosen)]
-            if means:
-                stats[metric] = Stat(mean(means), stdev(means) if len(means) > 1 else None)
-        return Entry(stats, "" if stats else "-")
-
-    def seconds(self, key: Key) -> float | None:
-        """Training and scoring of a cell of the row, on average."""
-        cells = [c for (k, _), seeds in self.seeds.items() if k == key for c in seeds.values()]
-        times = [cell["seconds"]["train"] + cell["seconds"]["score"] for cell in cells]
-        return mean(times) if times else None
-
-
-def _detail(matrix: Matrix, outcomes: Sequence[Outcome]) -> Grid:
-    """Rows are categories or known classes, columns are methods or settings."""
-    cells = _Cells(matrix, outcomes)
-    wanted = columns(matrix)
-    notes: list[str] = []
-    several = len({data for data, _, _ in cells.keys}) > 1
-    with_case = any(case for _, _, case in cells.keys)
-    beside = _beside(matrix, cells.keys)
-
-    def names(data: str, category: str, case: str) -> tuple[str, ...]:
-        place = f"{data}/{category}" if several and data != category else category
-        return (place, case) if with_case else (place,)
-
-    def foreign(data: str, category: str = "", case: str = "") -> list[Entry]:
-        figures = [
-            printed(data, matrix.protocol, known, category, case).get((column, source), {})
-            for column, source, known in beside
-        ]
-        values = [{m: v for m, v in one.items() if m in matrix.metrics} for one in figures]
-        return [Entry({m: Stat(v) for m, v in one.items()}, "" if one else "-") for one in values]
-
-    rows: list[Row] = []
-    for data, categories in _nested(cells.keys).items():
-        complete: list[Key] = []
-        for category, keys in categories.items():
-            for key in keys:
-                ours = [_mark(cells, key, column, notes) for column in wanted]
-                rows.append(Row(names(*key), [*ours, *foreign(*key)], cells.seconds(key)))
-            done = [key for key in keys if cells.common([key])]
-            complete += done
-            if len(keys) > 1:
-                label, seeds = cells.over(done, len(keys)), cells.common(done)
-                means = [cells.entry(done, column, seeds) for column in wanted]
-                same = {case.lower() for _, _, case in done} == printed_classes(data, matrix.protocol, category)
-                beside_means = foreign(data, category) if same else _same_rows(matrix, beside, done, foreign)
-                rows.append(Row(names(data, category, label), [*means, *beside_means], mean=True))
-                if not same and any(entry.stats for entry in foreign(data, category)):
-                    head = names(data, category, "Mean, as printed")
-                    rows.append(Row(head, [*(Entry() for _ in wanted), *foreign(data, category)], mean=True))
-        if len(categories) > 1:
-            label, seeds = cells.over(complete, sum(map(len, categories.values()))), cells.common(complete)
-            label = f"{data} {label}" if several else label
-            overall = [cells.entry(complete, column, seeds) for column in wanted]
-            head = (label, "") if with_case else (label,)
-            rows.append(Row(head, [*overall, *_same_rows(matrix, beside, complete, foreign)], mean=True))
-            if any(entry.stats for entry in foreign(data)):
-                head = ("Mean, as printed", "") if with_case else ("Mean, as printed",)
-                rows.append(Row(head, [*(Entry() for _ in wanted), *foreign(data)], mean=True))
-    notes += _why_no_pixels(matrix, outcomes) + _reduced(outcomes) + _on_data(outcomes)
-    notes += [f"({source}): {SOURCES[source]}" for source in dict.fromkeys(source for _, source, _ in beside)]
-    several_known = len({known for known, _ in wanted}) > 1
-    heads = [(c, f"{source}, {known} known" if several_known else source) for c, source, known in beside]
-    case_head = ("Known class" if matrix.protocol == "one-class" else "Subset",) if with_case else ()
-    return Grid(_title(matrix), ("Category", *case_head), _heads(matrix), heads, matrix.metrics, rows, notes)
-
-
-def _nested(keys: Sequence[Key]) -> dict[str, dict[str, list[Key]]]:
-    found: dict[str, dict[str, list[Key]]] = {}
-    for key in keys:
-        found.setdefault(key[0], {}).setdefault(key[1], []).append(key)
-    return found
-
-
-def _beside(matrix: Matrix, keys: Sequence[Key]) -> list[tuple[str, str, int]]:
-    """The printed columns (column, source, known) that some row has: those of our methods first."""
-    found: dict[tuple[str, str, int], None] = {}
+def _printed_columns(matrix: Matrix, rows: Sequence[RowKey]) -> list[PrintedColumn]:
+    """Return the printed columns with a figure in any row or mean; those of our methods come first."""
+    heads: dict[PrintedColumn, None] = {}
     for known in dict.fromkeys(known for known, _ in columns(matrix)):
-        for data, category, case in keys:
+        for data, category, case in rows:
             for names in ((category, case), (category, ""), ("", "")):
                 for (column, source), values in printed(data, matrix.protocol, known, *names).items():
                     if any(metric in values for metric in matrix.metrics):
-                        found[column, source, known] = None
-    return sorted(found, key=lambda head: head[0] not in OURS)
-
-
-def _same_rows(
-    matrix: Matrix,
-    beside: Sequence[tuple[str, str, int]],
-    keys: Sequence[Key],
-    foreign: Callable[[str, str, str], list[Entry]],
-) -> list[Entry]:
-    """The mean of what was printed over the same rows as ours; no figure where a row has none."""
-    rows = [foreign(*key) for key in keys]
-    entries = []
-    for i in range(len(beside)):
-        stats = {
-            metric: Stat(mean(row[i].stats[metric].mean for row in rows))
-            for metric in matrix.metrics
-            if rows and all(metric in row[i].stats for row in rows)
-        }
-        entries.append(Entry(stats, "" if stats else "-"))
-    return entries
-
-
-def _mark(cells: _Cells, key: Key, column: tuple[int, Column], notes: list[str]) -> Entry:
-    """A row's entry; what is not there gets the number of a note that says why."""
-    entry = cells.entry([key], column)
-    reason = cells.reasons.get((key, column))
-    if reason is None:
-        return entry
-    if reason not in notes:
-        notes.append(reason)
-    number = f"[{notes.index(reason) + 1}]"
-    return Entry(entry.stats, number if entry.stats else f"missing {number}")
-
-
-def _why_no_pixels(matrix: Matrix, outcomes: Sequence[Outcome]) -> list[str]:
-    """Which data has no pixel figures, said once."""
-    if not {"pixel_auroc", "pro"} & set(matrix.metrics):
-        return []
-    bare = dict.fromkeys(
-        o.request.category for o in outcomes if o.cell is not None and o.cell["metrics"]["pixel_auroc"] is None
-    )
-    return [f"- : no pixel figures for {', '.join(bare)}: no masks of the test images"] if bare else []
-
-
-def _reduced(outcomes: Sequence[Outcome]) -> list[str]:
-    """Where a class had fewer anomalies to spare than were asked for."""
-    cells = [o.cell for o in outcomes if o.cell is not None and o.cell["drawn"] < o.cell["known"]]
-    cases = [c["known_class"] or (f"subset {c['subset']}" if c["subset"] else "") for c in cells]
-    places = [
-        " ".join(filter(None, (c["category"], case))) + f": {c['drawn']}" for c, case in zip(cells, cases, strict=True)
-    ]
-    return [f"fewer known anomalies than asked for: {', '.join(dict.fromkeys(places))}"] if places else []
-
-
-def _on_data(outcomes: Sequence[Outcome]) -> list[str]:
-    """What the cells note on their data and splits, each once, with the categories or cases that say it."""
-    done = [o for o in outcomes if o.cell is not None]
-    said: dict[str, dict[str, set[str]]] = {}  # note -> category -> cases
-    cases: dict[str, set[str]] = {}
-    for outcome in done:
-        _, category, case = _key(outcome.request)
-        cases.setdefault(category, set()).add(case)
-        for note in outcome.notes:
-            if not TOLD.match(note):
-                said.setdefault(note, {}).setdefault(category, set()).add(case)
-    shown: dict[str, list[str]] = {}  # places -> notes
-    for note, places in said.items():
-        names = [
-            category if seen == cases[category] else f"{category} {', '.join(sorted(seen))}"
-            for category, seen in places.items()
-        ]
-        shown.setdefault("; ".join(names), []).append(note)
-    found = []
-    for place, notes in shown.items():
-        found += [f"{place}: {note}" for note in notes[:MAX_NOTES]]
-        if len(notes) > MAX_NOTES:
-            found.append(f"{place}: {len(notes) - MAX_NOTES} more notes are in the files of its cells")
-    return found
-
-
-def _means(matrix: Matrix, outcomes: Sequence[Outcome], detail: Grid) -> Grid:
-    """One line for each column: means over the data set, ours and printed."""
-    cells = _Cells(matrix, outcomes)
-    wanted = columns(matrix)
-    done = [key for key in cells.keys if cells.common([key])]
-    seeds = cells.common(done)
-    names = {data for data, _, _ in cells.keys}
-    rows = []
-    for (known, column), head in zip(wanted, detail.ours, strict=True):
-        figures = printed_mean(next(iter(names)), matrix.protocol, known, column) if len(names) == 1 else {}
-        paper = {m: Stat(value) for m, value in figures.items() if m in matrix.metrics}
-        ours = cells.entry(done, (known, column), seeds)
-        rows.append(Row((head,), [ours, Entry(paper, "" if paper else "-")]))
-    categories = len({category for _, category, _ in cells.keys})
-    found = len({category for _, category, _ in done})
-    note = (
-        f"Means over {found} of {categories} categories ({len(done)} of {len(cells.keys)} rows: those that have all "
-        f"columns) and {len(seeds)} of {matrix.seeds} seeds; the printed ones are over all."
-    )
-    return Grid(f"{detail.title}, means", ("",), ["ours"], [("printed", PAPER)], matrix.metrics, rows, [note])
-
-
-def markdown(table: PaperTable, found: Sequence[Grid], outcomes: Sequence[Outcome]) -> str:
-    """table.md: all tables, then every cell with its time."""
-    parts = [f"# {table.about}", ""]
-    for grid in found:
-        figures = " / ".join(FIGURES[m] for m in grid.metrics)
-        parts += [f"## {grid.title}", "", f"{figures}; mean ± standard deviation over the seeds.", ""]
-        parts += [*_md_table(grid.heads(), grid.lines()), ""]
-        parts += [f"{i}. {_md(note)}" for i, note in enumerate(grid.notes, start=1)] + [""] * bool(grid.notes)
-    parts += [*(f"- {note}" for note in table.notes), ""] if table.notes else []
-    heads, lines = cell_lines(outcomes)
-    if lines:
-        parts += ["## Cells", "", *_md_table(heads, lines), ""]
-    return "\n".join(parts)
-
-
-def cell_lines(outcomes: Sequence[Outcome]) -> tuple[list[str], list[list[str]]]:
-    """Every cell on a line: what it is, its figures, and how long it took."""
-    words = ["data", "category", "protocol", "known class or subset", "setting", "known", "seed"]
-    lines = []
-    for outcome in outcomes:
-        if (cell := outcome.cell) is None:
-            continue
-        request = outcome.request
-        what = [request.data, request.category, request.protocol, _key(request)[2], request.column.title]
-        figures = [cell["metrics"].get(metric) for metric in FIGURES]
-        times = [f"{cell['seconds'][part]:.1f}" for part in ("train", "score")]
-        shown = ["-" if value is None else f"{value:.4f}" for value in figures]
-        lines.append([*what, str(request.known), str(request.seed), *shown, *times])
-    return [*words, *FIGURES.values(), "training, s", "scoring, s"], lines
-
-
-def _md(value: str) -> str:
-    return printable(value).replace("|", "\\|")
-
-
-def _md_table(heads: Sequence[str], lines: Sequence[Sequence[str]]) -> list[str]:
-    rows = [heads, ["---"] * len(heads), *lines]
-    return ["| " + " | ".join(map(_md, row)) + " |" for row in rows]
-
-
-def csv_text(found: Sequence[Grid]) -> str:
-    """table.csv: one line for each row of each table, one column for each figure."""
-    lines: list[dict[str, str]] = []
-    for grid in found:
-        for row in grid.rows:
-            line = {"table": grid.title} | dict(zip(grid.names, row.names, strict=True))
-            for head, entry in zip(grid.heads()[len(grid.names) :], row.entries, strict=False):
-                for metric in grid.metrics:
-                    if stat := entry.stats.get(metric):
-                        line[f"{head}: {metric}"] = f"{stat.mean:.6f}"
-                        if stat.spread is not None:
-                            line[f"{head}: {metric} std"] = f"{stat.spread:.6f}"
-                if entry.word not in ("", "-"):
-                    line[head] = entry.word
-            if row.seconds is not None:
-                line["seconds"] = f"{row.seconds:.3f}"
-            lines.append(line)
-    names = list(dict.fromkeys(key for line in lines for key in line))
-    buffer = io.StringIO()
-    writer = csv.DictWriter(buffer, names, restval="", lineterminator="\n")
-    writer.writeheader()
-    writer.writerows(lines)
-    return buffer.getvalue()
+                        heads[column, source, known] = None
+    return sorted(heads, key=lambda head: head[0] not in OURS)

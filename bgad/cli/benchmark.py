@@ -8,8 +8,8 @@ from pathlib import Path
 from typing import Any
 
 from bgad.benchmark import plan as benchmark_plan
-from bgad.benchmark import tables as benchmark_table
-from bgad.benchmark.published import TABLES, Matrix, PaperTable, methods
+from bgad.benchmark import tables as benchmark_tables
+from bgad.benchmark.paper_tables import TABLES, Matrix, PaperTable, methods
 from bgad.cli import console, tables
 from bgad.cli.options import add_command, add_recipe, add_root, number, read_config
 from bgad.config import METHODS, PRESETS, Config
@@ -101,7 +101,7 @@ def _benchmark(arguments: argparse.Namespace) -> int:
 
 def _print(table: PaperTable, outcomes: list[benchmark_plan.Outcome]) -> None:
     page = console.stdout_console()
-    for grid in benchmark_table.grids(table, outcomes):
+    for grid in benchmark_tables.grids(table, outcomes):
         page.print(tables.benchmark_table(grid))
         for i, note in enumerate(grid.notes, start=1):
             page.print(f"[{i}] {console.printable(note)}", soft_wrap=True)

@@ -9,8 +9,8 @@ from typing import Any
 from rich.table import Table
 from rich.text import Text
 
+from bgad.benchmark.grid import Grid
 from bgad.benchmark.published import OURS, PAPER
-from bgad.benchmark.tables import FIGURES, Grid
 from bgad.calibration import odds
 from bgad.data.datasets.registry import Row
 from bgad.errors import abbreviate, printable
@@ -77,7 +77,7 @@ def benchmark_table(grid: Grid) -> Table:
         )
     for row, line in zip(grid.rows, grid.lines(), strict=True):
         drawn.add_row(*(Text(printable(line[i])) for i in chosen), style="bold" if row.mean else None)
-    drawn.caption = printable(" / ".join(FIGURES[m] for m in grid.metrics))
+    drawn.caption = printable(grid.metric_titles())
     return drawn
 
 

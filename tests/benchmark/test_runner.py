@@ -9,7 +9,6 @@ import shutil
 import signal
 import subprocess
 import sys
-import time
 from dataclasses import replace
 from pathlib import Path
 from typing import Any
@@ -18,15 +17,12 @@ import numpy as np
 import pytest
 import safetensors.numpy
 import torch
-from PIL import Image
 
 from bgad.benchmark import runner as benchmark
+from bgad.benchmark.paper_tables import Matrix, PaperTable, methods
 from bgad.benchmark.plan import Outcome, plan
-from bgad.benchmark.published import TABLES, Matrix, PaperTable, methods
 from bgad.cli.main import main
-from bgad.config import from_dict
 from bgad.data import layouts
-from bgad.data.datasets import registry
 from bgad.data.protocols import Case, protocol_split
 from bgad.errors import ModelError, OutputError
 from bgad.evaluation.evaluate import evaluate
@@ -39,181 +35,17 @@ from bgad.training import pipeline as learn
 from bgad.training import training_set as material
 from bgad.training.fingerprint import flow_key, phase_key, run_key
 from bgad.training.loop import Anomalies, Trainer
-from tests.evaluation.report.pages import Page
-
-SIZE = 48
-CLASSES = {"cable": ("bent_wire", "cable_swap", "cut_outer_insulation"), "carpet": ("color", "hole", "thread")}
-SETTINGS = {
-    "backbone.size": "64",
-    "flow.blocks": "1",
-    "flow.hidden_ratio": "0.5",
-    "train.steps": "2",
-    "train.push_steps": "1",
-    "train.images_per_step": "4",
-    "train.positions_per_image": "[4, 4, 4]",
-    "pseudo.count": "2",
-}
-TINY = ["--device", "cpu", *(part for key, value in SETTINGS.items() for part in ("--set", f"{key}={value}"))]
-CONFIG = from_dict(
-    {
-        "backbone": {"size": 64},
-        "flow": {"blocks": 1, "hidden_ratio": 0.5},
-        "train": {"steps": 2, "push_steps": 1, "images_per_step": 4, "positions_per_image": [4, 4, 4]},
-        "pseudo": {"count": 2},
-    }
-)
-
-
-def save(path: Path, pixels: Any) -> None:
-    path.parent.mkdir(parents=True, exist_ok=True)
-    Image.fromarray(pixels).save(path)
-
-
-def category(root: Path, classes: tuple[str, ...], seed: int, good: str = "good") -> None:
-    rng = np.random.default_rng(seed)
-    for folder, count in ((f"train/{good}", 8), (f"test/{good}", 4), *((f"test/{c}", 3) for c in classes)):
-        for i in range(count):
-            image = rng.integers(90, 140, (SIZE, SIZE, 3), dtype=np.uint8)
-            if not folder.endswith(good):
-                y, x = rng.integers(4, 36, 2)
-                image[y : y + 8, x : x + 8] -= 40
-                mask = np.zeros((SIZE, SIZE), np.uint8)
-                mask[y : y + 8, x : x + 8] = 255
-                save(root / "ground_truth" / folder[5:] / f"{i}_mask.png", mask)
-            save(root / folder / f"{i}.png", image)
-
-
-@pytest.fixture(scope="module")
-def root(tmp_path_factory: pytest.TempPathFactory) -> Path:
-    """Two categories of MVTec AD, one of BTAD, and BrainMRI, in the layouts that they unpack to."""
-    made = tmp_path_factory.mktemp("data")
-    for number, (name, classes) in enumerate(CLASSES.items()):
-        category(made / "mvtec" / name, classes, number)
-    category(made / "btad/01", ("ko",), 7, good="ok")
-    rng = np.random.default_rng(3)
-    for folder, count in (("no", 10), ("yes", 4)):
-        for i in range(count):
-            save(made / "brainmri" / folder / f"{i}.png", rng.integers(0, 200, (40, 56), dtype=np.uint8))
-    return made
-
-
-@pytest.fixture(autouse=True)
-def nothing_installed(monkeypatch: pytest.MonkeyPatch) -> None:
-    """ELPV may be there as a package, with thousands of images."""
-    monkeypatch.setattr(registry, "_installed", lambda _: None)
-
-
-def results(out: Path) -> dict[str, Any]:
-    stored: dict[str, Any] = json.loads((out / "results.json").read_text(), parse_constant=pytest.fail)
-    return stored
-
-
-def timeless(out: Path) -> dict[str, Any]:
-    stored = results(out)
-    for cell in stored["cells"]:
-        assert set(cell.pop("seconds")) == {"train", "score", "features"}
-    return stored
-
-
-# --- the paper's tables
-
-
-@pytest.fixture(scope="module")
-def shared(tmp_path_factory: pytest.TempPathFactory) -> Path:
-    return tmp_path_factory.mktemp("shared")
-
-
-ROWS = {  # table -> cells with the made data, cells without
-    "main": (2 * 3, 13 * 3),
-    "supervised": (2, 13),
-    "btad": (2, 2 * 2),
-    "other": (2, 3 * 2),
-    "one-class": (3 * 2, 11 * 2),
-    "subsets": (2 + 2 * 2 + 2 * 2, 0),
-    "semi-push-pull": (3 * 3, 9 * 3),
-    "ablation": (6, 0),
-    "pseudo": (3, 0),
-    "lambda": (2 * 3, 0),
-    "beta-tau": (9, 0),
-    "efficiency": (2, 0),
-}
-
-
-@pytest.mark.parametrize("name", TABLES)
-def test_every_table_of_the_paper_runs(name: str, root: Path, shared: Path, capsys: pytest.CaptureFixture[str]) -> None:
-    options = ["--paper", name, "--seeds", "1", "--root", str(root), "--out", str(shared), *TINY]
-    if TABLES[name].means:
-        options += ["--data", "mvtec", "--category", "carpet"]  # many columns: one category will do
-    code = main(["benchmark", *options])
-    said = capsys.readouterr()
-    assert code == 0, said.err
-    stored = results(shared)
-    assert (len(stored["cells"]), len(stored["missing"])) == ROWS[name]
-    assert all("not in" in m["reason"] or "was not found" in m["reason"] for m in stored["missing"])
-    assert not any(m["failed"] for m in stored["missing"])
-    metrics = {metric for matrix in TABLES[name].matrices for metric in matrix.metrics}
-    for cell in stored["cells"]:
-        assert {"data", "category", "protocol", "method", "known", "seed", "known_class", "subset"} <= set(cell)
-        wanted = metrics if cell["data"] != "brainmri" else {"image_auroc"}
-        assert all(0 <= cell["metrics"][metric] <= 1 for metric in wanted)
-    page = (shared / "benchmark.html").read_text()
-    markdown = (shared / "table.md").read_text()
-    for matrix in TABLES[name].matrices:
-        for column in matrix.columns:
-            assert column.title in said.out
-            assert column.title in page
-            assert f"| {column.title} |" in markdown or f" {column.title} |" in markdown
-    if stored["missing"]:
-        assert "missing [1]" in said.out
-        assert stored["missing"][0]["reason"] in said.out
-    if TABLES[name].means:
-        assert "printed (paper)" in said.out
-    Page(page)  # well formed
-    assert ("<polyline" in page) == (name == "efficiency")
-    assert "<script" not in page
-
-
-def test_the_curve_has_a_point_for_every_part_of_the_training(root: Path, shared: Path) -> None:
-    main(["benchmark", "--paper", "efficiency", "--root", str(root), "--out", str(shared), *TINY])
-    for cell in results(shared)["cells"]:
-        assert [(point["step"], point["phase"]) for point in cell["curve"]] == [(1, 1), (2, 1), (3, 2)]
-        assert all(0 <= point["pixel_auroc"] <= 1 for point in cell["curve"])
-        # the image level is fitted after the training: an image AUROC on the way would be of the map alone
-        assert all(set(point) == {"step", "phase", "pixel_auroc"} for point in cell["curve"])
-
-
-def test_tables_are_listed_and_cells_without_running(
-    root: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]
-) -> None:
-    assert main(["benchmark", "--paper", "list"]) == 0
-    assert [line.split()[0] for line in capsys.readouterr().out.splitlines()] == list(TABLES)
-    options = ["--data", "mvtec", "--protocol", "hard", "--root", str(root), "--out", str(tmp_path / "out")]
-    assert main(["benchmark", *options, "--seeds", "1", "--methods", "bgad", "--list"]) == 0
-    lines = capsys.readouterr().out.splitlines()
-    assert [line for line in lines if "missing" not in line] == [
-        f"mvtec-{name}-hard-subset{n}-bgad-known10-seed0" for name in CLASSES for n in (1, 2)
-    ]
-    assert len(lines) == 4 + 13
-    assert list(tmp_path.iterdir()) == []
-
-
-# --- what is shared
-
-
-def fast(out: Path, root: Path, *columns: str, protocol: str = "one-class", **options: Any) -> list[Outcome]:
-    matrix = Matrix({"mvtec": ("carpet",)}, protocol, methods(*columns), known=(2,), seeds=1)
-    settings: dict[str, Any] = {"config": CONFIG, "root": root, "device": "cpu"} | options
-    return benchmark.run(PaperTable("tiny", (matrix,)), out, **settings)
+from tests.benchmark.runs import CLASSES, CONFIG, SIZE, TINY, category, fast, results, save, timeless
 
 
 def test_features_phase_one_and_pseudo_anomalies_are_computed_once(
     root: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    pictures: list[int] = []
+    counts: list[int] = []
     fill = FeatureStore.fill
 
     def counted(self: Any, backbone: Any, draw: Any, *rest: Any) -> None:
-        pictures.append(self.count)
+        counts.append(self.count)
         fill(self, backbone, draw, *rest)
 
     steps: list[tuple[str, int]] = []
@@ -231,7 +63,7 @@ def test_features_phase_one_and_pseudo_anomalies_are_computed_once(
     for _ in range(2):
         trained.remove("nfad")  # its flows know nothing of the classes: once is enough
     # all 21 images once, then the pseudo anomalies of each of the three known classes, for two methods
-    assert pictures == [21, 2, 2, 2]
+    assert counts == [21, 2, 2, 2]
     assert [step for step in steps if step[1] < 2] == [("nfad", 0), ("nfad", 1)]
     assert sorted(step for step in steps if step[1] == 2) == sorted((method, 2) for method in trained)
     assert sorted(path.name for path in (tmp_path / "work").iterdir()) == ["flows", "phase-one"]
@@ -310,6 +142,7 @@ def test_a_cell_is_what_train_and_evaluate_give(root: Path, tmp_path: Path) -> N
             split=kept / "split.json",
             config=replace(config, loss=replace(config.loss, method=cell["method"])),
             device="cpu",
+            export=False,
         )
         learnt, same = (safetensors.numpy.load_file(folder / "flow.safetensors") for folder in (kept, alone))
         assert learnt.keys() == same.keys()
@@ -464,7 +297,7 @@ def test_finished_cells_are_kept_and_a_changed_recipe_is_a_new_cell(
     assert json.loads(broken.read_text())["cell"]["method"] == "nfad"
 
 
-def test_changed_masks_and_pictures_are_new_cells(tmp_path: Path) -> None:
+def test_changed_masks_and_images_are_new_cells(tmp_path: Path) -> None:
     category(tmp_path / "data/mvtec/carpet", CLASSES["carpet"], 1)
     runs = [fast(tmp_path / "out", tmp_path / "data", "nfad")]
     mask = tmp_path / "data/mvtec/carpet/ground_truth/hole/0_mask.png"
@@ -477,53 +310,47 @@ def test_changed_masks_and_pictures_are_new_cells(tmp_path: Path) -> None:
 
 
 DRIVER = """
-import sys, time
+import os, signal, sys
+from pathlib import Path
 from bgad.cli.main import main
 from bgad.training import loop as trainer
 from bgad.data.datasets import registry
 
+out, cells = Path(sys.argv[1]), int(sys.argv[2])  # killed in the middle of the first training after so many cells
 registry._installed = lambda _: None
 trainer.CHECKPOINT_SECONDS = 0.0
 one_step = trainer.Trainer._one_step
 
-def slow(self, step):
-    time.sleep(0.1)
+def killed(self, step):
+    if list(out.glob("work/cell-*/checkpoint.safetensors")) and len(list(out.glob("cells/*.json"))) >= cells:
+        os.kill(os.getpid(), signal.SIGKILL)
     return one_step(self, step)
 
-trainer.Trainer._one_step = slow
-sys.exit(main(sys.argv[1:]))
+trainer.Trainer._one_step = killed
+sys.exit(main([*sys.argv[3:], "--out", str(out)]))
 """
 
 
 def test_killed_and_started_again_it_is_the_same_table(root: Path, tmp_path: Path) -> None:
-    out, whole = tmp_path / "killed", tmp_path / "whole"
+    out, uninterrupted = tmp_path / "killed", tmp_path / "uninterrupted"
     options = ["benchmark", "--data", "mvtec", "--category", "carpet", "--known", "2", "--root", str(root), *TINY]
     options += ["--methods", "nfad,bgad", "--seeds", "2", "--set", "train.steps=4", "--set", "train.push_steps=4"]
     for cells in (0, 2):
-        command = [sys.executable, "-c", DRIVER, *options, "--out", str(out)]
-        with subprocess.Popen(command, stderr=subprocess.PIPE, text=True) as process:
-            end = time.monotonic() + 100
-            while process.poll() is None and time.monotonic() < end:
-                begun = list(out.glob("work/cell-*/checkpoint.safetensors"))
-                if begun and len(list(out.glob("cells/*.json"))) >= cells:
-                    break
-                time.sleep(0.01)
-            time.sleep(0.25)  # in the middle of a training
-            process.kill()
-            _, said = process.communicate(timeout=60)
-        assert process.returncode == -signal.SIGKILL, said
+        command = [sys.executable, "-c", DRIVER, str(out), str(cells), *options]
+        done = subprocess.run(command, stderr=subprocess.PIPE, text=True, check=False)
+        assert done.returncode == -signal.SIGKILL, done.stderr
         assert cells <= len(list(out.glob("cells/*.json"))) < 4
     assert list(out.glob("work/cell-*"))  # it had begun another one
     assert main([*options, "--out", str(out)]) == 0
-    assert main([*options, "--out", str(whole)]) == 0
-    assert timeless(out) == timeless(whole)
+    assert main([*options, "--out", str(uninterrupted)]) == 0
+    assert timeless(out) == timeless(uninterrupted)
     assert len(results(out)["cells"]) == 4
 
     def figures(path: Path) -> list[dict[str, str]]:
         rows = list(csv.DictReader(io.StringIO((path / "table.csv").read_text())))
         return [{key: value for key, value in row.items() if key != "seconds"} for row in rows]
 
-    assert figures(out) == figures(whole)
+    assert figures(out) == figures(uninterrupted)
 
 
 def test_interrupted_it_says_how_to_go_on(
@@ -541,7 +368,7 @@ def test_interrupted_it_says_how_to_go_on(
     with monkeypatch.context() as patch:
         patch.setattr(Trainer, "_one_step", stopping)
         assert main(options) == 130
-    assert f"stopped; 1 of 2 cells are in {tmp_path}: go on with the same command" in capsys.readouterr().err
+    assert f"stopped; 1 of 2 cells are in {tmp_path}: run the same command to continue" in capsys.readouterr().err
     assert [cell["method"] for cell in results(tmp_path)["cells"]] == ["nfad"]
     (missing,) = results(tmp_path)["missing"]
     assert (missing["method"], missing["reason"], missing["failed"]) == ("bgad", "not run yet", False)
@@ -636,142 +463,3 @@ def test_without_flock_a_file_is_the_lock(tmp_path: Path, monkeypatch: pytest.Mo
         with pytest.raises(OutputError, match=r"in use by another benchmark.*delete"), locked(tmp_path, "benchmark"):
             pass
     assert not (tmp_path / output_files.LOCK).exists()
-
-
-# --- bad input
-
-
-@pytest.mark.parametrize(
-    ("options", "message"),
-    [
-        (["--data", "elvp"], "unknown data set 'elvp' (did you mean elpv?)"),
-        (["--data", "elpv"], "ELPV was not found"),
-        (["--data", "mvtec", "--methods", "bgad,best"], "unknown method 'best': choose from nfad"),
-        (["--data", "mvtec", "--protocol", "easy"], "unknown protocol 'easy': choose from multi-class"),
-        (["--data", "mvtec", "--known", "ten"], "--known takes whole numbers"),
-        (["--data", "mvtec", "--category", "screw"], "not in"),
-        (["--data", "mvtec", "--category", "scrw"], "has no category 'scrw'; did you mean screw?"),
-        (["--data", "mvtec,btad", "--category", "screw"], "--category needs one data set"),
-        (["--data", "btad", "--category", "01", "--protocol", "hard"], "cannot serve the protocol hard"),
-        (["--paper", "mian"], "unknown table 'mian': choose from main"),
-        (["--paper", "main", "--known", "5"], "--paper main fixes --known"),
-        (["--data", "mvtec", "--protocol", "hard,unseen"], "--protocol takes one protocol, not 'hard,unseen'"),
-        (["--paper", "main,btad"], "--paper takes one table, not 'main,btad': run the command once for each"),
-        (["--data", "mvtec", "--set", "seed=0"], "--set seed has no effect in this benchmark: use --seeds N"),
-        (["--data", "mvtec", "--set", "loss.method = nfad"], "--set loss.method has no effect in this benchmark"),
-        (["--data", "mvtec", "--set", "loss={method='nfad'}"], "loss.method = nfad of the recipe has no effect"),
-        (
-            ["--paper", "lambda", "--set", "loss.push_pull_weight=2"],
-            "--set loss.push_pull_weight has no effect in this",
-        ),
-        ([], "give --data NAME"),
-    ],
-)
-def test_errors_in_one_line(
-    options: list[str], message: str, root: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]
-) -> None:
-    assert main(["benchmark", *options, "--root", str(root), "--out", str(tmp_path), *TINY]) == 2
-    errors = [line for line in capsys.readouterr().err.splitlines() if "error:" in line]
-    assert len(errors) == 1
-    assert message in errors[0]
-
-
-@pytest.mark.parametrize(
-    ("text", "code"),
-    [("seed = 3", 2), ("[loss]\nmethod = 'bgad-wo'", 2), ("seed = 0\n[loss]\nmethod = 'bgad'\ntau = 0.2", 0)],
-)
-def test_a_recipe_file_may_not_fix_what_the_cells_do(
-    text: str, code: int, root: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]
-) -> None:
-    (tmp_path / "recipe.toml").write_text(text)
-    options = ["--data", "mvtec", "--root", str(root), "--out", str(tmp_path / "out"), "--list"]
-    assert main(["benchmark", *options, "--config", str(tmp_path / "recipe.toml")]) == code
-    assert ("of the recipe has no effect in a benchmark: leave it out, use --" in capsys.readouterr().err) == bool(code)
-
-
-def test_small_classes_run_where_a_paper_has_their_row(tmp_path: Path) -> None:
-    classes = ("color", "hole", "smudge")
-    category(tmp_path / "mvtec/carpet", classes, 1)
-    for i in range(3, 6):
-        save(tmp_path / f"mvtec/carpet/test/hole/{i}.png", np.full((SIZE, SIZE, 3), i, np.uint8))
-
-    def asked(known: int) -> tuple[list[str], dict[str, str]]:
-        matrix = Matrix({"mvtec": ("carpet",)}, "one-class", methods("nfad"), known=(known,), seeds=1)
-        (group,) = plan((matrix,), tmp_path)
-        missing = {o.request.case.known_class: o.reason for o in group.impossible}
-        return [r.case.known_class for r in group.requests], missing
-
-    few = "{} has 3 images, fewer than {} known anomalies"
-    assert asked(3) == (list(classes), {})
-    assert asked(5) == (["hole"], {name: few.format(name, 5) for name in ("color", "smudge")})  # 5: nowhere printed
-    assert asked(10) == (list(classes), {})  # no class has so many
-    for i in range(6, 12):
-        save(tmp_path / f"mvtec/carpet/test/hole/{i}.png", np.full((SIZE, SIZE, 3), i, np.uint8))
-    assert asked(10) == (["color", "hole"], {"smudge": few.format("smudge", 10)})
-
-
-def test_notes_on_the_data_stand_below_every_table(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
-    for number, (name, classes) in enumerate(CLASSES.items()):
-        category(tmp_path / "data/mvtec" / name, classes, number)
-    (tmp_path / "data/mvtec/carpet/ground_truth/hole/0_mask.png").unlink()
-    (tmp_path / "data/mvtec/carpet/test/color/1.png").write_bytes(b"cut off")
-    options = ["--data", "mvtec", "--category", "cable,carpet", "--protocol", "one-class", "--methods", "nfad"]
-    options += ["--known", "3", "--seeds", "2", "--root", str(tmp_path / "data"), "--out", str(tmp_path / "out")]
-    for _ in range(2):  # computed, then read from the files of the cells
-        assert main(["benchmark", *options, *TINY]) == 0
-        out = capsys.readouterr().out
-        page, markdown = ((tmp_path / "out" / name).read_text() for name in ("benchmark.html", "table.md"))
-        for text in (out, page, markdown):
-            for note in (
-                "carpet: incomplete: 12 of 308 normal and 9 of 89 anomalous images",
-                "carpet: anomaly without a mask: test/hole/0.png",
-                "carpet: 1 unreadable images skipped: test/color/1.png",
-                "fewer known anomalies than asked for: carpet color: 2",
-            ):
-                assert text.count(note) == 1, note
-            assert "have no role" not in text
-            assert "instead of" not in text
-
-
-def test_pixel_figures_that_cannot_be_given_are_explained(
-    root: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]
-) -> None:
-    options = ["--data", "brainmri", "--protocol", "general", "--known", "1,20", "--methods", "bgad", "--seeds", "2"]
-    assert main(["benchmark", *options, "--root", str(root), "--out", str(tmp_path), *TINY]) == 0
-    out = capsys.readouterr().out
-    assert "no pixel figures for brainmri: no masks of the test images" in out
-    assert "fewer known anomalies than asked for: brainmri: 2" in out
-    assert "bgad (1 known)" in out
-    assert "AHL (CVPR 2024, 1 known)" in out  # there are printed figures for 1, not for 20
-    assert "0.760" in out
-    cells = results(tmp_path)["cells"]
-    assert [(cell["known"], cell["drawn"]) for cell in cells] == [(1, 1), (20, 2)] * 2
-    assert {cell["metrics"]["pixel_auroc"] for cell in cells} == {None}
-
-
-def test_a_folder_is_a_data_set_too(root: Path, tmp_path: Path) -> None:
-    place = str(root / "mvtec")
-    options = ["--seeds", "1", "--methods", "nfad", "--known", "1", "--out", str(tmp_path), *TINY]
-    assert main(["benchmark", "--data", place, *options]) == 0
-    assert [(c["data"], c["category"]) for c in results(tmp_path)["cells"]] == [("mvtec", n) for n in CLASSES]
-    assert main(["benchmark", "--data", f"{place}/carpet,{root / 'brainmri'}", *options]) == 0
-    assert [c["category"] for c in results(tmp_path)["cells"]] == ["carpet", "brainmri"]
-    category(tmp_path / "other/carpet", CLASSES["carpet"], 1)
-    assert main(["benchmark", "--data", f"{place}/carpet,{tmp_path / 'other/carpet'}", *options]) == 2
-    assert main(["benchmark", "--data", place, "--category", "carpet,rug", *options]) == 0
-    assert [m["reason"] for m in results(tmp_path)["missing"]] == [f"{place}: no category rug; found cable, carpet"]
-
-
-# --- the plan
-
-
-def test_plans_have_one_request_for_each_cell(root: Path) -> None:
-    matrix = Matrix({"mvtec": ("carpet",)}, "multi-class", methods("nfad", "bgad"), known=(5, 1), seeds=3)
-    unsupervised = replace(matrix, protocol="unsupervised")
-    (group,) = plan((matrix, unsupervised), root)
-    wanted = {(r.table, r.column.method, r.known, r.seed) for r in group.requests}
-    assert wanted == {(0, m, k, s) for m in ("nfad", "bgad") for k in (5, 1) for s in range(3)} | {
-        (1, m, 0, s) for m in ("nfad", "bgad") for s in range(3)
-    }
-    assert len(group.requests) == len(wanted)
-    assert [r.seed for r in group.requests] == sorted(r.seed for r in group.requests)  # a seed shares phase 1

@@ -7,20 +7,12 @@ from dataclasses import replace
 import numpy as np
 import pytest
 
-from bgad.benchmark import tables as benchmark_table
+from bgad.benchmark.output import csv_text, markdown
+from bgad.benchmark.paper_tables import Matrix, PaperTable, methods
 from bgad.benchmark.plan import Outcome, Request
-from bgad.benchmark.published import Column, Matrix, PaperTable, methods
+from bgad.benchmark.tables import grids
 from bgad.data.protocols import Case
-
-
-def outcome(category: str, column: Column, seed: int, image: float | None, known_class: str = "") -> Outcome:
-    request = Request(0, "mvtec", category, "one-class", Case(known_class), column, 10, seed)
-    cell = request.facts() | {
-        "metrics": {"image_auroc": image, "pixel_auroc": None},
-        "seconds": {"train": 10.0 + seed, "score": 2.0},
-        "drawn": 10,
-    }
-    return Outcome(request, cell)
+from tests.benchmark.outcomes import outcome
 
 
 def test_means_and_spreads_by_hand() -> None:
@@ -34,7 +26,7 @@ def test_means_and_spreads_by_hand() -> None:
         outcome("carpet", nfad, 0, 0.5, "color"),
         Outcome(Request(0, "mvtec", "carpet", "one-class", Case("color"), bgad, 10, 0), reason="lost | found"),
     ]
-    (grid,) = benchmark_table.grids(table, outcomes)
+    (grid,) = grids(table, outcomes)
     rows = {row.names: row for row in grid.rows}
     first = rows["screw", "thread_top"]
     stat = first.entries[0].stats["image_auroc"]
@@ -57,8 +49,8 @@ def test_means_and_spreads_by_hand() -> None:
     assert overall.entries[2].stats["image_auroc"].mean == pytest.approx((0.878 + 0.927) / 2)
     assert rows["carpet", "color"].entries[1].text(grid.metrics) == "missing [1]"
     assert grid.notes[0] == "lost | found"
-    assert "lost \\| found" in benchmark_table.markdown(table, [grid], outcomes)
-    lines = list(csv.DictReader(io.StringIO(benchmark_table.csv_text([grid]))))
+    assert "lost \\| found" in markdown(table, [grid], outcomes)
+    lines = list(csv.DictReader(io.StringIO(csv_text([grid]))))
     assert lines[0]["nfad: image_auroc"] == "0.850000"
     assert lines[0]["nfad: image_auroc std"] == "0.070711"
     assert lines[0]["BGAD (paper): image_auroc"] == "0.943000"
@@ -75,17 +67,17 @@ def test_a_mean_compares_the_same_rows_and_seeds() -> None:
         outcome("screw", bgad, 0, 0.7, "thread_side"),
         Outcome(Request(0, "mvtec", "screw", "one-class", Case("thread_side"), bgad, 10, 1), reason="not run yet"),
     ]
-    (grid,) = benchmark_table.grids(PaperTable("x", (matrix,)), outcomes)
+    (grid,) = grids(PaperTable("x", (matrix,)), outcomes)
     rows = {row.names[1]: [entry.text(grid.metrics) for entry in row.entries[:2]] for row in grid.rows}
     assert rows["Mean (1 of 2 seeds)"] == ["0.700", "0.800"]
     assert rows["thread_side"][1] == "0.700 [1]"
-    means, _ = benchmark_table.grids(PaperTable("x", (matrix,), means=True), outcomes)
+    means, _ = grids(PaperTable("x", (matrix,), means=True), outcomes)
     assert [row.entries[0].text(means.metrics) for row in means.rows] == ["0.700", "0.800"]
     assert "1 of 1 categories (2 of 2 rows: those that have all columns) and 1 of 2 seeds" in means.notes[0]
 
     # without thread_side of bgad, the printed figures beside the mean are those of the other row alone
     lost = Outcome(Request(0, "mvtec", "screw", "one-class", Case("thread_side"), bgad, 10, 0), reason="lost")
-    (grid,) = benchmark_table.grids(PaperTable("x", (matrix,)), [*outcomes[:6], lost])
+    (grid,) = grids(PaperTable("x", (matrix,)), [*outcomes[:6], lost])
     found = {row.names[1]: dict(zip(grid.heads()[2:], row.entries, strict=False)) for row in grid.rows}
     assert found["Mean of 1 of 2 rows"]["NFAD (paper)"].text(grid.metrics) == "0.878"
     assert found["Mean, as printed"]["NFAD (paper)"].text(grid.metrics) == "0.885"
@@ -99,7 +91,7 @@ def test_a_printed_mean_stands_beside_ours_where_the_rows_are_the_same() -> None
         Outcome(Request(0, "elpv", "elpv", "one-class", Case(case), bgad, 10, 0), outcome("elpv", bgad, 0, value).cell)
         for case, value in (("mono", 0.9), ("poly", 0.8))
     ]
-    (grid,) = benchmark_table.grids(PaperTable("x", (matrix,)), outcomes)
+    (grid,) = grids(PaperTable("x", (matrix,)), outcomes)
     assert [row.names[1] for row in grid.rows] == ["mono", "poly", "Mean"]
     shown = dict(zip(grid.heads(), grid.lines()[-1], strict=True))
     assert [shown[head] for head in ("bgad", "BGAD (paper)", "AHL (CVPR 2024)")] == ["0.850", "0.882", "0.788"]
@@ -110,7 +102,7 @@ def test_printed_figures_stand_with_their_number_of_known_anomalies() -> None:
     matrix = Matrix({"elpv": ()}, "general", (bgad,), known=(10, 1), metrics=("image_auroc",))
     outcomes = [Outcome(Request(0, "elpv", "elpv", "general", Case(), bgad, n, 0), reason="lost") for n in (10, 1)]
     outcomes[0] = replace(outcomes[0], cell=outcome("elpv", bgad, 0, 0.9).cell, reason="")
-    (grid,) = benchmark_table.grids(PaperTable("x", (matrix,)), outcomes)
+    (grid,) = grids(PaperTable("x", (matrix,)), outcomes)
     (line,) = grid.lines()
     shown = dict(zip(grid.heads(), line, strict=True))
     assert shown["bgad (10 known)"] == "0.900"
@@ -124,24 +116,5 @@ def test_a_seed_that_failed_is_marked() -> None:
     matrix = Matrix({"mvtec": ()}, "one-class", (bgad,), seeds=2, metrics=("image_auroc",))
     second = Outcome(Request(0, "mvtec", "screw", "one-class", Case("thread_top"), bgad, 10, 1), reason="diverged")
     outcomes = [outcome("screw", bgad, 0, 0.9, "thread_top"), replace(second, failed=True)]
-    (grid,) = benchmark_table.grids(PaperTable("x", (matrix,)), outcomes)
+    (grid,) = grids(PaperTable("x", (matrix,)), outcomes)
     assert grid.lines()[0][2] == "0.900 [1]"
-
-
-def test_notes_are_said_once_with_their_places() -> None:
-    (bgad,) = methods("bgad")
-
-    def noted(category: str, case: str, seed: int, *notes: str) -> Outcome:
-        return replace(outcome(category, bgad, seed, 0.9, case), notes=notes)
-
-    outcomes = [noted("tile", case, seed, "half of it", "odd") for case in ("oil", "crack") for seed in (0, 1)]
-    outcomes += [noted("wood", case, 0, "half of it", f"only {case}") for case in ("hole", "color")]
-    assert benchmark_table._on_data(outcomes) == [
-        "tile; wood: half of it",
-        "tile: odd",
-        "wood hole: only hole",
-        "wood color: only color",
-    ]
-    many = benchmark_table._on_data([noted("tile", "", 0, *(f"note {i}" for i in range(100)))])
-    assert len(many) == benchmark_table.MAX_NOTES + 1
-    assert many[-1] == f"tile: {100 - benchmark_table.MAX_NOTES} more notes are in the files of its cells"

@@ -13,7 +13,7 @@ from PIL import Image
 
 import bgad
 from bgad.artifact import folder as model_folder
-from bgad.benchmark.published import TABLES
+from bgad.benchmark.paper_tables import TABLES
 from bgad.benchmark.runner import run as run_benchmark
 from bgad.cli.main import main
 from bgad.config import TileConfig, from_dict
@@ -227,7 +227,7 @@ def test_what_cannot_be_cut(tiled: Path, large_set: Path, data_set: Path, tmp_pa
         Image.new("L", (70, 70)).save(mixed / name)
     with pytest.raises(DataError, match="70x70 pixels are less than a tile of 80x80"):  # before it trains
         bgad.train(mixed, tmp_path / "c.bgad", config=config, device="cpu")
-    with pytest.raises(ConfigError, match=r"a benchmark looks at whole pictures"):
+    with pytest.raises(ConfigError, match=r"a benchmark does not cut tiles"):
         run_benchmark(TABLES["main"], tmp_path / "b", config=config)
     with pytest.raises(ConfigError, match=r"tile\.size must be 0, or at least 32"):
         from_dict({"tile": {"size": 31}})

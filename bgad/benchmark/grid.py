@@ -1,0 +1,79 @@
+"""One benchmark table as data: rows of our figures beside the printed ones, ready for any output format."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass, field
+
+from bgad.evaluation.cells import METRIC_TITLES
+
+
+@dataclass(frozen=True)
+class Stat:
+    """Mean and standard deviation of a figure over the seeds."""
+
+    mean: float
+    spread: float | None = None  # standard deviation; None for a single value
+
+    def __str__(self) -> str:
+        return f"{self.mean:.3f}" if self.spread is None else f"{self.mean:.3f}±{self.spread:.3f}"
+
+
+@dataclass(frozen=True)
+class Entry:
+    """The content of one row and column: figures by metric, and a remark on missing ones."""
+
+    stats: dict[str, Stat] = field(default_factory=dict)
+    remark: str = ""
+
+    def text(self, metrics: Sequence[str]) -> str:
+        """Return the figures separated by slashes, as in the paper."""
+        if not self.stats:
+            return self.remark
+        figures = " / ".join(str(self.stats[m]) if m in self.stats else "-" for m in metrics)
+        return f"{figures} {self.remark}".rstrip()
+
+
+@dataclass(frozen=True)
+class Row:
+    """One row of a table."""
+
+    names: tuple[str, ...]
+    entries: list[Entry]  # ours, then the printed ones
+    seconds: float | None = None  # mean time of a cell
+    mean: bool = False  # the row is a mean of others
+
+
+@dataclass(frozen=True)
+class Grid:
+    """One table."""
+
+    title: str
+    names: tuple[str, ...]  # heads of the row names
+    ours: list[str]  # heads of our columns
+    printed: list[tuple[str, str]]  # column and source of the printed columns
+    metrics: tuple[str, ...]
+    rows: list[Row]
+    notes: list[str]
+
+    def heads(self) -> list[str]:
+        """Return the heads of all columns: row names, ours, printed, and the seconds of a cell."""
+        printed = [f"{name} ({source})" for name, source in self.printed]
+        return [*self.names, *self.ours, *printed, *(["seconds"] if self.timed else [])]
+
+    def metric_titles(self) -> str:
+        """Return the titles of the metrics in the order of an entry's figures."""
+        return " / ".join(METRIC_TITLES[metric] for metric in self.metrics)
+
+    @property
+    def timed(self) -> bool:
+        """Tell whether rows have times; those of a table of means have none."""
+        return any(row.seconds is not None for row in self.rows)
+
+    def lines(self) -> list[list[str]]:
+        """Return the rows as text, in the order of the heads."""
+        lines = []
+        for row in self.rows:
+            seconds = ["" if row.seconds is None else f"{row.seconds:.0f}"] if self.timed else []
+            lines.append([*row.names, *(entry.text(self.metrics) for entry in row.entries), *seconds])
+        return lines
