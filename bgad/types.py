@@ -12,6 +12,7 @@ import numpy.typing as npt
 
 from bgad.errors import BgadError
 
+AnyArray = npt.NDArray[Any]
 FloatArray = npt.NDArray[np.float32]
 BoolArray = npt.NDArray[np.bool_]
 ImageLike = str | Path | npt.NDArray[Any]

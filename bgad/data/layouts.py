@@ -12,7 +12,7 @@ from pathlib import Path, PureWindowsPath
 from typing import Any, Literal
 
 from bgad.errors import DataError
-from bgad.io import images
+from bgad.io import discover
 from bgad.types import GOOD, Sample
 
 NORMAL_NAMES = frozenset({"good", "ok", "normal", "no"})
@@ -96,7 +96,7 @@ def subfolders(folder: Path) -> list[Path]:
         found = [path for path in folder.iterdir() if path.is_dir() and not path.name.startswith(".")]
     except OSError as error:
         raise DataError(f"{folder}: cannot be listed: {error.strerror}") from error
-    return sorted(found, key=images.natural_key)
+    return sorted(found, key=discover.natural_key)
 
 
 def read_mvtec(root: Path) -> Dataset:
@@ -105,7 +105,7 @@ def read_mvtec(root: Path) -> Dataset:
     loose: list[str] = []
     unread: Counter[str] = Counter()
     for split in ("train", "test"):
-        for path in images.walk(root / split, unread) if (root / split).is_dir() else ():
+        for path in discover.walk(root / split, unread) if (root / split).is_dir() else ():
             name = path.relative_to(root)
             if len(name.parts) < 3:
                 loose.append(name.as_posix())
@@ -131,7 +131,7 @@ def _plain(root: Path, folders: list[Path]) -> Dataset:
         if kind not in NORMAL_NAMES | ANOMALOUS_NAMES:
             unused += [f"{folder.name}/"] if kind != "masks" else []
             continue
-        for path in images.walk(folder, unread):
+        for path in discover.walk(folder, unread):
             name, inner = path.relative_to(root), path.relative_to(folder)
             defect = GOOD if kind in NORMAL_NAMES else inner.parts[0] if len(inner.parts) > 1 else BAD
             samples.append(Sample(path, name.as_posix(), int(kind in ANOMALOUS_NAMES), defect))
@@ -150,7 +150,7 @@ def _attach_masks(
 ) -> tuple[list[Sample], list[str]]:
     """Give each anomaly its mask: the first of its wanted names that is there, with or without `_mask`."""
     masks: dict[str, list[Path]] = {}
-    for path in images.walk(folder, unread) if folder.is_dir() else ():
+    for path in discover.walk(folder, unread) if folder.is_dir() else ():
         masks.setdefault(path.relative_to(folder).with_suffix("").as_posix(), []).append(path)
 
     def partner(sample: Sample) -> Path | None:
@@ -171,7 +171,7 @@ def _attach_masks(
     alone = [path.relative_to(folder.parent).as_posix() for found in masks.values() for path in found]
     alone = [name for name in alone if folder.parent / name not in used]
     bare = [sample.name for sample in result if sample.label and not sample.mask]
-    notes = [f"not used: {images.tally(unread)}"] if unread else []
+    notes = [f"not used: {discover.describe_unsupported(unread)}"] if unread else []
     notes += [f"mask without an image: {some(alone)}"] if alone else []
     return result, notes + ([f"anomaly without a mask: {some(bare)}"] if bare and owner else [])
 

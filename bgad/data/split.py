@@ -93,7 +93,7 @@ class Split:
 
     def save(self, path: str | Path) -> None:
         """Write the split file, in place of one that is there."""
-        output_files.write_whole(Path(path), self.to_bytes())
+        output_files.write_atomic(Path(path), self.to_bytes())
 
     @classmethod
     def load(cls: type[Self], path: str | Path, dataset: Dataset) -> Self:

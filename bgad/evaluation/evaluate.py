@@ -29,8 +29,8 @@ from bgad.evaluation.report import page as report
 from bgad.geometry.grid import defect_cells
 from bgad.geometry.roi import Roi
 from bgad.inference.base import BaseScorer
-from bgad.io import images
-from bgad.io.files import write_whole
+from bgad.io import images, render
+from bgad.io.files import write_atomic
 from bgad.types import BoolArray, FloatArray, ImageLike, Progress, ProgressTask, Sample, Scores, Shape
 
 logger = logging.getLogger(__name__)
@@ -191,7 +191,7 @@ def write_results(out: Path, cells: Sequence[dict[str, Any]], rows: Sequence[dic
     """results.json: `cells` as documented, `images` with one row per scored image; replaced in one step."""
     path = out / "results.json"
     content = {"bgad": __version__, "cells": list(cells), "images": list(rows)}
-    write_whole(path, json.dumps(content, indent=1).encode())
+    write_atomic(path, json.dumps(content, indent=1).encode())
     return path
 
 
@@ -389,10 +389,10 @@ def _thumbnails(sample: Sample, result: Scores, mask: BoolArray | None, card: Ca
     scale = min(1.0, THUMB / max(height, width))
     size = (max(1, round(height * scale)), max(1, round(width * scale)))
     picture = (images.fit(read(sample, card.input.bits), size) * 255).round().astype(np.uint8)
-    heat = images.overlay(picture, images.resize_map(result.map, size), card.map.boundary, card.map.mean)
+    heat = render.overlay(picture, images.resize_map(result.map, size), card.map.boundary, card.map.mean)
     made = {"picture": _jpeg(picture), "heat": _jpeg(heat)}
     if mask is not None:
-        made["truth"] = _jpeg(images.outline(picture, images.resize_mask(mask, size), OUTLINE))
+        made["truth"] = _jpeg(render.outline(picture, images.resize_mask(mask, size), OUTLINE))
     return made
 
 

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import errno
-import hashlib
 import os
 import re
 import unicodedata
@@ -11,6 +10,7 @@ import uuid
 from pathlib import Path
 
 from bgad.errors import DataError, OutputError
+from bgad.io.files import sha256_bytes, sha256_file
 
 NAME_LENGTH = 200
 _SHA = re.compile(r"[0-9a-f]{64}")
@@ -24,7 +24,7 @@ class Files:
 
     def put(self, kind: str, content: bytes) -> str:
         """Keep some bytes, which are on the disk when this returns; their sha256."""
-        name = hashlib.sha256(content).hexdigest()
+        name = sha256_bytes(content)
         path = self._path(kind, name)
         if _sha256(path) == name:  # it was there; whether it was on the disk, nobody knows
             self._sync(path)
@@ -113,10 +113,7 @@ class Files:
 
 def _sha256(path: Path) -> str:
     """Of what a file holds; nothing where it is not there."""
-    if not path.exists():
-        return ""
-    with path.open("rb") as file:
-        return hashlib.file_digest(file, "sha256").hexdigest()
+    return sha256_file(path) if path.exists() else ""
 
 
 def _sync_folder(folder: Path) -> None:

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import hashlib
 import io
 import threading
 from collections import Counter
@@ -20,7 +19,8 @@ from bgad.artifact.card import Card
 from bgad.cli import console
 from bgad.errors import BgadError, ConfigError, ImageError
 from bgad.inference.base import BaseScorer
-from bgad.io import images
+from bgad.io import images, render
+from bgad.io.files import sha256_bytes
 from bgad.service.blobs import Files, shown_name
 from bgad.service.drift.monitor import Watch
 from bgad.service.retention import Keeping
@@ -230,7 +230,7 @@ class Workbench:
         self._check(content)
         version = self.released(name)
         self.batcher(version)
-        sha256 = hashlib.sha256(content).hexdigest()
+        sha256 = sha256_bytes(content)
         with self._file(sha256, content) as path:
             try:
                 answer, scorer = self._answer_of(version, path, content, patient=patient)
@@ -348,7 +348,7 @@ class Workbench:
         answer, scorer = self.said(number, version, whole=True)
         with self._reading(number) as path:
             picture = images.read(path, bits=scorer.card.input.bits)
-        return png(images.overlay(picture, answer.scores.map, scorer.card.map.boundary, scorer.card.map.mean))
+        return png(render.overlay(picture, answer.scores.map, scorer.card.map.boundary, scorer.card.map.mean))
 
     def map_picture(self, number: int, version: Row) -> tuple[bytes, float, float, float]:
         """The map of an image as a grey PNG of the model's size, and the values of black, white and the boundary."""

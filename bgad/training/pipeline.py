@@ -46,7 +46,7 @@ from bgad.features.cache import Index, even_pick
 from bgad.geometry.roi import Roi
 from bgad.inference.torch_engine import Detector
 from bgad.io import files as output_files
-from bgad.io.files import write_whole
+from bgad.io.files import write_atomic
 from bgad.model import backbone as backbones
 from bgad.model import device as devices
 from bgad.model.boundary import NORMALISER, abnormal_boundary
@@ -232,7 +232,7 @@ def _check_size(roi: Roi, name: str, dataset: layouts.Dataset, scan: Scan) -> No
 
 def _looking_at(split: Split, roi: Roi, file: Path) -> Split:
     """The split with samples that show nothing but the region."""
-    write_whole(file, roi.png())
+    write_atomic(file, roi.png())
     train, calibration, known, test = (
         [replace(sample, roi=file) for sample in role]
         for role in (split.train, split.calibration, split.known, split.test)
@@ -331,7 +331,7 @@ def _working(options: Options, key: str, data: str) -> Iterator[Path]:
         note = work / RUN
         if note.exists() and json.loads(note.read_text())["key"] != key:
             raise ModelError(f"{work} belongs to a run with other data or settings: give the same ones, or delete it")
-        write_whole(note, json.dumps({"key": key, "data": data}).encode())
+        write_atomic(note, json.dumps({"key": key, "data": data}).encode())
         try:
             yield work
         except KeyboardInterrupt:

@@ -5,9 +5,6 @@
 
 from __future__ import annotations
 
-import hashlib
-import json
-import os
 import time
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import asdict, dataclass
@@ -31,6 +28,8 @@ from bgad.geometry.grid import defect_cells, touched_cells
 from bgad.geometry.roi import Roi, blank
 from bgad.inference.torch_engine import run_model
 from bgad.io import images
+from bgad.io.cpus import usable_cpus
+from bgad.io.files import sha256_json
 from bgad.model import backbone as backbones
 from bgad.model import device as devices
 from bgad.model.scoring import ScoringModel
@@ -160,7 +159,7 @@ def gather(
                 found.append((float(scores[0]), maps[0]))
             return max(found, key=lambda pair: pair[0])  # as a picture is scored: by its strangest tile
 
-        return devices.Workers(os.cpu_count() or 1, device).stream(one, samples)
+        return devices.Workers(usable_cpus(), device).stream(one, samples)
 
     anomalies = []
     extract = Extractor(model.backbone, config.backbone.size, device)
@@ -226,7 +225,7 @@ class Pool:
         weights = hash_file(Path(config.weights)) if config.weights else ""
         pictures = [hashes[s.name] for s in samples]
         parts = [RECIPE, __version__, torch.__version__, asdict(config), weights, bits, pictures]
-        self.key = hashlib.sha256(json.dumps(parts).encode()).hexdigest()
+        self.key = sha256_json(parts)
         self._extract = Extractor(self.backbone, config.size, device)
         task = ProgressTask(progress, "features", len(samples))
         store = self._store(len(samples), "pool", self.key, self.budget)
@@ -264,7 +263,7 @@ class Pool:
         who = [[split.hashes[s.name] for s in group] for group in (split.train, split.known)]
         masks = [[hash_file(path) for path in (s.mask, *s.more_masks)] if s.mask else None for s in split.known]
         parts = [self.key, who, masks, asdict(config.pseudo), config.seed]
-        key = hashlib.sha256(json.dumps(parts).encode()).hexdigest()
+        key = sha256_json(parts)
         if self._pseudo is None or self._pseudo[0] != key:
             self._pseudo = None  # before the next one takes its memory
 

@@ -10,7 +10,7 @@ from pathlib import Path
 
 from bgad.data.layouts import BAD, Dataset, read_mvtec, some, subfolders
 from bgad.errors import BgadError, DataError
-from bgad.io import images
+from bgad.io import discover, images
 from bgad.types import GOOD, Sample
 
 
@@ -194,7 +194,7 @@ def _bare(samples: list[Sample]) -> list[str]:
 
 def walk(folder: Path) -> list[Path]:
     """The images at or below a folder; none where there is no such folder."""
-    return images.walk(folder) if folder.is_dir() else []
+    return discover.walk(folder) if folder.is_dir() else []
 
 
 def _text(file: Path) -> str:

@@ -12,7 +12,7 @@ import numpy as np
 
 from bgad.calibration import p_words
 from bgad.evaluation.report.svg import STYLE, Marker, Series, curve, histogram, number, picture, table, text
-from bgad.io.files import write_whole
+from bgad.io.files import write_atomic
 
 WORST = 6  # how many of the highest-scoring normals and of the lowest-scoring anomalies are shown
 BINS = 30
@@ -412,4 +412,4 @@ def page(title: str, body: str, contents: str = "") -> str:
 
 def write(path: str | Path, title: str, sections: Sequence[Section], cells: Sequence[Mapping[str, Any]]) -> None:
     """Render to `path`; a crash leaves the old page or the new one."""
-    write_whole(Path(path), render(title, sections, cells).encode())
+    write_atomic(Path(path), render(title, sections, cells).encode())

@@ -16,7 +16,7 @@ from PIL import Image
 from bgad.artifact.card import Card
 from bgad.cli import console
 from bgad.errors import BgadError, DataError
-from bgad.io import images
+from bgad.io import images, render
 from bgad.service.blobs import Files
 from bgad.service.scoring.batcher import fitted
 from bgad.types import FloatArray
@@ -98,7 +98,7 @@ def drawn(path: Path, map: FloatArray, card: Card) -> bytes:
     buffer = io.BytesIO()
     small = images.resize_map(map, fitted(map.shape, SIDE))
     picture = images.fit(images.read(path, bits=card.input.bits), small.shape)
-    heat = images.overlay(picture, small, card.map.boundary, card.map.mean)
+    heat = render.overlay(picture, small, card.map.boundary, card.map.mean)
     Image.fromarray(heat).save(buffer, "JPEG", quality=80)
     return buffer.getvalue()
 
