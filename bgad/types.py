@@ -15,6 +15,7 @@ from bgad.errors import BgadError
 AnyArray = npt.NDArray[Any]
 FloatArray = npt.NDArray[np.float32]
 BoolArray = npt.NDArray[np.bool_]
+Index = npt.NDArray[np.int64]
 ImageLike = str | Path | npt.NDArray[Any]
 
 Box = tuple[int, int, int, int]  # left, top, right, bottom, in pixels

@@ -97,11 +97,11 @@ class BaseScorer(ABC):
         name = "array" if isinstance(image, np.ndarray) else str(image)
         region = None
         if self.roi is not None:
-            picture, region = self.roi.blank(picture, name), self.roi.mask
+            picture, region = self.roi.mask_image(picture, name), self.roi.mask
         shape = (picture.shape[0], picture.shape[1])
         if self.tile.size and min(shape) < self.tile.size:
             raise ImageError(f"{name}: {tiles.too_small(shape, self.tile)}")
-        return shape, tiles.parts(picture, self.tile, region, self.card.config.backbone.size)
+        return shape, tiles.model_inputs(picture, self.tile, region, self.card.config.backbone.size)
 
     def _score_tiles(self, image: ImageLike) -> Scores | BgadError:
         """A picture cut into tiles: the score is that of its strangest tile."""
@@ -162,7 +162,7 @@ class BaseScorer(ABC):
             p_value=self.calibration.p_value(score),
             threshold=self._threshold,
             is_anomaly=score > self._threshold,
-            map=anomaly if self.roi is None else self.roi.floor(anomaly),
+            map=anomaly if self.roi is None else self.roi.mask_map(anomaly),
             boundary=self.card.map.boundary,
             levels=levels,
         )

@@ -191,7 +191,7 @@ def learn(
     key = run_key(config, split, torch_device, roi, start)
     with _working(options, key, dataset.name) as work, board.writer(options.tensorboard) as watch:
         if roi is not None and not config.tile.size:
-            model.look_at(roi.fitted(config.backbone.size))
+            model.look_at(roi.resized(config.backbone.size))
         if roi is not None:
             split = _looking_at(split, roi, work / model_folder.ROI)
         learnt = tiled_split.cut(split, config.tile, scan.shapes) if config.tile.size else _learnable(split)
@@ -441,7 +441,7 @@ def _finish(job: Job, model: ScoringModel, material: Material, trainer: Trainer,
             yield one
 
     normal_maps = np.stack([anomaly for _, anomaly in run(some)])
-    here = None if material.inside is None or job.roi is None else job.roi.fitted(config.backbone.size)
+    here = None if material.inside is None or job.roi is None else job.roi.resized(config.backbone.size)
     values = normal_maps if here is None else normal_maps[:, here]
     edge = float(np.quantile(values, 1 - config.loss.beta))
     plain = pool(torch.from_numpy(normal_maps), config.score.top_share)

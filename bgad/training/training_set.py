@@ -25,7 +25,7 @@ from bgad.features.extractor import Extractor
 from bgad.features.scoring import run_features
 from bgad.geometry import tiles
 from bgad.geometry.grid import defect_cells, touched_cells
-from bgad.geometry.roi import Roi, blank
+from bgad.geometry.roi import Roi, mask_outside
 from bgad.inference.torch_engine import run_model
 from bgad.io import images
 from bgad.io.cpus import usable_cpus
@@ -94,7 +94,7 @@ def pseudo_anomalies(
     normals = [s for s in split.train if s.ignore is None]
     with_masks = [s for s in split.known if s.mask is not None]
     drawn: dict[int, BoolArray] = {}
-    looked_at = None if roi is None else roi.fitted(config.backbone.size)
+    looked_at = None if roi is None else roi.resized(config.backbone.size)
 
     def draw(index: int) -> FloatArray:
         image, drawn[index], _ = pseudo.pseudo_anomaly(
@@ -109,7 +109,7 @@ def pseudo_anomalies(
         )
         if looked_at is not None:
             drawn[index] &= looked_at
-            return blank(image, looked_at, "pseudo anomaly").astype(np.float32)
+            return mask_outside(image, looked_at, "pseudo anomaly").astype(np.float32)
         return image
 
     count = config.pseudo.count
@@ -154,7 +154,7 @@ def gather(
     def run(model: ScoringModel, samples: list[Sample]) -> Iterator[tuple[float, FloatArray]]:
         def one(sample: Sample) -> tuple[float, FloatArray]:
             found = []
-            for _, pixels in tiles.parts(read(sample, bits), config.tile, region(sample), size[0]):
+            for _, pixels in tiles.model_inputs(read(sample, bits), config.tile, region(sample), size[0]):
                 scores, maps, _ = run_model(model, pixels[None], device)
                 found.append((float(scores[0]), maps[0]))
             return max(found, key=lambda pair: pair[0])  # as a picture is scored: by its strangest tile
@@ -182,7 +182,7 @@ def gather(
         )
     anomalies = [group for group in anomalies if group.store.count]
     inside = None if roi is None else [roi.cells(grid) for grid in grids]
-    near = None if roi is None else [shown_by(roi.fitted(size[0]), grid) for grid in grids]
+    near = None if roi is None else [shown_by(roi.resized(size[0]), grid) for grid in grids]
     names = [tiled_split.picture_of(s, config.tile) for s in split.train]
     return Material(normals, anomalies, run, inside, near, np.unique(names, return_inverse=True)[1])
 
