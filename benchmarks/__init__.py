@@ -3,9 +3,10 @@
 from __future__ import annotations
 
 import json
-import os
 import platform
 from pathlib import Path
+
+from bgad.io.cpus import usable_cpus
 
 RESULTS = Path(__file__).with_name("results.jsonl")
 
@@ -18,7 +19,7 @@ def machine() -> str:
         model = next((line.split(":", 1)[1].strip() for line in lines if line.startswith("model name")), model)
     except OSError:
         pass
-    return f"{os.cpu_count()} cores, {model}, {platform.system()}, Python {platform.python_version()}"
+    return f"{usable_cpus()} cores, {model}, {platform.system()}, Python {platform.python_version()}"
 
 
 def record(name: str, ours: float, other: float, unit: str) -> None:

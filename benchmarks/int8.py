@@ -22,9 +22,9 @@ from bgad.data import layouts
 from bgad.data.sample_io import read
 from bgad.data.split import Split
 from bgad.data.synthetic.demo import write_demo
-from bgad.inference.base import cores
 from bgad.inference.onnx_engine import GRAPH, PIXELS, session_options
 from bgad.io import images
+from bgad.io.cpus import usable_cpus
 from bgad.types import FloatArray
 
 SHORT = {"train": {"steps": 200, "push_steps": 100}}
@@ -62,7 +62,7 @@ def quantised(graph: Path, pictures: list[FloatArray]) -> Path:
 
 def side(graph: Path) -> Any:
     """A session with the options of our runtime."""
-    return onnxruntime.InferenceSession(graph, session_options(cores()), providers=["CPUExecutionProvider"])
+    return onnxruntime.InferenceSession(graph, session_options(usable_cpus()), providers=["CPUExecutionProvider"])
 
 
 def main() -> None:

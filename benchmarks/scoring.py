@@ -33,9 +33,9 @@ from bgad import train
 from bgad.config import from_dict
 from bgad.data.synthetic.demo import write_demo
 from bgad.features import extractor as extract
-from bgad.inference.base import cores
 from bgad.inference.onnx_engine import PIXELS, Runtime, session_options
 from bgad.inference.torch_engine import Detector
+from bgad.io.cpus import usable_cpus
 from bgad.types import FloatArray
 
 ROUNDS = 6
@@ -84,7 +84,7 @@ def in_turn(side: Side) -> Side:
 
 def side_by_side(side: Side, start: Callable[[], None] = lambda: None) -> Side:
     """Each picture is a batch of its own, one on each core."""
-    pool = ThreadPoolExecutor(cores(), initializer=start)
+    pool = ThreadPoolExecutor(usable_cpus(), initializer=start)
     return lambda pixels: list(pool.map(side, (pixels[i : i + 1] for i in range(len(pixels)))))
 
 
@@ -117,7 +117,7 @@ def main() -> None:
         size = detector.card.config.backbone.size
         sides: dict[str, Side] = {
             "ours": ours.run,
-            "backbone": bare(detector, cores()),
+            "backbone": bare(detector, usable_cpus()),
             "plain": eager(PlainModel(papers(size))),
             "plain, our flows": eager(PlainModel(detector.model.config)),
         }

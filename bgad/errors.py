@@ -40,6 +40,16 @@ def first_line(error: BaseException, limit: int = 160) -> str:
     return text.splitlines()[0][:limit] if text else type(error).__name__
 
 
+def cause(error: Exception) -> str:
+    """Return what went wrong on one line: the system's message of an OSError, otherwise the exception's.
+
+    >>> cause(FileNotFoundError(2, "No such file or directory", "a.png")), cause(ValueError("bad\\nheader"))
+    ('No such file or directory', 'bad header')
+    """
+    text = error.strerror if isinstance(error, OSError) and error.strerror else str(error)
+    return " ".join(text.split()) or type(error).__name__
+
+
 def printable(text: str) -> str:
     """Escape control characters and lone surrogates, which file names may hold, so that a message stays one line.
 

@@ -12,8 +12,10 @@ import numpy.typing as npt
 
 from bgad.errors import BgadError, DataError
 
+AnyArray = npt.NDArray[Any]
 FloatArray = npt.NDArray[np.float32]
 BoolArray = npt.NDArray[np.bool_]
+Index = npt.NDArray[np.int64]
 ImageLike = str | Path | npt.NDArray[Any]
 
 Box = tuple[int, int, int, int]  # left, top, right, bottom, in pixels

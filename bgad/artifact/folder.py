@@ -7,7 +7,6 @@ No file is ever unpickled. A reader names the files that it uses, and only those
 from __future__ import annotations
 
 import ctypes
-import hashlib
 import json
 import os
 import shutil
@@ -20,6 +19,7 @@ from typing import Any
 
 from bgad.artifact.card import FORMAT, IMAGE_HEAD_PART, Card, from_json, to_json
 from bgad.errors import ModelError, OutputError
+from bgad.io.files import sha256_bytes, sha256_json
 
 CARD = "card.json"
 SPLIT = "split.json"
@@ -29,7 +29,7 @@ ROI = "roi.png"
 def checksum(content: Mapping[str, Any]) -> str:
     """Return the sha256 of a card's JSON in canonical form, without the checksum itself."""
     body = {key: value for key, value in content.items() if key != "checksum"}
-    return hashlib.sha256(json.dumps(body, sort_keys=True).encode()).hexdigest()
+    return sha256_json(body)
 
 
 def check_destination(folder: Path, *, overwrite: bool) -> None:
@@ -49,7 +49,8 @@ def check_destination(folder: Path, *, overwrite: bool) -> None:
 
 def write(folder: Path, card: Card, files: Mapping[str, bytes]) -> Card:
     """Write a model folder, in place of an existing one; returns the card with the hashes of its files."""
-    card = replace(card, format=FORMAT, files={name: _sha256(content) for name, content in files.items()}, checksum="")
+    digests = {name: sha256_bytes(content) for name, content in files.items()}
+    card = replace(card, format=FORMAT, files=digests, checksum="")
     content = json.loads(json.dumps(to_json(card)))
     card = replace(card, checksum=checksum(content))
     content["checksum"] = card.checksum
@@ -154,7 +155,7 @@ def _verified(path: Path, sha256: str) -> bytes:
         content = path.read_bytes()
     except OSError as error:
         raise ModelError(f"{path.parent} is incomplete: cannot read {path.name} ({error.strerror})") from error
-    if _sha256(content) != sha256:
+    if sha256_bytes(content) != sha256:
         raise ModelError(f"{path} has been changed: its sha256 does not match the card")
     return content
 
@@ -168,10 +169,6 @@ def _split(path: Path, content: bytes) -> dict[str, Any]:
     if not isinstance(split, dict) or not isinstance(split.get("images"), list):
         raise ModelError(f"{path} is not a split: it has no list of images")
     return split
-
-
-def _sha256(content: bytes) -> str:
-    return hashlib.sha256(content).hexdigest()
 
 
 def describe(card: Card) -> list[str]:

@@ -6,7 +6,6 @@ a file, so that a run that was killed continues with the next cell.
 
 from __future__ import annotations
 
-import hashlib
 import json
 import logging
 import platform
@@ -107,11 +106,11 @@ def write(out: Path, table: PaperTable, outcomes: Sequence[Outcome]) -> None:
         "cells": list({json.dumps(o.cell, sort_keys=True): o.cell for o in outcomes if o.cell is not None}.values()),
         "missing": [o.request.facts() | {"reason": o.reason, "failed": o.failed} for o in outcomes if o.cell is None],
     }
-    output_files.write_whole(out / "results.json", json.dumps(content, indent=1).encode())
+    output_files.write_atomic(out / "results.json", json.dumps(content, indent=1).encode())
     tables = grids(table, outcomes)
-    output_files.write_whole(out / "table.md", markdown(table, tables, outcomes).encode())
-    output_files.write_whole(out / "table.csv", csv_text(tables).encode())
-    output_files.write_whole(out / "benchmark.html", benchmark_page.render(table, tables, outcomes).encode())
+    output_files.write_atomic(out / "table.md", markdown(table, tables, outcomes).encode())
+    output_files.write_atomic(out / "table.csv", csv_text(tables).encode())
+    output_files.write_atomic(out / "benchmark.html", benchmark_page.render(table, tables, outcomes).encode())
 
 
 def _run_group(group: Group, setup: Setup) -> Iterator[Outcome]:
@@ -155,7 +154,7 @@ def _run_group(group: Group, setup: Setup) -> Iterator[Outcome]:
                     )
                 stored = _cell(request, dataset, split, config, pool, scan, setup, key)
                 path = setup.out / "cells" / f"{request.name()}-{key[:SHORT]}.json"
-                output_files.write_whole(path, json.dumps(stored, indent=1).encode())
+                output_files.write_atomic(path, json.dumps(stored, indent=1).encode())
             shutil.rmtree(_work(setup, key), ignore_errors=True)  # only now: a kill before this loses nothing
             yield Outcome(request, stored["cell"] | request.facts(), notes=tuple(stored["notes"]))
         except BgadError as error:
@@ -177,7 +176,7 @@ def _cell_key(
         request.column.curve,
         RECIPE,
     ]
-    return hashlib.sha256(json.dumps(parts).encode()).hexdigest()
+    return output_files.sha256_json(parts)
 
 
 def _work(setup: Setup, key: str) -> Path:
@@ -222,8 +221,8 @@ def _cell(
 ) -> dict[str, Any]:
     """Train, score and measure one cell; return the content of its file."""
     content = split.to_bytes()
-    split_name = f"splits/{request.name('')}-{hashlib.sha256(content).hexdigest()[:SHORT]}.json"
-    output_files.write_whole(setup.out / split_name, content)
+    split_name = f"splits/{request.name('')}-{output_files.sha256_bytes(content)[:SHORT]}.json"
+    output_files.write_atomic(setup.out / split_name, content)
     work = _work(setup, key)
     curve: list[dict[str, float | None]] = []
     phase_one, watch = None, None

@@ -42,9 +42,9 @@ def add_export(commands: Any) -> None:
 
 
 def _export(arguments: argparse.Namespace) -> int:
-    from bgad.io import images
+    from bgad.io import discover
 
-    paths = images.expand(arguments.check) if arguments.check else None
+    paths = discover.expand(arguments.check) if arguments.check else None
     from bgad.export.onnx import export
 
     with console.progress() as progress:

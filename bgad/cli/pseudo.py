@@ -42,7 +42,7 @@ def _pseudo(arguments: argparse.Namespace) -> int:
     from bgad.data import locate
     from bgad.data.split import make_split
     from bgad.data.validation import validate_images
-    from bgad.io import images
+    from bgad.io import render
 
     config = read_config(arguments)
     check_file(arguments.out, ".png")
@@ -77,6 +77,6 @@ def _pseudo(arguments: argparse.Namespace) -> int:
         ):
             tiles.append(tile)
             task.advance()
-    images.save_png(pseudo.contact_sheet(tiles), arguments.out)
+    render.save_png(pseudo.contact_sheet(tiles), arguments.out)
     console.say(f"contact sheet: {arguments.out}")
     return 0

@@ -11,7 +11,7 @@ from typing import Literal
 from bgad.data.labels import ANOMALOUS_NAMES, NORMAL_NAMES, UNNAMED_DEFECT
 from bgad.data.manifest import read_manifest
 from bgad.errors import DataError, abbreviate
-from bgad.io import images
+from bgad.io import discover
 from bgad.types import GOOD, Sample
 
 _LAYOUTS = (
@@ -76,7 +76,7 @@ def subfolders(folder: Path) -> list[Path]:
         paths = [path for path in folder.iterdir() if path.is_dir() and not path.name.startswith(".")]
     except OSError as error:
         raise DataError(f"{folder}: cannot be listed: {error.strerror}") from error
-    return sorted(paths, key=images.natural_key)
+    return sorted(paths, key=discover.natural_key)
 
 
 def read_mvtec(root: Path) -> Dataset:
@@ -85,7 +85,7 @@ def read_mvtec(root: Path) -> Dataset:
     outside: list[str] = []
     unsupported: Counter[str] = Counter()
     for split in ("train", "test"):
-        for path in images.walk(root / split, unsupported) if (root / split).is_dir() else ():
+        for path in discover.walk(root / split, unsupported) if (root / split).is_dir() else ():
             name = path.relative_to(root)
             if len(name.parts) < 3:
                 outside.append(name.as_posix())
@@ -125,7 +125,7 @@ def _read_plain(root: Path, folders: list[Path]) -> Dataset:
         if label not in NORMAL_NAMES | ANOMALOUS_NAMES:
             unused += [f"{folder.name}/"] if label != "masks" else []
             continue
-        for path in images.walk(folder, unsupported):
+        for path in discover.walk(folder, unsupported):
             name, inner = path.relative_to(root), path.relative_to(folder)
             defect = GOOD if label in NORMAL_NAMES else inner.parts[0] if len(inner.parts) > 1 else UNNAMED_DEFECT
             samples.append(Sample(path, name.as_posix(), int(label in ANOMALOUS_NAMES), defect))
@@ -147,7 +147,7 @@ def _attach_masks(
     The mask of a sample is the first of its `mask_stems` that exists in `folder`, with or without the suffix `_mask`.
     """
     masks: dict[str, list[Path]] = {}
-    for path in images.walk(folder, unsupported) if folder.is_dir() else ():
+    for path in discover.walk(folder, unsupported) if folder.is_dir() else ():
         masks.setdefault(path.relative_to(folder).with_suffix("").as_posix(), []).append(path)
 
     def mask_of(sample: Sample) -> Path | None:
@@ -169,7 +169,7 @@ def _attach_masks(
         path.relative_to(folder.parent).as_posix() for paths in masks.values() for path in paths if path not in used
     ]
     unmasked = [sample.name for sample in masked if sample.label and not sample.mask]
-    notes = [f"not used: {images.tally(unsupported)}"] if unsupported else []
+    notes = [f"not used: {discover.describe_unsupported(unsupported)}"] if unsupported else []
     notes += [f"mask without an image: {abbreviate(orphans)}"] if orphans else []
     notes += [f"anomaly without a mask: {abbreviate(unmasked)}"] if unmasked and owners else []
     return masked, notes

@@ -4,17 +4,12 @@ from __future__ import annotations
 
 from functools import lru_cache
 from pathlib import Path
-from typing import Any
-
-import numpy.typing as npt
 
 from bgad.data.layouts import hash_file
 from bgad.errors import DataError, ImageError
-from bgad.geometry.roi import blank
+from bgad.geometry.roi import mask_outside
 from bgad.io import images
-from bgad.types import BoolArray, Box, Sample
-
-AnyArray = npt.NDArray[Any]
+from bgad.types import AnyArray, BoolArray, Box, Sample
 
 
 def read(sample: Sample, bits: int | None = None) -> AnyArray:
@@ -24,7 +19,7 @@ def read(sample: Sample, bits: int | None = None) -> AnyArray:
     else:
         pixels = _crop(_cached_image(sample.path, _file_version(sample.path), bits), sample.box, sample.path)
     inside = region(sample)
-    return pixels if inside is None else blank(pixels, inside, sample.path)
+    return pixels if inside is None else mask_outside(pixels, inside, sample.path)
 
 
 def read_mask(sample: Sample) -> BoolArray | None:

@@ -94,7 +94,7 @@ class Split:
 
     def save(self, path: str | Path) -> None:
         """Write the split file; an existing one is replaced."""
-        output_files.write_whole(Path(path), self.to_bytes())
+        output_files.write_atomic(Path(path), self.to_bytes())
 
     @classmethod
     def load(cls: type[Self], path: str | Path, dataset: Dataset) -> Self:

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import hashlib
 import logging
 from collections.abc import Mapping, Sequence
 from dataclasses import replace
@@ -12,6 +11,7 @@ from bgad.data.sample_io import read_mask, region
 from bgad.data.split import Split
 from bgad.errors import DataError, ImageError
 from bgad.geometry.tiles import boxes
+from bgad.io.files import sha256_bytes
 from bgad.types import Sample, Shape
 
 logger = logging.getLogger(__name__)
@@ -42,7 +42,7 @@ def cut(split: Split, config: TileConfig, shapes: Mapping[str, Shape]) -> Split:
     hashes = dict(split.hashes)
     for tile in (*train, *known):  # the hash of the file is known: only the position of the tile is added
         text = f"{split.hashes[image_name_of(tile, config)]} {tile.box}"
-        hashes[tile.name] = hashlib.sha256(text.encode()).hexdigest()
+        hashes[tile.name] = sha256_bytes(text.encode())
     return replace(split, train=train, known=known, hashes=hashes)
 
 

@@ -18,7 +18,7 @@ from bgad.evaluation.measure import measure
 from bgad.evaluation.report.contents import Section
 from bgad.evaluation.sections import build_section
 from bgad.inference.base import BaseScorer
-from bgad.io.files import write_whole
+from bgad.io.files import write_atomic
 from bgad.types import UNUSED, ImageLike, Progress, Sample, Scores, SplitRecord
 
 logger = logging.getLogger(__name__)
@@ -79,7 +79,7 @@ def write_results(out: Path, cells: Sequence[dict[str, Any]], rows: Sequence[dic
     """Write results.json in one step: `cells` with the figures, `images` with one row per scored image."""
     path = out / "results.json"
     content = {"bgad": __version__, "cells": list(cells), "images": list(rows)}
-    write_whole(path, json.dumps(content, indent=1).encode())
+    write_atomic(path, json.dumps(content, indent=1).encode())
     return path
 
 

@@ -17,7 +17,7 @@ from bgad.data.sample_io import read
 from bgad.evaluation.measure import Measurement
 from bgad.evaluation.report.contents import ClassRow, ImageRow, LevelHistogram, RateRow, Section, worst
 from bgad.geometry.grid import defect_cells
-from bgad.io import images
+from bgad.io import images, render
 from bgad.types import BoolArray, FloatArray, Sample, Scores
 
 RATES = (0.001, 0.005, 0.01, 0.02, 0.05, 0.1, 0.2)  # false-reject rates of the report's table
@@ -170,10 +170,10 @@ def _thumbnails(sample: Sample, result: Scores, mask: BoolArray | None, card: Ca
     scale = min(1.0, THUMBNAIL_SIDE / max(height, width))
     size = (max(1, round(height * scale)), max(1, round(width * scale)))
     thumbnail = (images.fit(read(sample, card.input.bits), size) * 255).round().astype(np.uint8)
-    heat_map = images.overlay(thumbnail, images.resize_map(result.map, size), card.map.boundary, card.map.mean)
+    heat_map = render.overlay(thumbnail, images.resize_map(result.map, size), card.map.boundary, card.map.mean)
     files = {"thumbnail": _jpeg(thumbnail), "heat_map": _jpeg(heat_map)}
     if mask is not None:
-        files["mask_outline"] = _jpeg(images.outline(thumbnail, images.resize_mask(mask, size), OUTLINE))
+        files["mask_outline"] = _jpeg(render.outline(thumbnail, images.resize_mask(mask, size), OUTLINE))
     return files
 
 

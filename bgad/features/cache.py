@@ -14,6 +14,7 @@ import numpy as np
 import numpy.typing as npt
 import torch
 
+from bgad.io.cpus import usable_cpus
 from bgad.model.device import Workers
 from bgad.types import FloatArray
 
@@ -122,7 +123,7 @@ class FeatureStore(Features):
             return part, extract([pictures(i) for i in range(part.start, part.stop)])
 
         advance(self.done)
-        workers = Workers(os.cpu_count() or 1, device)
+        workers = Workers(usable_cpus(), device)
         parts = [slice(p.start + self.done, p.stop + self.done) for p in chunks(self.count - self.done, BATCH)]
         for some in chunks(len(parts), AHEAD):
             for part, maps in workers.stream(batch, parts[some]):

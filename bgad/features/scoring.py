@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import os
 from collections.abc import Iterator, Sequence
 
 import numpy as np
@@ -12,6 +11,7 @@ from bgad.errors import BgadError
 from bgad.features.cache import Features, chunks
 from bgad.inference.base import BATCH
 from bgad.inference.torch_engine import Detector
+from bgad.io.cpus import usable_cpus
 from bgad.model import device as devices
 from bgad.model.scoring import ScoringModel
 from bgad.types import FloatArray, Scores, Shape
@@ -37,7 +37,7 @@ def run_features(
             scores, maps, levels = model.head(rows)
             return scores.cpu().numpy(), maps.cpu().numpy(), [level.cpu().numpy() for level in levels]
 
-    workers = devices.Workers(os.cpu_count() or 1, device)
+    workers = devices.Workers(usable_cpus(), device)
     parts = list(chunks(features.count, BATCH))
     for some in chunks(len(parts), AHEAD):
         for scores, maps, levels in workers.stream(batch, parts[some]):

@@ -1,15 +1,14 @@
-"""From pixels to grid cells: which features of a level show a marked defect."""
+"""From pixels to the cells of a feature grid: which features of a level show a marked defect."""
 
 from __future__ import annotations
 
 import numpy as np
-import numpy.typing as npt
 
-from bgad.types import BoolArray, FloatArray
+from bgad.types import BoolArray, FloatArray, Index
 
 
-def defect_cells(mask: BoolArray, grid: tuple[int, int]) -> npt.NDArray[np.int64]:
-    """Flat indices of the grid cells that show the defect: half covered or more, else the most covered ones.
+def defect_cells(mask: BoolArray, grid: tuple[int, int]) -> Index:
+    """Return the flat indices of the grid cells that show a defect: half covered or more, else the most covered ones.
 
     >>> mask = np.zeros((8, 8), bool); mask[0:4, 4:8] = True
     >>> defect_cells(mask, (2, 2))
@@ -22,8 +21,8 @@ def defect_cells(mask: BoolArray, grid: tuple[int, int]) -> npt.NDArray[np.int64
     return np.flatnonzero(cover >= 0.999 * min(0.5, peak))  # rounding must not take a cell that is just half covered
 
 
-def touched_cells(mask: BoolArray, grid: tuple[int, int]) -> npt.NDArray[np.int64]:
-    """Flat indices of the grid cells that show any of it.
+def touched_cells(mask: BoolArray, grid: tuple[int, int]) -> Index:
+    """Return the flat indices of the grid cells that show any part of a mask.
 
     >>> mask = np.zeros((8, 8), bool); mask[0, 3:5] = True
     >>> touched_cells(mask, (2, 2))
@@ -33,14 +32,14 @@ def touched_cells(mask: BoolArray, grid: tuple[int, int]) -> npt.NDArray[np.int6
 
 
 def _cover(mask: BoolArray, grid: tuple[int, int]) -> FloatArray:
-    """The share of each cell that is marked."""
+    """Return the share of each grid cell that is marked, (cells,)."""
     rows, columns = _overlap(mask.shape[0], grid[0]), _overlap(mask.shape[1], grid[1])
     cover: FloatArray = (rows @ mask.astype(np.float32) @ columns.T).ravel()
     return cover
 
 
 def _overlap(pixels: int, cells: int) -> FloatArray:
-    """(cells, pixels): the share of a cell that each pixel fills."""
+    """Return the share of each cell that each pixel fills along one side, (cells, pixels)."""
     edges = np.linspace(0, pixels, cells + 1)
     at = np.arange(pixels)
     low = np.maximum(edges[:-1, None], at)

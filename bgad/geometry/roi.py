@@ -1,4 +1,7 @@
-"""Where to look: a picture's region of interest. What lies outside of it is painted over before the model sees it."""
+"""The region of interest: the pixels of an image that a model looks at.
+
+Pixels outside the region are painted grey before the model sees them, and its anomaly map is flat there.
+"""
 
 from __future__ import annotations
 
@@ -6,29 +9,23 @@ import io
 import json
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Any
 
 import numpy as np
-import numpy.typing as npt
 from PIL import Image, ImageDraw
 
 from bgad.errors import DataError, ImageError
 from bgad.geometry.grid import defect_cells
 from bgad.io import images
-from bgad.types import BoolArray, FloatArray
+from bgad.types import AnyArray, BoolArray, FloatArray, Index
 
-GREY = 0.5
-
-AnyArray = npt.NDArray[Any]
-Index = npt.NDArray[np.int64]
-
+GREY = 0.5  # value of the pixels outside the region, as a share of the full scale
 
 Polygon = tuple[tuple[float, float], ...]  # x and y of each corner, in pixels
 
 
 @dataclass(frozen=True)
 class Polygons:
-    """A region of interest as polygons: those to look at (none: everywhere), less those to ignore."""
+    """A region of interest as polygons: those to look at (none: the image), less those to ignore."""
 
     look: tuple[Polygon, ...]
     ignore: tuple[Polygon, ...]
@@ -36,15 +33,18 @@ class Polygons:
 
 @dataclass(frozen=True)
 class Roi:
-    """The pixels to look at, (H, W), and the polygons that they were drawn from, if any."""
+    """A region of interest: a mask (H, W) that is true inside, and the polygons that it was drawn from, if any."""
 
     mask: BoolArray
     polygons: Polygons | None = None
 
     @classmethod
     def load(cls, path: Path) -> Roi:
-        """A picture (all but black is looked at), or a JSON file with size [width, height] and polygons to look at
-        (`look`, else everywhere) and to ignore (`ignore`)."""
+        """Read an image, where black is outside, or a JSON file.
+
+        The JSON file has the size [width, height] of the images, and lists of polygons to look at (`look`, by default
+        the image) and to ignore (`ignore`).
+        """
         polygons = None
         if path.suffix.lower() == ".json":
             polygons, mask = _draw(path)
@@ -56,46 +56,47 @@ class Roi:
 
     @classmethod
     def from_png(cls, content: bytes) -> Roi:
-        """What `png` gave."""
+        """Read what `png` returned."""
         return cls(images.mask_from_png(content))
 
     def png(self) -> bytes:
-        """For the model folder."""
+        """Return the mask as a PNG file, for the model folder."""
         buffer = io.BytesIO()
         Image.fromarray(self.mask).save(buffer, "PNG", optimize=True)
         return buffer.getvalue()
 
-    def blank(self, picture: AnyArray, where: object) -> AnyArray:
-        """The picture with all that is ignored painted over; ImageError where it has another size than the region."""
-        return blank(picture, self.mask, where)
+    def mask_image(self, image: AnyArray, name: object) -> AnyArray:
+        """Paint everything outside the region grey; ImageError where the image has another size than the region."""
+        return mask_outside(image, self.mask, name)
 
-    def floor(self, anomaly: FloatArray) -> FloatArray:
-        """A map with nothing to see outside of the region."""
-        return np.where(self.mask, anomaly, anomaly[self.mask].min())
+    def mask_map(self, anomaly_map: FloatArray) -> FloatArray:
+        """Set an anomaly map (H, W) to its minimum inside the region everywhere outside it."""
+        return np.where(self.mask, anomaly_map, anomaly_map[self.mask].min())
 
-    def fitted(self, size: int) -> BoolArray:
-        """The region in a square of so many pixels; where it is too thin for that, what shows most of it."""
+    def resized(self, size: int) -> BoolArray:
+        """Resize the region to a square of `size` pixels; a thin one keeps the pixels that show most of it."""
         small = images.resize_mask(self.mask, (size, size))
         if not small.any():
             small.flat[self.cells((size, size))] = True
         return small
 
     def cells(self, grid: tuple[int, int]) -> Index:
-        """The positions of a level that show the region: half of them or more."""
+        """Return the flat indices of the grid cells of which half or more lies in the region."""
         return defect_cells(self.mask, grid)
 
 
-def blank(picture: AnyArray, mask: BoolArray, where: object) -> AnyArray:
-    """See Roi."""
-    if picture.shape[:2] != mask.shape:
-        size = f"{picture.shape[1]}x{picture.shape[0]}"
+def mask_outside(image: AnyArray, mask: BoolArray, name: object) -> AnyArray:
+    """Paint an image (H, W, 3) grey outside a mask; ImageError, with the image's name, where the sizes differ."""
+    if image.shape[:2] != mask.shape:
+        size = f"{image.shape[1]}x{image.shape[0]}"
         region = f"{mask.shape[1]}x{mask.shape[0]}"
-        raise ImageError(f"{where}: is {size}, the model's region of interest {region}: give pictures of that size")
-    grey = round(GREY * 255) if picture.dtype == np.uint8 else GREY
-    return np.where(mask[..., None], picture, np.asarray(grey, picture.dtype))
+        raise ImageError(f"{name}: is {size}, the model's region of interest {region}: give images of that size")
+    grey = round(GREY * 255) if image.dtype == np.uint8 else GREY
+    return np.where(mask[..., None], image, np.asarray(grey, image.dtype))
 
 
 def _draw(path: Path) -> tuple[Polygons, BoolArray]:
+    """Read the polygons of a JSON file and draw them as a mask."""
     try:
         given = json.loads(path.read_bytes())
         width, height = (int(x) for x in given["size"])

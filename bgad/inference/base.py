@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import math
-import os
 from abc import ABC, abstractmethod
 from collections import deque
 from collections.abc import Iterable, Iterator, Sequence
@@ -20,15 +19,10 @@ from bgad.errors import BgadError, ImageError, ModelError
 from bgad.geometry import tiles
 from bgad.geometry.roi import Roi
 from bgad.io import images
+from bgad.io.cpus import usable_cpus
 from bgad.types import Box, FloatArray, ImageLike, Scores, Shape
 
 BATCH = 4
-
-
-def cores() -> int:
-    """That this process may use."""
-    usable = os.sched_getaffinity(0) if hasattr(os, "sched_getaffinity") else ()
-    return len(usable) or os.cpu_count() or 1
 
 
 class BaseScorer(ABC):
@@ -36,7 +30,7 @@ class BaseScorer(ABC):
 
     def __init__(self, card: Card, *, threads: int | None = None, batch: int | None = None) -> None:
         self.card = card
-        self.threads, self.batch = threads or cores(), batch or BATCH
+        self.threads, self.batch = threads or usable_cpus(), batch or BATCH
         self.roi = Roi.from_png(card.roi_png) if card.roi_png else None
         self.tile = card.config.tile
         self.calibration = card.calibration_at().calibration()
@@ -103,11 +97,11 @@ class BaseScorer(ABC):
         name = "array" if isinstance(image, np.ndarray) else str(image)
         region = None
         if self.roi is not None:
-            picture, region = self.roi.blank(picture, name), self.roi.mask
+            picture, region = self.roi.mask_image(picture, name), self.roi.mask
         shape = (picture.shape[0], picture.shape[1])
         if self.tile.size and min(shape) < self.tile.size:
             raise ImageError(f"{name}: {tiles.too_small(shape, self.tile)}")
-        return shape, tiles.parts(picture, self.tile, region, self.card.config.backbone.size)
+        return shape, tiles.model_inputs(picture, self.tile, region, self.card.config.backbone.size)
 
     def _score_tiles(self, image: ImageLike) -> Scores | BgadError:
         """A picture cut into tiles: the score is that of its strangest tile."""
@@ -168,7 +162,7 @@ class BaseScorer(ABC):
             p_value=self.calibration.p_value(score),
             threshold=self._threshold,
             is_anomaly=score > self._threshold,
-            map=anomaly if self.roi is None else self.roi.floor(anomaly),
+            map=anomaly if self.roi is None else self.roi.mask_map(anomaly),
             boundary=self.card.map.boundary,
             levels=levels,
         )

@@ -14,7 +14,7 @@ from typing import Any
 
 from bgad.errors import BgadError, DataError
 from bgad.inference.base import BaseScorer
-from bgad.io import images
+from bgad.io import discover, images, render
 from bgad.io.files import check_folder
 from bgad.types import Scores
 
@@ -31,7 +31,7 @@ def find(given: Sequence[str | Path], out: Path | None = None) -> list[Path]:
     if folder or (lost and len(lost) == len(given)):
         more = f", nor any of the {len(lost) - 1} others given" if not folder and len(lost) > 1 else ""
         raise DataError(f"{folder or lost[0]}: no such {'folder' if folder else 'file or folder'}{more}")
-    paths = images.expand(given, missing_ok=True)
+    paths = discover.expand(given, missing_ok=True)
     if out is None:
         return paths
     check_folder(out)
@@ -117,6 +117,6 @@ def output_stems(paths: Sequence[Path], known: Mapping[str, str] | None = None) 
 
 def _draw(scorer: BaseScorer, path: Path, result: Scores, stem: Path) -> None:
     picture = images.read(path, bits=scorer.card.input.bits)
-    heat = images.overlay(picture, result.map, scorer.card.map.boundary, scorer.card.map.mean)
-    images.save_png(heat, stem.with_name(f"{stem.name}{OVERLAY}"))
-    images.save_map(result.map, stem.with_name(f"{stem.name}{MAP}"))
+    heat = render.overlay(picture, result.map, scorer.card.map.boundary, scorer.card.map.mean)
+    render.save_png(heat, stem.with_name(f"{stem.name}{OVERLAY}"))
+    render.save_map(result.map, stem.with_name(f"{stem.name}{MAP}"))

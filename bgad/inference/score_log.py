@@ -12,7 +12,7 @@ from pathlib import Path
 from typing import Any
 
 from bgad.errors import OutputError
-from bgad.io.files import check_folder, locked, write_whole
+from bgad.io.files import check_folder, locked, write_atomic
 
 logger = logging.getLogger(__name__)
 
@@ -85,7 +85,7 @@ def opened(folder: Path, about: Row, paths: Sequence[Path], *, overwrite: bool =
             logger.info(f"rows that go from {folder}: all {count}, of another model or with other options")
             file.unlink()
         if not file.exists():
-            write_whole(note, json.dumps(about, indent=1).encode())
+            write_atomic(note, json.dumps(about, indent=1).encode())
         try:
             at_hand = {absolute(path): _changed(path) for path in paths}
             done, stems = _restore(file, at_hand, overwrite=overwrite)

@@ -54,7 +54,7 @@ class Detector(BaseScorer):
         model = ScoringModel(config, backbones.build(config.backbone, state))
         learnt = safetensors.torch.load_file(folder / FLOW_FILE)
         if card.roi_png and not config.tile.size:
-            model.look_at(Roi.from_png(card.roi_png).fitted(config.backbone.size))
+            model.look_at(Roi.from_png(card.roi_png).resized(config.backbone.size))
         model.load_state_dict(learnt | {f"backbone.{key}": value for key, value in state.items()})
         if threads is not None:
             torch.set_num_threads(threads)

@@ -1,12 +1,17 @@
-"""Writing results: a place that cannot be written is found before the work, a file appears whole or not at all."""
+"""Writing results: early checks of the destination, atomic writes, locks, and sha256 digests."""
 
 from __future__ import annotations
 
+import hashlib
+import json
 import os
 import uuid
 from collections.abc import Iterator
 from contextlib import contextmanager, suppress
 from pathlib import Path
+from typing import Any
+
+from filelock import FileLock, Timeout
 
 from bgad.errors import OutputError
 
@@ -14,7 +19,7 @@ LOCK = ".lock"
 
 
 def check_folder(folder: Path) -> None:
-    """Fail early where files could not be written below `folder`; it need not exist, and is not made here."""
+    """Raise OutputError where files cannot be written below `folder`; it need not exist and is not created."""
     nearest = next(p for p in (folder, *folder.absolute().parents) if p.exists())
     if not nearest.is_dir():
         raise OutputError(f"cannot write to {folder}: {nearest} is not a folder")
@@ -23,7 +28,7 @@ def check_folder(folder: Path) -> None:
 
 
 def check_file(path: Path, suffix: str) -> None:
-    """Fail early where a file of a kind could not be written."""
+    """Raise OutputError where a file with this suffix cannot be written to `path`."""
     if path.suffix.lower() != suffix:
         raise OutputError(f"cannot write to {path}: give the name of a file that ends in {suffix}")
     if path.is_dir():
@@ -31,8 +36,8 @@ def check_file(path: Path, suffix: str) -> None:
     check_folder(path.parent)
 
 
-def write_whole(path: Path, content: bytes) -> None:
-    """Write a file, with the folders above it, in place of one that is there; a failure leaves the old one."""
+def write_atomic(path: Path, content: bytes) -> None:
+    """Write a file and the folders above it, in place of an existing file; a failure leaves the old file."""
     check_folder(path.parent)
     draft = path.with_name(f".{uuid.uuid4().hex}.tmp")
     try:
@@ -47,35 +52,39 @@ def write_whole(path: Path, content: bytes) -> None:
 
 
 @contextmanager
-def locked(out: Path, what: str, option: str = "--out", name: str = LOCK) -> Iterator[None]:
-    """Keep a second process away from an output folder; the lock of a process that died is no lock. `name`: its file,
-    where not the whole folder is meant."""
-    busy = OutputError(f"{out} is in use by another {what}: wait for it, or give another {option}")
-    out.mkdir(parents=True, exist_ok=True)
-    try:
-        import fcntl
-    except ImportError:  # not a Unix
-        with _pid_file(out / name, busy):
-            yield
-        return
-    with (out / name).open("w") as file:
-        try:
-            fcntl.flock(file, fcntl.LOCK_EX | fcntl.LOCK_NB)
-        except OSError as error:
-            raise busy from error
-        yield
+def locked(folder: Path, user: str, option: str = "--out", name: str = LOCK) -> Iterator[None]:
+    """Keep other processes out of a folder; OutputError where one holds the lock.
 
-
-@contextmanager
-def _pid_file(path: Path, busy: OutputError) -> Iterator[None]:
+    The system releases the lock when the process ends, even when it is killed. `user` names what holds it and `option`
+    the command-line option to change; `name` is the lock file, where less than the folder is locked.
+    """
+    folder.mkdir(parents=True, exist_ok=True)
+    lock = FileLock(folder / name, timeout=0)
     try:
-        handle = os.open(path, os.O_CREAT | os.O_EXCL | os.O_WRONLY)
-    except FileExistsError as error:
-        raise OutputError(f"{busy}; if there is none, delete {path}") from error
-    os.write(handle, str(os.getpid()).encode())
-    os.close(handle)
+        lock.acquire()
+    except Timeout as error:
+        raise OutputError(f"{folder} is in use by another {user}: wait for it, or give another {option}") from error
     try:
         yield
     finally:
-        with suppress(OSError):
-            path.unlink()
+        lock.release()
+
+
+def sha256_bytes(content: bytes) -> str:
+    """Return the sha256 of bytes as hexadecimal digits."""
+    return hashlib.sha256(content).hexdigest()
+
+
+def sha256_file(path: Path) -> str:
+    """Return the sha256 of a file as hexadecimal digits, reading it piece by piece."""
+    with path.open("rb") as file:
+        return hashlib.file_digest(file, "sha256").hexdigest()
+
+
+def sha256_json(value: Any) -> str:
+    """Return the sha256 of a JSON value in canonical form: the order of an object's keys does not matter.
+
+    >>> sha256_json({"a": 1, "b": [2]}) == sha256_json({"b": (2,), "a": 1})
+    True
+    """
+    return sha256_bytes(json.dumps(value, sort_keys=True).encode())

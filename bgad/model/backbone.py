@@ -9,7 +9,6 @@ from __future__ import annotations
 
 import copy
 import difflib
-import hashlib
 import importlib
 import logging
 import os
@@ -31,6 +30,7 @@ from torch.nn.utils.fusion import fuse_conv_bn_eval
 
 from bgad.config import BackboneConfig
 from bgad.errors import ModelError, first_line
+from bgad.io.files import sha256_file
 
 
 @dataclass(frozen=True)
@@ -293,7 +293,7 @@ def _packaged_state(packaged: Packaged) -> dict[str, Tensor]:
             "pip install 'bgad[train]'"
         ) from error
     path = Path(getattr(module, packaged.cls).get_model_file_path())
-    if hashlib.sha256(path.read_bytes()).hexdigest() != packaged.sha256:
+    if sha256_file(path) != packaged.sha256:
         raise ModelError(f"{path} has been changed: its sha256 is not the known one; reinstall {packaged.module}")
     net = timm.create_model(packaged.timm_name)
     state = rename(torch.load(path, map_location="cpu", weights_only=True), [len(stage) for stage in net.blocks])

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import ctypes
-import os
 import platform
 from collections.abc import Callable, Iterable, Iterator
 from concurrent.futures import ThreadPoolExecutor
@@ -12,6 +11,7 @@ from typing import TypeVar
 import torch
 
 from bgad.errors import ConfigError
+from bgad.io.cpus import usable_cpus
 
 Device = torch.device
 
@@ -63,7 +63,7 @@ class Workers:
     """
 
     def __init__(self, pieces: int, device: torch.device) -> None:
-        self.count = min(pieces, os.cpu_count() or 1) if device.type == "cpu" else 1
+        self.count = min(pieces, usable_cpus()) if device.type == "cpu" else 1
         self.pieces = pieces
         self._pool: ThreadPoolExecutor | None = None
         if device.type == "cpu":

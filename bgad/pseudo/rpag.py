@@ -19,7 +19,7 @@ from torchvision.transforms import InterpolationMode
 
 from bgad.data.sample_io import read, read_mask
 from bgad.errors import ConfigError, DataError
-from bgad.io import images
+from bgad.io import images, render
 from bgad.pseudo.draem import draem
 from bgad.pseudo.nsa import nsa
 from bgad.types import BoolArray, FloatArray, Sample
@@ -358,7 +358,7 @@ def contact_sheet(tiles: Iterable[Pseudo], columns: int = 6) -> npt.NDArray[np.u
     cells: list[tuple[Image.Image, list[str]]] = []
     for image, mask, caption in tiles:
         size = (max(1, round(width * mask.shape[0] / mask.shape[1])), width)
-        drawn = images.outline(images.fit(image, size), _fit_mask(mask, size), OUTLINE)
+        drawn = render.outline(images.fit(image, size), _fit_mask(mask, size), OUTLINE)
         cells.append((Image.fromarray(drawn), textwrap.wrap(caption, 36)))
     if not cells:
         raise DataError("a contact sheet needs at least one pseudo anomaly: ask for one or more")

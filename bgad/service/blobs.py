@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import errno
-import hashlib
 import os
 import re
 import unicodedata
@@ -12,6 +11,7 @@ from pathlib import Path
 
 from bgad.errors import DataError, OutputError
 from bgad.io import files
+from bgad.io.files import sha256_bytes, sha256_file
 
 MAX_NAME_LENGTH = 200
 _SHA256 = re.compile(r"[0-9a-f]{64}")
@@ -34,7 +34,7 @@ class BlobStore:
 
     def put(self, kind: BlobKind, content: bytes) -> str:
         """Store bytes durably and return their sha256."""
-        name = hashlib.sha256(content).hexdigest()
+        name = sha256_bytes(content)
         path = self.location(kind, name)
         if _sha256(path) != name:
             self._write(path, content)
@@ -90,7 +90,7 @@ class BlobStore:
 
     def _write(self, path: Path, content: bytes) -> None:
         try:
-            files.write_whole(path, content)
+            files.write_atomic(path, content)
         except OutputError as error:
             reason = getattr(error.__cause__, "strerror", None) or error
             raise OutputError(f"cannot write below {self.folder}: {reason}") from error
@@ -121,8 +121,7 @@ def _sha256(path: Path) -> str:
     """Return the sha256 of a file's content, or an empty string if the file does not exist."""
     if not path.exists():
         return ""
-    with path.open("rb") as file:
-        return hashlib.file_digest(file, "sha256").hexdigest()
+    return sha256_file(path)
 
 
 def _sync_folder(folder: Path) -> None:

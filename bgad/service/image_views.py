@@ -15,7 +15,7 @@ from PIL import Image as Pillow
 
 from bgad.errors import ImageError
 from bgad.inference.base import BaseScorer
-from bgad.io import images
+from bgad.io import images, render
 from bgad.service.blobs import BlobKind, BlobStore
 from bgad.service.scoring.batcher import Answer
 from bgad.service.scoring.model_cache import ModelCache
@@ -81,7 +81,7 @@ class ImageViews:
         answer, scorer = self.score(number, version, full_size_map=True)
         with self.reading(number) as path:
             image = images.read(path, bits=scorer.card.input.bits)
-        return png(images.overlay(image, answer.scores.map, scorer.card.map.boundary, scorer.card.map.mean))
+        return png(render.overlay(image, answer.scores.map, scorer.card.map.boundary, scorer.card.map.mean))
 
     def grey_map(self, number: int, version: Version) -> GreyMap:
         """Return the anomaly map of an image at the model's input size."""

@@ -2,8 +2,6 @@
 
 from __future__ import annotations
 
-import hashlib
-import json
 from dataclasses import fields, replace
 from pathlib import Path
 
@@ -14,6 +12,7 @@ from bgad.config import Config, PseudoConfig, ScoreConfig, to_dict
 from bgad.data import layouts
 from bgad.data.split import Split
 from bgad.geometry.roi import Roi
+from bgad.io.files import sha256_bytes, sha256_json
 from bgad.model.weights import FLOW_FILE
 from bgad.training.training_set import PUSHING, RECIPE, pseudo_count
 
@@ -45,11 +44,10 @@ def run_key(
     if ignored:
         parts.append(ignored)
     if roi is not None:
-        parts.append(hashlib.sha256(roi.png()).hexdigest())
+        parts.append(sha256_bytes(roi.png()))
     if start is not None:
         parts.append(layouts.hash_file(start / FLOW_FILE))
-    text = json.dumps(parts, sort_keys=True)
-    return hashlib.sha256(text.encode()).hexdigest()
+    return sha256_json(parts)
 
 
 def phase_key(config: Config, split: Split, device: torch.device) -> str:
@@ -61,7 +59,7 @@ def phase_key(config: Config, split: Split, device: torch.device) -> str:
     weights_file = layouts.hash_file(Path(config.backbone.weights)) if config.backbone.weights else ""
     aside = config.score.evidence_weight > 0  # see Weighing
     parts = [RECIPE, recipe, aside, normals, weights_file, device.type, torch.__version__, __version__]
-    return hashlib.sha256(json.dumps(parts, sort_keys=True).encode()).hexdigest()
+    return sha256_json(parts)
 
 
 def flow_key(config: Config, split: Split, device: torch.device) -> str | None:
@@ -73,4 +71,4 @@ def flow_key(config: Config, split: Split, device: torch.device) -> str | None:
     method = "bgad-wo" if config.loss.method == "bgad" else config.loss.method
     kept = replace(config, loss=replace(config.loss, method=method), pseudo=PseudoConfig(), score=ScoreConfig())
     parts = [to_dict(kept), phase_key(config, split, device)]
-    return hashlib.sha256(json.dumps(parts, sort_keys=True).encode()).hexdigest()
+    return sha256_json(parts)

@@ -46,7 +46,7 @@ from bgad.features.cache import Index, even_pick
 from bgad.geometry.roi import Roi
 from bgad.inference.torch_engine import Detector
 from bgad.io import files as output_files
-from bgad.io.files import write_whole
+from bgad.io.files import write_atomic
 from bgad.model import backbone as backbones
 from bgad.model import device as devices
 from bgad.model.boundary import NORMALISER, abnormal_boundary
@@ -191,7 +191,7 @@ def learn(
     key = run_key(config, split, torch_device, roi, start)
     with _working(options, key, dataset.name) as work, board.writer(options.tensorboard) as watch:
         if roi is not None and not config.tile.size:
-            model.look_at(roi.fitted(config.backbone.size))
+            model.look_at(roi.resized(config.backbone.size))
         if roi is not None:
             split = _looking_at(split, roi, work / model_folder.ROI)
         learnt = tiled_split.cut(split, config.tile, scan.shapes) if config.tile.size else _learnable(split)
@@ -232,7 +232,7 @@ def _check_size(roi: Roi, name: str, dataset: layouts.Dataset, scan: ValidationR
 
 def _looking_at(split: Split, roi: Roi, file: Path) -> Split:
     """The split with samples that show nothing but the region."""
-    write_whole(file, roi.png())
+    write_atomic(file, roi.png())
     train, calibration, known, test = (
         [replace(sample, roi=file) for sample in role]
         for role in (split.train, split.calibration, split.known, split.test)
@@ -331,7 +331,7 @@ def _working(options: Options, key: str, data: str) -> Iterator[Path]:
         note = work / RUN
         if note.exists() and json.loads(note.read_text())["key"] != key:
             raise ModelError(f"{work} belongs to a run with other data or settings: give the same ones, or delete it")
-        write_whole(note, json.dumps({"key": key, "data": data}).encode())
+        write_atomic(note, json.dumps({"key": key, "data": data}).encode())
         try:
             yield work
         except KeyboardInterrupt:
@@ -441,7 +441,7 @@ def _finish(job: Job, model: ScoringModel, material: Material, trainer: Trainer,
             yield one
 
     normal_maps = np.stack([anomaly for _, anomaly in run(some)])
-    here = None if material.inside is None or job.roi is None else job.roi.fitted(config.backbone.size)
+    here = None if material.inside is None or job.roi is None else job.roi.resized(config.backbone.size)
     values = normal_maps if here is None else normal_maps[:, here]
     edge = float(np.quantile(values, 1 - config.loss.beta))
     plain = pool(torch.from_numpy(normal_maps), config.score.top_share)

@@ -16,7 +16,7 @@ from bgad.data import locate
 from bgad.data.datasets import registry
 from bgad.data.layouts import Dataset
 from bgad.errors import OutputError
-from bgad.io.files import write_whole
+from bgad.io.files import write_atomic
 
 _PATHS = ("taught", "masks", "ignored")
 
@@ -53,7 +53,7 @@ def remember(checksum: str, origin: Origin) -> None:
         **{kind: {name: str(path.absolute()) for name, path in getattr(origin, kind).items()} for kind in _PATHS},
     }
     with suppress(OutputError, OSError, RuntimeError):  # RuntimeError: a user without a home
-        write_whole(_file(checksum), json.dumps(content, indent=1).encode())
+        write_atomic(_file(checksum), json.dumps(content, indent=1).encode())
 
 
 def recall(checksum: str) -> Origin | None:

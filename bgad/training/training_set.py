@@ -5,9 +5,6 @@
 
 from __future__ import annotations
 
-import hashlib
-import json
-import os
 import time
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import asdict, dataclass
@@ -28,9 +25,11 @@ from bgad.features.extractor import Extractor
 from bgad.features.scoring import run_features
 from bgad.geometry import tiles
 from bgad.geometry.grid import defect_cells, touched_cells
-from bgad.geometry.roi import Roi, blank
+from bgad.geometry.roi import Roi, mask_outside
 from bgad.inference.torch_engine import run_model
 from bgad.io import images
+from bgad.io.cpus import usable_cpus
+from bgad.io.files import sha256_json
 from bgad.model import backbone as backbones
 from bgad.model import device as devices
 from bgad.model.scoring import ScoringModel
@@ -95,7 +94,7 @@ def pseudo_anomalies(
     normals = [s for s in split.train if s.ignore is None]
     with_masks = [s for s in split.known if s.mask is not None]
     drawn: dict[int, BoolArray] = {}
-    looked_at = None if roi is None else roi.fitted(config.backbone.size)
+    looked_at = None if roi is None else roi.resized(config.backbone.size)
 
     def draw(index: int) -> FloatArray:
         image, drawn[index], _ = pseudo.pseudo_anomaly(
@@ -110,7 +109,7 @@ def pseudo_anomalies(
         )
         if looked_at is not None:
             drawn[index] &= looked_at
-            return blank(image, looked_at, "pseudo anomaly").astype(np.float32)
+            return mask_outside(image, looked_at, "pseudo anomaly").astype(np.float32)
         return image
 
     count = config.pseudo.count
@@ -155,12 +154,12 @@ def gather(
     def run(model: ScoringModel, samples: list[Sample]) -> Iterator[tuple[float, FloatArray]]:
         def one(sample: Sample) -> tuple[float, FloatArray]:
             found = []
-            for _, pixels in tiles.parts(read(sample, bits), config.tile, region(sample), size[0]):
+            for _, pixels in tiles.model_inputs(read(sample, bits), config.tile, region(sample), size[0]):
                 scores, maps, _ = run_model(model, pixels[None], device)
                 found.append((float(scores[0]), maps[0]))
             return max(found, key=lambda pair: pair[0])  # as a picture is scored: by its strangest tile
 
-        return devices.Workers(os.cpu_count() or 1, device).stream(one, samples)
+        return devices.Workers(usable_cpus(), device).stream(one, samples)
 
     anomalies = []
     extract = Extractor(model.backbone, config.backbone.size, device)
@@ -183,7 +182,7 @@ def gather(
         )
     anomalies = [group for group in anomalies if group.store.count]
     inside = None if roi is None else [roi.cells(grid) for grid in grids]
-    near = None if roi is None else [shown_by(roi.fitted(size[0]), grid) for grid in grids]
+    near = None if roi is None else [shown_by(roi.resized(size[0]), grid) for grid in grids]
     names = [tiled_split.image_name_of(s, config.tile) for s in split.train]
     return Material(normals, anomalies, run, inside, near, np.unique(names, return_inverse=True)[1])
 
@@ -226,7 +225,7 @@ class Pool:
         weights = hash_file(Path(config.weights)) if config.weights else ""
         pictures = [hashes[s.name] for s in samples]
         parts = [RECIPE, __version__, torch.__version__, asdict(config), weights, bits, pictures]
-        self.key = hashlib.sha256(json.dumps(parts).encode()).hexdigest()
+        self.key = sha256_json(parts)
         self._extract = Extractor(self.backbone, config.size, device)
         task = ProgressTask(progress, "features", len(samples))
         store = self._store(len(samples), "pool", self.key, self.budget)
@@ -264,7 +263,7 @@ class Pool:
         who = [[split.hashes[s.name] for s in group] for group in (split.train, split.known)]
         masks = [[hash_file(path) for path in (s.mask, *s.more_masks)] if s.mask else None for s in split.known]
         parts = [self.key, who, masks, asdict(config.pseudo), config.seed]
-        key = hashlib.sha256(json.dumps(parts).encode()).hexdigest()
+        key = sha256_json(parts)
         if self._pseudo is None or self._pseudo[0] != key:
             self._pseudo = None  # before the next one takes its memory
 

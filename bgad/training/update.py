@@ -24,7 +24,7 @@ from bgad.data.validation import validate_images
 from bgad.errors import ConfigError, DataError, abbreviate
 from bgad.geometry.roi import Roi
 from bgad.inference.torch_engine import Detector
-from bgad.io import images
+from bgad.io import discover
 from bgad.training import provenance
 from bgad.training.pipeline import Options, learn
 from bgad.training.provenance import Origin
@@ -71,7 +71,7 @@ def _places(given: Sequence[str | Path]) -> list[tuple[Path, list[str]]]:
     given, with that folder's name and without."""
     tops = [Path(top) for top in given if Path(top).is_dir()]
     found = []
-    for path in images.expand(given) if given else []:
+    for path in discover.expand(given) if given else []:
         top = next((top for top in tops if path.is_relative_to(top)), path.parent)
         inner = path.relative_to(top).with_suffix("")
         found.append((path, [(top.resolve().name / inner).as_posix(), inner.as_posix()]))
@@ -87,7 +87,7 @@ def _painted_for(pictures: Sequence[tuple[Path, list[str]]], folder: str | Path 
     root = Path(folder)
     if not root.is_dir():
         raise DataError(f"{folder}: no such folder of {many}")
-    files = images.walk(root)
+    files = discover.walk(root)
     by_path: dict[str, list[Path]] = {}
     by_name: dict[str, list[Path]] = {}
     for file in files:

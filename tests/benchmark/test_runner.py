@@ -1,10 +1,8 @@
 from __future__ import annotations
 
 import csv
-import hashlib
 import io
 import json
-import os
 import shutil
 import signal
 import subprocess
@@ -24,7 +22,7 @@ from bgad.benchmark.plan import Outcome, plan
 from bgad.cli.main import main
 from bgad.data import layouts
 from bgad.data.protocols import Case, protocol_split
-from bgad.errors import ModelError, OutputError
+from bgad.errors import ModelError
 from bgad.evaluation.evaluate import evaluate
 from bgad.features.cache import FeatureStore
 from bgad.inference.torch_engine import Detector
@@ -212,7 +210,7 @@ def test_the_key_of_a_cell_does_not_change_by_accident(root: Path) -> None:
     split = protocol_split(group.dataset, "multi-class", Case(), known=2, seed=0)
     device = torch.device("cpu")
     parts = [run_key(CONFIG, split, device), [["a.png", "mask"]], "mvtec", "carpet", False, material.RECIPE]
-    wanted = hashlib.sha256(json.dumps(parts).encode()).hexdigest()
+    wanted = output_files.sha256_json(parts)
     assert benchmark._cell_key(CONFIG, split, request, [["a.png", "mask"]], device) == wanted
 
 
@@ -261,15 +259,15 @@ def test_a_copy_is_whole_or_not_there(tmp_path: Path, monkeypatch: pytest.Monkey
 def test_the_work_of_a_cell_goes_after_its_file_is_written(
     root: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    write_whole = output_files.write_whole
+    write_atomic = output_files.write_atomic
     there: list[int] = []
 
     def watched(path: Path, content: bytes) -> None:
         if path.parent.name == "cells":
             there.append(len(list(tmp_path.glob("work/cell-*/train.csv"))))
-        write_whole(path, content)
+        write_atomic(path, content)
 
-    monkeypatch.setattr(output_files, "write_whole", watched)
+    monkeypatch.setattr(output_files, "write_atomic", watched)
     fast(tmp_path, root, "bgad", protocol="multi-class")
     assert there == [1]
     assert not list(tmp_path.glob("work/cell-*"))
@@ -454,12 +452,3 @@ def test_two_processes_do_not_share_a_folder(root: Path, tmp_path: Path, capsys:
         assert "is in use by another benchmark: wait for it, or give another --out" in capsys.readouterr().err
     with locked(tmp_path, "benchmark"):  # free again
         pass
-
-
-def test_without_flock_a_file_is_the_lock(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setitem(sys.modules, "fcntl", None)
-    with locked(tmp_path, "benchmark"):
-        assert (tmp_path / output_files.LOCK).read_text() == str(os.getpid())
-        with pytest.raises(OutputError, match=r"in use by another benchmark.*delete"), locked(tmp_path, "benchmark"):
-            pass
-    assert not (tmp_path / output_files.LOCK).exists()

@@ -76,12 +76,12 @@ def test_nothing_to_look_at(tmp_path: Path) -> None:
 def test_what_is_ignored_is_painted_over(kind: type) -> None:
     image = np.random.default_rng(0).integers(0, 200, (SIZE, SIZE, 3)).astype(kind) / (1 if kind is np.uint8 else 255)
     image = image.astype(kind)
-    blank = Roi(LEFT).blank(image, "it")
-    assert blank.dtype == kind
-    assert np.array_equal(blank[LEFT], image[LEFT])
-    assert len(np.unique(blank[~LEFT])) == 1
+    masked = Roi(LEFT).mask_image(image, "it")
+    assert masked.dtype == kind
+    assert np.array_equal(masked[LEFT], image[LEFT])
+    assert len(np.unique(masked[~LEFT])) == 1
     with pytest.raises(ImageError, match="it: is 64x63, the model's region of interest 64x64"):
-        Roi(LEFT).blank(image[1:], "it")
+        Roi(LEFT).mask_image(image[1:], "it")
 
 
 def test_pixel_figures_inside(tmp_path: Path) -> None:
@@ -230,7 +230,7 @@ def test_masks_of_another_size_are_brought_to_the_region(tmp_path: Path) -> None
 def test_a_thin_region_stays(tmp_path: Path) -> None:
     mask = np.zeros((1000, 1000), bool)
     mask[501] = True
-    fitted = Roi(mask).fitted(64)
+    fitted = Roi(mask).resized(64)
     assert fitted.any()
     assert not fitted[:31].any()
     assert not fitted[34:].any()

@@ -22,7 +22,7 @@ from bgad.cli import console
 from bgad.cli.main import main
 from bgad.cli.tables import score_table
 from bgad.inference.batch import find, output_stems, predict
-from bgad.io import images
+from bgad.io import discover, images, render
 from tests.conftest import picture
 
 KEYS = ["path", "score", "p_value", "is_anomaly", "threshold", "error"]
@@ -52,7 +52,7 @@ def test_json_lines(model: Path, data_set: Path, capsys: pytest.CaptureFixture[s
     said = capsys.readouterr()
     rows = rows_of(said.out)
     assert [list(row) for row in rows] == [KEYS] * 18
-    assert [row["path"] for row in rows] == [str(p) for p in images.expand([data_set / "test"])]
+    assert [row["path"] for row in rows] == [str(p) for p in discover.expand([data_set / "test"])]
     detector = bgad.load(model, "cpu")
     for row in rows:
         expected = detector.score(row["path"])
@@ -247,15 +247,15 @@ def test_pictures_that_are_not_read_are_told(model: Path, tmp_path: Path, capsys
 def test_pictures_are_drawn_beside_scoring_and_there_before_their_row(
     model: Path, data_set: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    paths = images.expand([data_set / "test"])
-    plain, threads = images.save_map, set()
+    paths = discover.expand([data_set / "test"])
+    plain, threads = render.save_map, set()
 
     def late(map: Any, path: Path) -> None:
         threads.add(threading.get_ident())
         time.sleep(0.05 if "000" in path.name else 0)  # the first one of a folder is overtaken
         plain(map, path)
 
-    monkeypatch.setattr(images, "save_map", late)
+    monkeypatch.setattr(render, "save_map", late)
     for i, row in enumerate(predict(bgad.load(model, "cpu", threads=3), paths, tmp_path)):
         assert row["path"] == str(paths[i])
         assert (tmp_path / f"{row['stem']}.map.tif").exists()

@@ -18,9 +18,9 @@ from bgad.cli.main import main
 from bgad.errors import ConfigError, ModelError
 from bgad.inference import load as loading
 from bgad.inference import onnx_engine as runtime
-from bgad.inference.base import cores
 from bgad.inference.onnx_engine import GRAPH, Runtime
 from bgad.inference.torch_engine import Detector
+from bgad.io.cpus import usable_cpus
 from tests.export.test_onnx import without_graph
 
 
@@ -70,7 +70,7 @@ def test_threads_and_batch_are_what_was_asked_for(model: Path, data_set: Path, m
     seen.clear()
     scorer.score(files[0])
     assert seen == [(1, 3)]
-    assert Runtime.load(model).threads == cores()
+    assert Runtime.load(model).threads == usable_cpus()
 
 
 def test_load_takes_the_graph_where_there_is_one(model: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
@@ -156,7 +156,7 @@ def test_a_device_that_nobody_has_is_a_warning(
     with pytest.raises(ConfigError, match=rf"^device '{device}' is not usable here: choose auto or cpu, [a-z ]+$"):
         bgad.load(model, device, engine="torch")
     monkeypatch.setattr(loading, "find_spec", lambda name: None)
-    assert bgad.load(model, device).threads == cores()  # without torch, too
+    assert bgad.load(model, device).threads == usable_cpus()  # without torch, too
 
 
 def test_a_device_that_only_torch_has_is_given_to_torch(model: Path, monkeypatch: pytest.MonkeyPatch) -> None:

@@ -18,7 +18,7 @@ from bgad.cli.main import main
 from bgad.errors import OutputError
 from bgad.inference import score_log
 from bgad.inference.score_log import ABOUT, FILE, opened
-from bgad.io import images
+from bgad.io import images, render
 
 
 def row(path: Path, stem: str | None = None, error: str | None = None) -> dict[str, Any]:
@@ -162,18 +162,18 @@ def test_a_full_disk(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
 def test_a_disk_that_is_full_of_pictures(
     model: Path, data_set: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
 ) -> None:
-    plain = images.save_png
+    plain = render.save_png
 
     def filling(array: Any, path: Path) -> None:
         if path.name >= "003":
             raise OutputError("cannot write it: No space left on device")
         plain(array, path)
 
-    monkeypatch.setattr(images, "save_png", filling)
+    monkeypatch.setattr(render, "save_png", filling)
     command = ["predict", str(model), str(data_set / "test/good"), "--out", str(tmp_path / "out")]
     assert main(command) == 2
     assert "what was scored is kept: make room and run the same again" in " ".join(capsys.readouterr().err.split())
-    monkeypatch.setattr(images, "save_png", plain)
+    monkeypatch.setattr(render, "save_png", plain)
     assert main(command) == 0
     assert "3 of 10 images have their rows" in capsys.readouterr().err
 

@@ -146,7 +146,7 @@ def test_errors_are_the_one_line_of_the_service(client: Client, running: tuple[L
     with pytest.raises(ServiceError, match="there is no released model 'a b&c'") as missing:
         client.score("a b&c", png())
     assert missing.value.status == 404
-    with pytest.raises(BgadError, match="picture: not an image"):
+    with pytest.raises(BgadError, match="image: not an image"):
         client.score("plate", b"nothing")
     with pytest.raises(ServiceError, match="a token is needed"):
         Client(running[0].address).models()

@@ -11,7 +11,7 @@ from pathlib import Path
 from bgad.data.labels import UNNAMED_DEFECT
 from bgad.data.layouts import Dataset, read_mvtec, subfolders
 from bgad.errors import BgadError, DataError, abbreviate
-from bgad.io import images
+from bgad.io import discover, images
 from bgad.types import GOOD, Sample
 
 
@@ -197,7 +197,7 @@ def _unmasked(samples: list[Sample]) -> list[str]:
 
 def walk(folder: Path) -> list[Path]:
     """Return the images at or below a folder; empty where the folder does not exist."""
-    return images.walk(folder) if folder.is_dir() else []
+    return discover.walk(folder) if folder.is_dir() else []
 
 
 def _text(file: Path) -> str:

@@ -11,12 +11,12 @@ from bgad.evaluation.report.contents import Section
 from bgad.evaluation.report.html import caption, number, table, text
 from bgad.evaluation.report.section import missing_reason, render_section
 from bgad.evaluation.report.style import STYLE
-from bgad.io.files import write_whole
+from bgad.io.files import write_atomic
 
 
 def write(path: str | Path, title: str, sections: Sequence[Section], cells: Sequence[Mapping[str, Any]]) -> None:
     """Render the report to `path`; after a crash the old page or the new one is there."""
-    write_whole(Path(path), render(title, sections, cells).encode())
+    write_atomic(Path(path), render(title, sections, cells).encode())
 
 
 def render(title: str, sections: Sequence[Section], cells: Sequence[Mapping[str, Any]]) -> str:

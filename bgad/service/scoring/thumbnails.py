@@ -17,6 +17,7 @@ from PIL import Image
 from bgad.artifact.card import Card
 from bgad.errors import BgadError, DataError
 from bgad.io import images
+from bgad.io import render as heat_maps
 from bgad.service.blobs import BlobKind, BlobStore
 from bgad.service.scoring.batcher import fit_shape
 from bgad.types import FloatArray
@@ -101,7 +102,7 @@ def render(path: Path, map: FloatArray, card: Card) -> bytes:
     buffer = io.BytesIO()
     small_map = images.resize_map(map, fit_shape(map.shape, MAX_SIDE))
     image = images.fit(images.read(path, bits=card.input.bits), small_map.shape)
-    overlay = images.overlay(image, small_map, card.map.boundary, card.map.mean)
+    overlay = heat_maps.overlay(image, small_map, card.map.boundary, card.map.mean)
     Image.fromarray(overlay).save(buffer, "JPEG", quality=80)
     return buffer.getvalue()
 

@@ -1,0 +1,75 @@
+"""Drawing anomaly maps and masks over images, and writing images and maps to files."""
+
+from __future__ import annotations
+
+import io
+from functools import cache
+from pathlib import Path
+
+import numpy as np
+import numpy.typing as npt
+from PIL import Image
+
+from bgad.io.files import write_atomic
+from bgad.io.images import to_uint8
+from bgad.types import AnyArray, BoolArray, FloatArray
+
+# Yellow to dark red; the lightness falls evenly, so that hotter also reads as darker in grey print.
+HEAT_COLOURS = np.array([[255, 237, 130], [254, 178, 76], [240, 90, 40], [165, 0, 38]], np.float32)
+_HAZE_STEPS, _HEAT_STEPS = 255, 1023  # of the heat table, up to the boundary and beyond it
+_STRIP_ROWS = 64  # drawn at a time, to bound the memory of large images
+
+
+def overlay(image: AnyArray, map: FloatArray, boundary: float, low: float | None = None) -> npt.NDArray[np.uint8]:
+    """Draw an anomaly map over its image: almost transparent up to the boundary, then yellow to dark red.
+
+    The unit of heat is the distance from `low` to the boundary, not the map's maximum: a normal image stays quiet.
+    Below `low`, by default the map's minimum, nothing is drawn.
+    """
+    low = float(map.min()) if low is None else low
+    unit = boundary - low if boundary > low else 1.0
+    keep, add = _heat_table()
+    drawn = np.empty(image.shape, np.uint8)
+    for top in range(0, len(map), _STRIP_ROWS):
+        rows = slice(top, top + _STRIP_ROWS)
+        values = map[rows]
+        haze = _HAZE_STEPS * np.clip((values - low) / unit, 0, 1)
+        heat = _HAZE_STEPS + 1 + _HEAT_STEPS * (1 - np.exp(-np.maximum(values - boundary, 0) / unit))
+        step = np.rint(np.where(values > boundary, heat, haze)).astype(np.intp)  # (h, W)
+        drawn[rows] = np.rint(to_uint8(image[rows]) * keep.take(step, 0, mode="clip") + add.take(step, 0, mode="clip"))
+    return drawn
+
+
+@cache
+def _heat_table() -> tuple[FloatArray, FloatArray]:
+    """Return, for each step of heat, the share of the image that stays and the colour that is added, both (n, 3)."""
+    heat = np.concatenate([np.zeros(_HAZE_STEPS + 1), np.linspace(0, 1, _HEAT_STEPS + 1)])
+    alpha = np.concatenate([np.linspace(0, 0.1, _HAZE_STEPS + 1), 0.35 + 0.4 * heat[_HAZE_STEPS + 1 :]])[:, None]
+    stops = np.linspace(0, 1, len(HEAT_COLOURS))
+    colour = np.stack([np.interp(heat, stops, HEAT_COLOURS[:, c]) for c in range(3)], axis=-1)
+    return np.repeat(1 - alpha, 3, axis=1).astype(np.float32), (colour * alpha).astype(np.float32)
+
+
+def outline(image: AnyArray, mask: BoolArray, colour: tuple[int, int, int] = (255, 0, 0)) -> npt.NDArray[np.uint8]:
+    """Draw the inner edge of a mask on its image; the line is wider on larger images."""
+    inner = mask
+    for _ in range(max(1, round(max(mask.shape) / 512))):
+        padded = np.pad(inner, 1)  # outside counts as unmarked, so a mask at the image's border keeps its line there
+        inner = inner & padded[:-2, 1:-1] & padded[2:, 1:-1] & padded[1:-1, :-2] & padded[1:-1, 2:]
+    drawn = to_uint8(image).copy()
+    drawn[mask & ~inner] = colour
+    return drawn
+
+
+def save_png(array: AnyArray, path: str | Path) -> None:
+    """Write an 8-bit image as PNG, atomically."""
+    buffer = io.BytesIO()
+    Image.fromarray(array).save(buffer, "PNG", compress_level=1)  # 4 times as fast, hardly larger
+    write_atomic(Path(path), buffer.getvalue())
+
+
+def save_map(map: FloatArray, path: str | Path) -> None:
+    """Write an anomaly map as 32-bit float TIFF, atomically: image tools read it, and no value is rounded."""
+    buffer = io.BytesIO()  # not straight to the file: libtiff refuses some file names
+    Image.fromarray(np.ascontiguousarray(map)).save(buffer, "TIFF", compression="tiff_adobe_deflate")
+    write_atomic(Path(path), buffer.getvalue())
