@@ -23,15 +23,9 @@ from bgad.benchmark.published import (
     printed_mean,
 )
 from bgad.errors import printable
+from bgad.metrics import METRICS
 
-FIGURES = {
-    "image_auroc": "image AUROC",
-    "image_ap": "image AP",
-    "image_f1_max": "image F1",
-    "pixel_auroc": "pixel AUROC",
-    "pixel_ap": "pixel AP",
-    "pro": "PRO",
-}
+FIGURES = {name: metric.label for name, metric in METRICS.items()}
 Key = tuple[str, str, str]  # data, category, case
 MAX_NOTES = 8  # on one category; the cells have them all
 # what the protocol's name says anyway, and what `_reduced` tells shorter

@@ -13,6 +13,7 @@ from typing import Any, NamedTuple, Self
 
 import numpy as np
 
+from bgad.calibration import normals_needed
 from bgad.data.layouts import Dataset
 from bgad.data.sample_io import digest
 from bgad.errors import ConfigError, DataError
@@ -330,7 +331,7 @@ def holdout_size(normals: int, rate: float | None = None) -> int:
         return share
     if not 1e-6 <= rate < 1:
         raise ConfigError(f"a false-reject rate lies between 0.000001 and 1, not {rate:g}")
-    need = math.ceil(1 / rate - 1e-9) - 1
+    need = normals_needed(rate)
     most = normals // 2
     if need > most:
         smallest = math.ceil(1e4 / (most + 1)) / 1e4  # rounded up, so that it works when typed back

@@ -13,18 +13,12 @@ import numpy as np
 from bgad.calibration import p_words
 from bgad.evaluation.report.svg import STYLE, Marker, Series, curve, histogram, number, picture, table, text
 from bgad.io.files import write_atomic
+from bgad.metrics import METRICS as ALL_METRICS
+from bgad.metrics import PRO_LIMIT
 
 WORST = 6  # how many of the highest-scoring normals and of the lowest-scoring anomalies are shown
 BINS = 30
-PRO_LIMIT = 0.3  # false-positive rate up to which PRO is counted
-METRICS = {
-    "image_auroc": "Image AUROC",
-    "image_ap": "Image AP",
-    "image_f1_max": "Image F1 max",
-    "pixel_auroc": "Pixel AUROC",
-    "pixel_ap": "Pixel AP",
-    "pro": "PRO",
-}
+METRICS = {name: metric.title for name, metric in ALL_METRICS.items()}
 TIMES = {"train": "Training", "score": "Scoring"}
 KEYS = ("data", "category", "protocol", "method", "known", "seed")
 
