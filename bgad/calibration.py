@@ -1,7 +1,7 @@
-"""Scores of held-out normals -> p-values and thresholds that mean something (split conformal prediction).
+"""Split conformal prediction: p-values and thresholds from the scores of calibration normals, held out from training.
 
-If the held-out normals and a new good part come from the same process, the p-value of that part is (super-)
-uniform: P(p <= rate) <= rate. Nothing about the model needs to be true for it.
+If the calibration normals and a new normal image come from the same distribution, its p-value is (super-)uniform:
+P(p <= rate) <= rate. The guarantee needs no assumption about the model.
 """
 
 from __future__ import annotations
@@ -22,7 +22,7 @@ CONFIDENCE = 0.9
 
 @dataclass(frozen=True)
 class Calibration:
-    """Held-out normal scores and the false-reject rate that was asked for."""
+    """Scores of the calibration normals and the requested false-reject rate."""
 
     scores: tuple[float, ...]
     rate: float
@@ -38,11 +38,11 @@ class Calibration:
 
     @property
     def threshold(self) -> float:
-        """Scores above it are called anomalous; p <= rate says the same."""
+        """Score above which an image is called anomalous; equivalently, its p-value is at most the rate."""
         return self.threshold_at(self.rate)
 
     def threshold_at(self, rate: float) -> float:
-        """The k-th highest held-out score, k = floor(rate (n + 1)).
+        """Return the threshold of a rate: the k-th highest of the n scores, k = floor(rate (n + 1)).
 
         >>> Calibration(tuple(range(1, 100)), 0.05).threshold_at(0.05)
         95.0
@@ -51,26 +51,26 @@ class Calibration:
         return float(self._ascending[-k])
 
     def p_value(self, score: float) -> float:
-        """(1 + held-out normals that score as high) / (n + 1)."""
+        """Return the conformal p-value of a score: (1 + calibration normals that score as high) / (n + 1)."""
         n = len(self._ascending)
-        as_high = n - int(np.searchsorted(self._ascending, score, side="left"))
-        return (1 + as_high) / (n + 1)
+        at_least = n - int(np.searchsorted(self._ascending, score, side="left"))
+        return (1 + at_least) / (n + 1)
 
     def guarantee(self) -> str:
-        """What the threshold promises, in words."""
+        """State in words what the threshold guarantees."""
         n = len(self.scores)
         k = rank(n, self.rate)
-        worst = rate_bound(n, k)
+        bound = rate_bound(n, k)
         return (
             f"A good part is rejected with probability at most {k / (n + 1):.4g} (asked for: {self.rate:.4g}), "
             f"on average over sets of {n} held-out normals drawn like the parts to come; for the set at hand the "
-            f"true rate is below {worst:.3g} with {CONFIDENCE:.0%} confidence. "
+            f"true rate is below {bound:.3g} with {CONFIDENCE:.0%} confidence. "
             f"The smallest rate that {n} held-out normals can support is {smallest_rate(n):.4g}."
         )
 
 
 def rank(n: int, rate: float) -> int:
-    """floor(rate (n + 1)), safe against the last digit of the product.
+    """Return the rank of the threshold among n scores, floor(rate (n + 1)), safe against rounding of the product.
 
     >>> rank(99, 0.01), rank(98, 0.01)
     (1, 0)
@@ -79,12 +79,12 @@ def rank(n: int, rate: float) -> int:
 
 
 def smallest_rate(n: int) -> float:
-    """The smallest false-reject rate that n held-out normals can promise."""
+    """Return the smallest false-reject rate that n calibration normals support."""
     return 1 / (n + 1)
 
 
 def normals_needed(rate: float) -> int:
-    """Held-out normals that a rate needs: ceil(1 / rate) - 1.
+    """Return the number of calibration normals that a rate needs: ceil(1 / rate) - 1.
 
     >>> normals_needed(0.01), normals_needed(0.05)
     (99, 19)
@@ -93,13 +93,18 @@ def normals_needed(rate: float) -> int:
 
 
 def check_rate(rate: float) -> None:
-    """ConfigError unless the rate lies between 0 and 1."""
+    """Raise ConfigError unless the rate lies between 0 and 1."""
     if not 0 < rate < 1:
         raise ConfigError(f"a false-reject rate lies between 0 and 1, such as 0.01, not {rate:g}")
 
 
+def is_supported(n: int, rate: float) -> bool:
+    """Return whether n calibration normals are enough for a false-reject rate."""
+    return rank(n, rate) >= 1
+
+
 def require_supported(n: int, rate: float) -> int:
-    """The rank of the threshold among n held-out scores; ConfigError when n is too small for the rate."""
+    """Return the rank of the threshold among n scores; ConfigError when n is too small for the rate."""
     check_rate(rate)
     k = rank(n, rate)
     if k < 1:
@@ -111,16 +116,17 @@ def require_supported(n: int, rate: float) -> int:
 
 
 def rate_bound(n: int, k: int, confidence: float = CONFIDENCE) -> float:
-    """Upper bound on the true false-reject rate above the k-th highest of n scores."""
+    """Return the upper confidence bound on the true false-reject rate at the k-th highest of n scores."""
     return float(rate_bounds(n, [k], confidence)[0])
 
 
 def rate_bounds(n: int, ranks: Sequence[int], confidence: float = CONFIDENCE) -> npt.NDArray[np.float64]:
-    """Upper bounds on the true false-reject rate above the k-th highest of n scores, for each rank k.
+    """Return the upper confidence bounds on the true false-reject rate at the k-th highest of n scores, for each k.
 
-    The rate beyond an order statistic of a continuous distribution is Beta(k, n + 1 - k); these are its quantiles,
-    found by bisection on the binomial tail. By Cantelli's inequality they lie at most `below` deviations below its mean
-    and 1 / `below` above it, so terms of the tail that are ten deviations further down count for nothing.
+    The probability mass above an order statistic of a continuous distribution is Beta(k, n + 1 - k) distributed, so the
+    bounds are Beta quantiles. They are computed here because the runtime install has no scipy; the tests compare them
+    with scipy. The method is bisection on the binomial tail. By Cantelli's inequality a quantile lies at most `below`
+    standard deviations below the mean and 1 / `below` above it, so terms ten deviations further down are left out.
 
     >>> [f"{bound:.3f}" for bound in rate_bounds(24, [1, 2])]
     ['0.091', '0.153']
@@ -129,33 +135,36 @@ def rate_bounds(n: int, ranks: Sequence[int], confidence: float = CONFIDENCE) ->
     mean, below = k / (n + 1), math.sqrt((1 - confidence) / confidence)
     deviation = np.sqrt(mean * (1 - mean) / (n + 2))
     low, high = np.maximum(mean - below * deviation, 0), np.minimum(mean + deviation / below, 1)
-    some = min(max(ranks), math.ceil((10 + below) * math.sqrt(n) / 2) + 10)
-    successes = (k - 1)[:, None] - np.arange(some)
-    there, successes = successes >= 0, np.maximum(successes, 0)
-    factorial = np.array([math.lgamma(i + 1) for i in range(n + 1)])  # logarithms: large n must not overflow
+    terms = min(max(ranks), math.ceil((10 + below) * math.sqrt(n) / 2) + 10)
+    successes = (k - 1)[:, None] - np.arange(terms)  # (ranks, terms)
+    is_term, successes = successes >= 0, np.maximum(successes, 0)
+    log_factorial = np.array([math.lgamma(i + 1) for i in range(n + 1)])  # not the factorial: large n would overflow
     i = successes.astype(np.intp)
-    choose = factorial[n] - factorial[i] - factorial[n - i]
+    log_choose = log_factorial[n] - log_factorial[i] - log_factorial[n - i]
     for _ in range(60):
         middle = (low + high) / 2
-        chance = choose + successes * np.log(middle)[:, None] + (n - successes) * np.log1p(-middle)[:, None]
+        log_term = log_choose + successes * np.log(middle)[:, None] + (n - successes) * np.log1p(-middle)[:, None]
         # P(Beta(k, n + 1 - k) <= r) = P(Binomial(n, r) >= k)
-        reached = 1 - np.sum(np.exp(chance), axis=1, where=there) >= confidence
+        reached = 1 - np.sum(np.exp(log_term), axis=1, where=is_term) >= confidence
         low, high = np.where(reached, low, middle), np.where(reached, middle, high)
     return high
 
 
 def effective_rate(n: int, asked: float | None) -> float:
-    """The rate to use: the one asked for, else DEFAULT_RATE or the smallest that n supports."""
+    """Return the requested rate, or without one the larger of DEFAULT_RATE and the smallest that n normals support."""
     return asked if asked is not None else max(DEFAULT_RATE, smallest_rate(n))
 
 
 def rate_table(
     calibration: Calibration, normal: Sequence[float], anomalous: Sequence[float], rates: Sequence[float]
 ) -> list[tuple[float, float | None, float | None, float | None]]:
-    """For each rate: threshold, measured miss rate and false-reject rate on test images; None where unsupported."""
+    """Return for each rate: the rate, its threshold, and the miss and false-reject rates measured on test images.
+
+    A value is None where the rate is not supported or where there are no such images.
+    """
     rows: list[tuple[float, float | None, float | None, float | None]] = []
     for rate in rates:
-        if rank(len(calibration.scores), rate) < 1:
+        if not is_supported(len(calibration.scores), rate):
             rows.append((rate, None, None, None))
             continue
         threshold = calibration.threshold_at(rate)
@@ -166,7 +175,7 @@ def rate_table(
 
 
 def odds(p_value: float, held_out: int = 0) -> str:
-    """A p-value as the share of good parts that look as strange; nothing is said beyond those that were held out.
+    """Express a p-value as the share of good parts that score as high; never finer than the calibration normals allow.
 
     >>> odds(1 / 301), odds(0.8), odds(1 / 25, 24), odds(2 / 25, 24)
     ('1 in 300', 'most', 'none of 24', '1 in 12')
@@ -175,13 +184,13 @@ def odds(p_value: float, held_out: int = 0) -> str:
         return f"none of {held_out}"
     if p_value >= 0.4:
         return "most"
-    chance = 1 / p_value
-    shown = round(chance, 1 - math.floor(math.log10(chance))) if chance >= 100 else round(chance)
-    return f"1 in {shown:,.0f}"
+    one_in = 1 / p_value
+    rounded = round(one_in, 1 - math.floor(math.log10(one_in))) if one_in >= 100 else round(one_in)
+    return f"1 in {rounded:,.0f}"
 
 
 def p_words(p_value: float, held_out: int = 0) -> str:
-    """A p-value as a sentence.
+    """Express a p-value as a sentence for people.
 
     >>> p_words(1 / 301)
     '1 in 300 good parts looks this strange'

@@ -1,8 +1,8 @@
-"""Scores and truth -> numbers: pure functions, exact over all distinct scores, equal scores taken together.
+"""Metrics of anomaly detection: pure functions of scores and labels, exact over all distinct scores.
 
-Every metric here comes from one sweep of the threshold over the distinct scores of the anomalous side:
-between two of them only false alarms change, so the normal side, some fifty million pixels, has to be
-sorted but never merged with the rest. A metric that needs both classes and sees one is None.
+Every metric comes from one sweep of the threshold over the distinct scores of the anomalous class. Between two of them
+only the false positives change, so the normal class, with some fifty million pixels, is sorted but never merged with
+the other. Equal scores are taken together. A metric that needs both classes is None where one is missing.
 """
 
 from __future__ import annotations
@@ -18,12 +18,14 @@ import numpy.typing as npt
 from bgad.types import BoolArray, FloatArray
 
 Floats = npt.NDArray[np.floating[Any]]
-Curve = tuple[npt.NDArray[np.float64], npt.NDArray[np.float64]]  # x, y; both rise
+Curve = tuple[npt.NDArray[np.float64], npt.NDArray[np.float64]]  # x and y, both non-decreasing
+
+PRO_LIMIT = 0.3  # false positive rate up to which PRO is integrated, as in the MVTec AD paper
 
 
 @dataclass(frozen=True, slots=True)
 class PixelMetrics:
-    """How well maps tell anomalous from normal pixels; None where one of the two kinds is missing."""
+    """Metrics of anomaly maps over pixels; None where normal or anomalous pixels are missing."""
 
     auroc: float | None = None
     ap: float | None = None
@@ -33,7 +35,7 @@ class PixelMetrics:
 
 @dataclass(frozen=True, slots=True)
 class Observed:
-    """What the entries of METRICS are computed from."""
+    """Scores, labels and pixel metrics, from which the entries of METRICS are computed."""
 
     scores: Floats
     labels: BoolArray
@@ -42,7 +44,7 @@ class Observed:
 
 @dataclass(frozen=True, slots=True)
 class _Sweep:
-    """Counts as the threshold goes down, one entry for each distinct anomalous score."""
+    """Counts as the threshold falls, one entry for each distinct score of the anomalous class."""
 
     scores: Floats  # (K,) descending
     hits: npt.NDArray[np.int64]  # anomalous at or above the score
@@ -64,20 +66,20 @@ class _Sweep:
         return float(np.sum(new * (self.hits / (self.hits + self.reached)))) / self.anomalies
 
     def curve(self, gain: npt.NDArray[np.float64]) -> Curve:
-        """Corners of the curve that has risen to `gain` at each score, against the false positive rate.
+        """Return the corners of the curve that reaches `gain` at each score, against the false positive rate.
 
-        Two corners for each score, before and after it, so that a tie of both sides is a diagonal.
+        Each score has two corners, before and after it, so that a tie of both classes is a diagonal.
         """
         x, y = np.ones(2 * len(gain) + 2), np.ones(2 * len(gain) + 2)
         x[0] = y[0] = y[1] = 0.0
         x[1:-1:2], x[2:-1:2] = self.above / self.normals, self.reached / self.normals
         y[3:-1:2], y[2:-1:2] = gain[:-1], gain
-        fresh = np.append(True, (np.diff(x) > 0) | (np.diff(y) > 0))
-        return x[fresh], y[fresh]
+        distinct = np.append(True, (np.diff(x) > 0) | (np.diff(y) > 0))
+        return x[distinct], y[distinct]
 
 
 def _sweep(normal: Floats, anomalous: Floats) -> _Sweep:
-    """Both sides sorted, not empty. Sorted keys keep the binary searches within the cache."""
+    """Sweep two sorted, non-empty classes. Sorted keys keep the binary searches within the cache."""
     starts = np.flatnonzero(np.append(True, anomalous[1:] != anomalous[:-1]))[::-1]
     scores = anomalous[starts]
     rising = scores[::-1]
@@ -111,7 +113,7 @@ def _image_sweep(scores: npt.ArrayLike, labels: npt.ArrayLike) -> _Sweep | None:
 
 
 def auroc(scores: npt.ArrayLike, labels: npt.ArrayLike) -> float | None:
-    """The chance that an anomaly scores above a normal; a tie counts half.
+    """Return the probability that an anomaly scores above a normal; a tie counts half.
 
     >>> auroc([0.1, 0.4, 0.4, 0.8], [0, 0, 1, 1])
     0.875
@@ -121,15 +123,15 @@ def auroc(scores: npt.ArrayLike, labels: npt.ArrayLike) -> float | None:
 
 
 def average_precision(scores: npt.ArrayLike, labels: npt.ArrayLike) -> float | None:
-    """Precision at each distinct score, weighted by the recall gained there; no interpolation."""
+    """Return the mean precision at each distinct score, weighted by the recall gained there, without interpolation."""
     sweep = _image_sweep(scores, labels)
     return None if sweep is None else sweep.ap()
 
 
 def f1_best(scores: npt.ArrayLike, labels: npt.ArrayLike) -> tuple[float, float] | None:
-    """The best F1 and a threshold that gives it, where `score > threshold` means anomalous.
+    """Return the best F1 and a threshold that reaches it, where `score > threshold` means anomalous.
 
-    The threshold lies halfway to the next lower score; of equal F1 the highest threshold wins.
+    The threshold lies halfway to the next lower score. Of thresholds with equal F1, the highest is returned.
 
     >>> f1_best([0.0, 1.0, 2.0, 3.0], [0, 0, 1, 1])
     (1.0, 1.5)
@@ -151,29 +153,29 @@ def f1_best(scores: npt.ArrayLike, labels: npt.ArrayLike) -> tuple[float, float]
 
 
 def f1_max(scores: npt.ArrayLike, labels: npt.ArrayLike) -> float | None:
-    """The best F1 that any threshold gives."""
+    """Return the best F1 over all thresholds."""
     best = f1_best(scores, labels)
     return None if best is None else best[0]
 
 
 def roc_curve(scores: npt.ArrayLike, labels: npt.ArrayLike) -> Curve | None:
-    """False and true positive rate at the corners of the ROC curve, from (0, 0) to (1, 1)."""
+    """Return the false and true positive rates at the corners of the ROC curve, from (0, 0) to (1, 1)."""
     sweep = _image_sweep(scores, labels)
     return None if sweep is None else sweep.curve(sweep.hits / sweep.anomalies)
 
 
 def thin(x: npt.ArrayLike, y: npt.ArrayLike, n: int = 400) -> Curve:
-    """At most `n` of the points of a rising curve, for drawing; both ends stay.
+    """Return at most `n` points of a rising curve, for drawing; both ends are kept.
 
-    Points are kept at even steps along the curve, not by index, so steep and flat parts keep their shape.
+    Points are chosen at even steps along the curve, not by index, so steep and flat parts keep their shape.
     """
     xs, ys = np.asarray(x, dtype=np.float64), np.asarray(y, dtype=np.float64)
     if n < 2:
         raise ValueError(f"a curve needs at least 2 points, not {n}")
     if len(xs) <= n:
         return xs, ys
-    way = (xs - xs[0]) / (np.ptp(xs) or 1.0) + (ys - ys[0]) / (np.ptp(ys) or 1.0)
-    keep = np.unique(np.searchsorted(way, np.linspace(way[0], way[-1], n)))
+    length = (xs - xs[0]) / (np.ptp(xs) or 1.0) + (ys - ys[0]) / (np.ptp(ys) or 1.0)
+    keep = np.unique(np.searchsorted(length, np.linspace(length[0], length[-1], n)))
     keep[-1] = len(xs) - 1
     return xs[keep], ys[keep]
 
@@ -188,7 +190,7 @@ def _check_map(index: int, values: FloatArray, mask: BoolArray | None) -> None:
 
 
 def _up_to(curve: Curve, limit: float) -> Curve:
-    """The part of the curve with x <= limit; its last segment is cut at the limit."""
+    """Return the part of a curve with x <= limit; its last segment is cut at the limit."""
     x, y = curve
     end = int(np.searchsorted(x, limit, side="right"))
     if end == len(x):
@@ -200,14 +202,14 @@ def _up_to(curve: Curve, limit: float) -> Curve:
 def pixel_metrics(
     maps: Sequence[FloatArray],
     masks: Sequence[BoolArray | None],
-    limit: float = 0.3,
+    limit: float = PRO_LIMIT,
     inside: BoolArray | None = None,
 ) -> PixelMetrics:
-    """AUROC and AP over all pixels, or those `inside`, and PRO up to a false positive rate of `limit`; mask None: all
-    normal.
+    """Return AUROC and AP over all pixels, or those `inside`, and PRO up to a false positive rate of `limit`.
 
-    PRO is the area under the mean overlap of the anomalous regions (8-connected, holes left open), divided
-    by the limit; the false positive rate is that of all normal pixels, those of anomalous images too.
+    A map whose mask is None has normal pixels only. PRO is the area under the mean overlap of the anomalous regions
+    (8-connected, holes left open), divided by the limit. The false positive rate is that of all normal pixels,
+    including those of anomalous images.
     """
     if len(maps) != len(masks):
         raise ValueError(f"{len(maps)} maps and {len(masks)} masks; give one mask or None for each map")
@@ -216,10 +218,10 @@ def pixel_metrics(
     for index, (values, mask) in enumerate(zip(maps, masks, strict=True)):
         _check_map(index, values, mask)
         if inside is not None and inside.shape != values.shape:
-            raise ValueError(f"map {index} has shape {values.shape}, what is looked at {inside.shape}")
-    # Filled in place, since the normal pixels are nearly all of the memory.
-    kind = np.result_type(np.float32, *{values.dtype for values in maps})
-    normal = np.empty(sum(values.size for values in maps), kind)
+            raise ValueError(f"map {index} has shape {values.shape}, the region of interest {inside.shape}")
+    # Filled in place, since the normal pixels take nearly all of the memory.
+    dtype = np.result_type(np.float32, *{values.dtype for values in maps})
+    normal = np.empty(sum(values.size for values in maps), dtype)
     end = 0
     anomalies: list[FloatArray] = []
     shares: list[npt.NDArray[np.float64]] = []  # of its region, for each anomalous pixel
@@ -251,13 +253,22 @@ def pixel_metrics(
     return PixelMetrics(sweep.auroc(), sweep.ap(), area / limit, thin(x, y))
 
 
-METRICS: dict[str, Callable[[Observed], float | None]] = {
-    "image_auroc": lambda seen: auroc(seen.scores, seen.labels),
-    "image_ap": lambda seen: average_precision(seen.scores, seen.labels),
-    "image_f1_max": lambda seen: f1_max(seen.scores, seen.labels),
-    "pixel_auroc": lambda seen: seen.pixels.auroc,
-    "pixel_ap": lambda seen: seen.pixels.ap,
-    "pro": lambda seen: seen.pixels.pro,
+@dataclass(frozen=True, slots=True)
+class Metric:
+    """A metric's title in reports and its label in running text and table headings, and how it is computed."""
+
+    title: str
+    label: str
+    compute: Callable[[Observed], float | None]
+
+
+METRICS: dict[str, Metric] = {
+    "image_auroc": Metric("Image AUROC", "image AUROC", lambda seen: auroc(seen.scores, seen.labels)),
+    "image_ap": Metric("Image AP", "image AP", lambda seen: average_precision(seen.scores, seen.labels)),
+    "image_f1_max": Metric("Image F1 max", "image F1", lambda seen: f1_max(seen.scores, seen.labels)),
+    "pixel_auroc": Metric("Pixel AUROC", "pixel AUROC", lambda seen: seen.pixels.auroc),
+    "pixel_ap": Metric("Pixel AP", "pixel AP", lambda seen: seen.pixels.ap),
+    "pro": Metric("PRO", "PRO", lambda seen: seen.pixels.pro),
 }
 
 
@@ -268,10 +279,10 @@ def observe(
     masks: Sequence[BoolArray | None] | None = None,
     inside: BoolArray | None = None,
 ) -> Observed:
-    """Check the input and go over the pixels once, or over those `inside`, where to look is the same in all maps.
+    """Check the input and compute the pixel metrics, over all pixels or over those `inside` a region of interest.
 
-    A normal image without mask is all normal; the pixels of an anomalous one without mask are unknown, so
-    they stay out.
+    A normal image without a mask has normal pixels only. The pixels of an anomalous image without a mask are unknown
+    and left out.
     """
     values, truth = _checked(scores, labels)
     if maps is None or masks is None:
@@ -290,6 +301,6 @@ def compute(
     masks: Sequence[BoolArray | None] | None = None,
     inside: BoolArray | None = None,
 ) -> dict[str, float | None]:
-    """All METRICS by name; the pixel ones are None without maps, masks or an anomalous pixel."""
+    """Compute all METRICS by name; those of pixels are None without maps, masks or an anomalous pixel."""
     seen = observe(scores, labels, maps, masks, inside)
-    return {name: metric(seen) for name, metric in METRICS.items()}
+    return {name: metric.compute(seen) for name, metric in METRICS.items()}

@@ -10,6 +10,7 @@ from functools import partial
 from pathlib import Path
 from typing import Any, NamedTuple, Self
 
+from bgad.calibration import normals_needed
 from bgad.data.draw import Stream, check_leakage, distinct, draw, shuffle_by_class, without
 from bgad.data.layouts import Dataset
 from bgad.data.sample_io import digest
@@ -284,7 +285,7 @@ def holdout_size(normals: int, rate: float | None = None) -> int:
         return share
     if not 1e-6 <= rate < 1:
         raise ConfigError(f"a false-reject rate lies between 0.000001 and 1, not {rate:g}")
-    needed = math.ceil(1 / rate - 1e-9) - 1
+    needed = normals_needed(rate)
     most = normals // 2
     if needed > most:
         smallest = math.ceil(1e4 / (most + 1)) / 1e4  # rounded up, so that it works when typed back

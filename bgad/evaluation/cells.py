@@ -9,15 +9,10 @@ from collections.abc import Iterable, Mapping, Sequence
 from statistics import fmean
 from typing import Any
 
+from bgad.metrics import METRICS
+
 KEYS = ("data", "category", "protocol", "method", "known", "seed")  # what a cell is about, in the order of tables
-METRIC_TITLES = {
-    "image_auroc": "Image AUROC",
-    "image_ap": "Image AP",
-    "image_f1_max": "Image F1 max",
-    "pixel_auroc": "Pixel AUROC",
-    "pixel_ap": "Pixel AP",
-    "pro": "PRO",
-}
+METRIC_TITLES = {name: metric.title for name, metric in METRICS.items()}
 TIME_TITLES = {"train": "Training", "score": "Scoring"}
 
 

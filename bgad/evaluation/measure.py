@@ -66,7 +66,7 @@ def measure(
         "method": card.method,
         "known": card.data.known,
         "seed": card.config.seed,
-        "metrics": {name: metric(observed) for name, metric in metrics.METRICS.items()},
+        "metrics": {name: metric.compute(observed) for name, metric in metrics.METRICS.items()},
         "seconds": {"train": card.training.seconds, "score": round(seconds, 3)},
         "images": {"normal": labels.count(0), "anomalous": labels.count(1)},
     }

@@ -17,6 +17,7 @@ from dataclasses import dataclass
 import numpy as np
 import numpy.typing as npt
 
+from bgad.arrays import top_mean
 from bgad.types import FloatArray
 
 MIN_NORMALS = 8  # with fewer, nothing can be said of the image as a whole
@@ -186,8 +187,7 @@ class Places:
 def peaks(along: npt.NDArray[np.floating]) -> npt.NDArray[np.floating]:
     """Mean of the highest values of each row."""
     count = peak_count(along.shape[1], DEFECT_PEAK)
-    means: npt.NDArray[np.floating] = np.partition(along, -count, axis=1)[:, -count:].mean(axis=1)
-    return means
+    return top_mean(along, count)
 
 
 def _highest(row: Array) -> Index:

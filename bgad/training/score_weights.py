@@ -15,6 +15,7 @@ from collections.abc import Sequence
 import numpy as np
 import numpy.typing as npt
 
+from bgad import arrays
 from bgad.types import FloatArray
 
 PARTS = 6  # a mixture gives each level so many sixths
@@ -76,9 +77,7 @@ def above(known: npt.NDArray[np.floating], normals: npt.NDArray[np.floating]) ->
 
 def top_mean(maps: npt.NDArray[np.floating], share: float) -> npt.NDArray[np.floating]:
     """Mean of the highest share of each row, or its maximum for 0."""
-    count = max(1, round(share * maps.shape[1]))
-    means: npt.NDArray[np.floating] = np.partition(maps, -count, axis=1)[:, -count:].mean(axis=1)
-    return means
+    return arrays.top_mean(maps, max(1, round(share * maps.shape[1])))
 
 
 def _found(normals: FloatArray, known: FloatArray, cells: Sequence[Index | None], top_share: float) -> Array:

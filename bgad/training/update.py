@@ -16,7 +16,7 @@ from pathlib import Path
 from typing import Any
 
 from bgad.artifact import folder as model_folder
-from bgad.calibration import check_rate, rank, require_supported, smallest_rate
+from bgad.calibration import check_rate, is_supported, require_supported, smallest_rate
 from bgad.config import Config
 from bgad.data import layouts
 from bgad.data.split import Split
@@ -198,7 +198,7 @@ def _rate(held_out: int, before: float, asked: float | None) -> float:
     if asked is not None:
         require_supported(held_out, asked)
         return asked
-    if rank(held_out, before) >= 1:
+    if is_supported(held_out, before):
         return before
     rate = smallest_rate(held_out)
     logger.warning(

@@ -12,9 +12,9 @@ from bgad.evaluation.cells import METRIC_TITLES
 from bgad.evaluation.report.charts import Marker, Series, curve, histogram
 from bgad.evaluation.report.contents import ImageRow, Section, worst
 from bgad.evaluation.report.html import caption, embedded_image, empty, figure, number, table, text
+from bgad.metrics import PRO_LIMIT
 
 BINS = 30
-PRO_LIMIT = 0.3  # false-positive rate up to which PRO is integrated
 
 
 def render_section(section: Section, key: str) -> str:
