@@ -30,8 +30,10 @@ from bgad.data.sample_io import read_mask
 from bgad.data.split import Split
 from bgad.data.validation import MAX_UNREADABLE, ValidationReport, validate_images
 from bgad.errors import BgadError, ConfigError
-from bgad.evaluation.measure import measure
+from bgad.evaluation.measure import Measurement, measure
+from bgad.features.cache import Features
 from bgad.features.scoring import run_features, score_features
+from bgad.inference.torch_engine import Detector
 from bgad.io import files as output_files
 from bgad.io import images
 from bgad.model import device as devices
@@ -40,7 +42,7 @@ from bgad.training.fingerprint import flow_key, phase_key, run_key
 from bgad.training.loop import LOG, PhaseOne, Trainer
 from bgad.training.pipeline import Job, fit
 from bgad.training.training_set import RECIPE, Pool
-from bgad.types import Progress, ProgressTask
+from bgad.types import Progress, ProgressTask, Shape
 
 logger = logging.getLogger(__name__)
 
@@ -245,18 +247,8 @@ def _cell(
     if flows and not shared.exists():
         _copy(work, shared)
     shapes = [scan.shapes[s.name] for s in split.test]
-    scored = zip(split.test, score_features(detector, pool.features(split.test), shapes), strict=True)
-    notes = [*dataset.notes, *split.notes]
-    found = measure(
-        detector.card,
-        scored,
-        len(split.test),
-        notes,
-        data=request.data,
-        category=request.category,
-        progress=setup.progress,
-    )
-    cell = found.cell | request.facts() | {"drawn": len(split.known)}
+    measured = _measure(detector, request, split, pool.features(split.test), shapes, setup.progress)
+    cell = measured.cell | request.facts() | {"drawn": len(split.known)}
     cell["seconds"]["features"] = round(pool.seconds, 3)
     if curve:
         cell["curve"] = curve
@@ -266,12 +258,33 @@ def _cell(
     return {
         "key": key,
         "cell": cell,
-        "images": found.rows,
+        "images": measured.rows,
         "split": split_name,
-        "notes": found.notes,
+        "notes": [*dataset.notes, *measured.notes],
         "config": to_dict(config),
         "versions": {"bgad": __version__, "torch": devices.torch_version(), "python": platform.python_version()},
     }
+
+
+def _measure(
+    detector: Detector,
+    request: Request,
+    split: Split,
+    features: Features,
+    shapes: list[Shape],
+    progress: Progress | None,
+) -> Measurement:
+    """Score the features of the test images and measure the model."""
+    scored = zip(split.test, score_features(detector, features, shapes), strict=True)
+    return measure(
+        detector.card,
+        scored,
+        len(split.test),
+        list(split.notes),
+        data=request.data,
+        category=request.category,
+        progress=progress,
+    )
 
 
 def _watcher(

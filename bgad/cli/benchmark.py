@@ -1,4 +1,4 @@
-"""The command `bgad benchmark`: parses, calls, prints."""
+"""The command `bgad benchmark`."""
 
 from __future__ import annotations
 
@@ -18,7 +18,7 @@ from bgad.data.protocols import PROTOCOLS
 from bgad.errors import ConfigError, DataError
 
 EXIT_FAILED_CELLS = 1
-OWN = {"protocol": "multi-class", "methods": "nfad,bgad", "known": "10"}  # defaults of what a paper's table fixes
+DEFAULTS = {"protocol": "multi-class", "methods": "nfad,bgad", "known": "10"}  # options that --paper fixes
 
 
 def add_benchmark(commands: Any) -> None:
@@ -27,8 +27,8 @@ def add_benchmark(commands: Any) -> None:
         commands,
         "benchmark",
         _benchmark,
-        "Run methods x data sets x protocols x seeds and put the figures beside the printed ones. "
-        "Finished cells are kept: the same command goes on after Ctrl-C or a crash.",
+        "Run methods x data sets x protocols x seeds and show the figures beside the printed ones. "
+        "Finished cells are kept: the same command continues after Ctrl-C or a crash.",
         "protocols:\n" + "".join(f"  {name:<13} {text}\n" for name, text in PROTOCOLS.items()) + "\nexamples:\n"
         "  bgad benchmark --data elpv --protocol one-class --methods nfad,bgad --known 10 --seeds 3\n"
         "  bgad benchmark --data mvtec --category screw,grid --known 10,1 --root ~/data\n"
@@ -39,14 +39,16 @@ def add_benchmark(commands: Any) -> None:
         "--data", metavar="A,B", help=f"of {', '.join(registry.DATASETS)}; or a folder or manifest, as for train"
     )
     what.add_argument("--category", metavar="A,B", help="of these data sets (default: all)")
-    what.add_argument("--protocol", metavar="NAME", help=f"one of {', '.join(PROTOCOLS)} (default {OWN['protocol']})")
-    what.add_argument("--methods", metavar="A,B", help=f"of {', '.join(METHODS)} (default {OWN['methods']})")
-    what.add_argument("--known", metavar="N,M", help=f"numbers of known anomalies (default {OWN['known']})")
+    what.add_argument(
+        "--protocol", metavar="NAME", help=f"one of {', '.join(PROTOCOLS)} (default {DEFAULTS['protocol']})"
+    )
+    what.add_argument("--methods", metavar="A,B", help=f"of {', '.join(METHODS)} (default {DEFAULTS['methods']})")
+    what.add_argument("--known", metavar="N,M", help=f"numbers of known anomalies (default {DEFAULTS['known']})")
     what.add_argument("--seeds", type=number(int, 1), metavar="N", help="seeds 0 to N-1 (default 3)")
     what.add_argument(
         "--paper",
         metavar="TABLE",
-        help=f"a table of the paper: {', '.join(TABLES)}; or list, which tells what they are",
+        help=f"a table of the paper: {', '.join(TABLES)}; or list, which describes them",
     )
     what.add_argument("--list", action="store_true", help="print the cells and run nothing")
     add_recipe(parser, one_model=False)
@@ -92,7 +94,7 @@ def _benchmark(arguments: argparse.Namespace) -> int:
     failed = sum(o.failed for o in outcomes)
     missing = sum(o.cell is None for o in outcomes) - failed
     if missing:
-        why = "their data is not there, or cannot serve them (see the notes)"
+        why = "their data is missing or cannot serve them (see the notes)"
         console.warn(f"{missing} of {len(outcomes)} cells are missing: {why}")
     if failed:
         console.warn(f"{failed} of {len(outcomes)} cells failed (see the notes); the same command tries them again")
@@ -142,7 +144,7 @@ def _numbers(text: str) -> tuple[int, ...]:
 
 
 def _table(arguments: argparse.Namespace) -> PaperTable:
-    """What the options ask for: a table of the paper, perhaps on other data, or one of the user's own."""
+    """Return the table that the options describe: one of the paper, perhaps on other data, or a custom one."""
     categories = _names(arguments.category, "category") if arguments.category else ()
     data = dict.fromkeys(_names(arguments.data, "data"), categories) if arguments.data else {}
     if categories and len(data) != 1:
@@ -151,7 +153,7 @@ def _table(arguments: argparse.Namespace) -> PaperTable:
         return _paper_table(arguments, data)
     if not data:
         raise ConfigError("give --data NAME (`bgad datasets` lists them), or --paper TABLE (--paper list lists those)")
-    chosen = {key: getattr(arguments, key) or value for key, value in OWN.items()}
+    chosen = {key: getattr(arguments, key) or value for key, value in DEFAULTS.items()}
     matrix = Matrix(
         data,
         _one(chosen["protocol"], "protocol", "protocol", tuple(PROTOCOLS)),
@@ -163,10 +165,10 @@ def _table(arguments: argparse.Namespace) -> PaperTable:
 
 
 def _check_recipe(arguments: argparse.Namespace, config: Config, table: PaperTable) -> None:
-    """Refuse what the cells set themselves: it would do nothing."""
-    own = {"seed": "use --seeds N", "loss.method": "use --methods A,B"}
+    """Refuse settings that the cells of the benchmark override."""
+    options = {"seed": "use --seeds N", "loss.method": "use --methods A,B"}
     changes = (change for matrix in table.matrices for column in matrix.columns for change in column.changes)
-    fixed = own | {change.partition("=")[0]: "the columns of this table set it" for change in changes}
+    fixed = options | {change.partition("=")[0]: "the columns of this table set it" for change in changes}
     for text in arguments.set:
         if (key := text.partition("=")[0].strip()) in fixed:
             raise ConfigError(f"--set {key} has no effect in this benchmark: {fixed[key]}")
@@ -176,12 +178,14 @@ def _check_recipe(arguments: argparse.Namespace, config: Config, table: PaperTab
         ("loss.method", config.loss.method, preset.loss.method),
     ):
         if given != usual:
-            raise ConfigError(f"{key} = {given} of the recipe has no effect in a benchmark: leave it out, {own[key]}")
+            raise ConfigError(
+                f"{key} = {given} of the recipe has no effect in a benchmark: leave it out, {options[key]}"
+            )
 
 
 def _paper_table(arguments: argparse.Namespace, data: dict[str, tuple[str, ...]]) -> PaperTable:
     name = _one(arguments.paper, "paper", "table", tuple(TABLES))
-    if fixed := [key for key in OWN if getattr(arguments, key) is not None]:
+    if fixed := [key for key in DEFAULTS if getattr(arguments, key) is not None]:
         raise ConfigError(f"--paper {name} fixes --{fixed[0]}: leave it out, or describe the run without --paper")
     table = TABLES[name]
     changed = []

@@ -12,15 +12,15 @@ from rich.text import Text
 from bgad.benchmark.grid import Grid
 from bgad.benchmark.published import OURS, PAPER
 from bgad.calibration import odds
-from bgad.data.datasets.registry import Row
+from bgad.data.datasets.registry import DatasetStatus
 from bgad.errors import abbreviate, printable
 from bgad.evaluation.cells import KEYS, METRIC_TITLES, TIME_TITLES, cell_time, mean_cells
 from bgad.inference.batch import strangest
 
 
 def score_table(rows: Sequence[dict[str, Any]], held_out: int = 0) -> Table:
-    """For the terminal, the strangest first; the path, however long, comes last."""
-    drawn = Table("verdict", "score", "good parts\nso strange", "image", box=None, pad_edge=False)
+    """Return the scores as a table, highest first; the path comes last, because it may be long."""
+    drawn = Table("verdict", "score", "good parts\nas high", "image", box=None, pad_edge=False)
     drawn.columns[1].justify = "right"
     drawn.columns[3].overflow = "fold"
     for row in strangest(rows, len(rows)):
@@ -32,8 +32,8 @@ def score_table(rows: Sequence[dict[str, Any]], held_out: int = 0) -> Table:
     return drawn
 
 
-def dataset_table(rows: Sequence[Row]) -> Table:
-    """The list for the terminal."""
+def dataset_table(rows: Sequence[DatasetStatus]) -> Table:
+    """Return the list of public data sets, and of what is on disk, as a table."""
     drawn = Table("name", "what it is and where to get it", "licence", "on disk", box=None, padding=(0, 2, 1, 0))
     for column in drawn.columns[1:]:
         column.overflow = "fold"
@@ -43,25 +43,25 @@ def dataset_table(rows: Sequence[Row]) -> Table:
     return drawn
 
 
-def _on_disk(row: Row) -> str:
+def _on_disk(row: DatasetStatus) -> str:
     if row.place is None:
         return printable(row.problem) or "not found"
-    if any(found.normal is None for found in row.found):
-        counts = f"{sum(found.images for found in row.found)} images"
+    if any(category.normal is None for category in row.categories):
+        counts = f"{sum(category.images for category in row.categories)} images"
     else:
-        normal, anomalous = (sum(getattr(found, kind) for found in row.found) for kind in ("normal", "anomalous"))
+        normal, anomalous = (sum(getattr(c, label) for c in row.categories) for label in ("normal", "anomalous"))
         counts = f"{normal} normal, {anomalous} anomalous"
-    whole = len(row.found) + len(row.missing)
-    lines = [row.where, (f"{len(row.found)} of {whole} categories: " if row.entry.categories else "") + counts]
+    total = len(row.categories) + len(row.missing)
+    lines = [row.where, (f"{len(row.categories)} of {total} categories: " if row.entry.categories else "") + counts]
     if row.missing:
         lines.append(f"missing: {abbreviate(row.missing, 20)}")
-    for found in row.found:
-        lines += [f"{found.category}: {note}" if row.entry.categories else note for note in found.notes]
+    for category in row.categories:
+        lines += [f"{category.category}: {note}" if row.entry.categories else note for note in category.notes]
     return "\n".join(printable(line) for line in lines)
 
 
 def benchmark_table(grid: Grid) -> Table:
-    """For the terminal: ours, the same methods as printed, and the papers that came after."""
+    """Return a benchmark table: our columns, the same methods as printed, and later papers."""
     kept = [
         i
         for i, (name, source) in enumerate(grid.printed)
@@ -82,9 +82,9 @@ def benchmark_table(grid: Grid) -> Table:
 
 
 def evaluation_table(cells: Sequence[Mapping[str, Any]]) -> Table:
-    """The summary table for the terminal; names are shown as they are, never read as markup.
+    """Return the summary of result cells as a table; names are never interpreted as markup.
 
-    Data set and protocol are only shown where they differ, so that a table of one fits into 80 columns.
+    Data set and protocol are only shown where they differ, so that the table of one data set fits into 80 columns.
     """
     keys = [k for k in KEYS if k not in ("data", "protocol") or len({str(cell.get(k)) for cell in cells}) > 1]
     grid = Table(header_style="bold", box=None, padding=(0, 1, 0, 0))

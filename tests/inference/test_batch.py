@@ -344,7 +344,7 @@ def test_table_ranks_and_escapes() -> None:
         "anomalous 9.000 1 in 300 [bold]lo\\x1bud\\n.png",
         "normal 0.500 most quiet.png",
         "good parts",
-        "verdict score so strange image",
+        "verdict score as high image",
         "anomalous 9.000 none of 299 [bold]lo\\x1bud\\n.png",
     ]
 

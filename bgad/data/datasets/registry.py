@@ -15,14 +15,14 @@ from bgad.data.datasets.expected import CLASSES, SIZES
 from bgad.data.layouts import Dataset, subfolders
 from bgad.errors import DataError, abbreviate
 
-__all__ = ["DATASETS", "Entry", "Row", "categories", "default_root", "entry", "find", "inventory", "load"]
+__all__ = ["DATASETS", "DatasetStatus", "Entry", "categories", "default_root", "entry", "find", "inventory", "load"]
 
 INSTALLED = "installed package"
 MAX_NESTING = 4  # folders that an archive may put around the set: elpv-dataset-master/src/elpv_dataset/data
 
 
 @dataclass(frozen=True)
-class Found:
+class CategoryStatus:
     """One category on disk, with its counts; None where they are not known without decoding."""
 
     category: str
@@ -33,14 +33,14 @@ class Found:
 
 
 @dataclass(frozen=True)
-class Row:
+class DatasetStatus:
     """One data set of the listing, and the part of it that is on disk."""
 
     entry: Entry
     place: Path | None
     where: str = ""  # the place for display: below the root, or the installed package
-    found: list[Found] = field(default_factory=list)
-    missing: list[str] = field(default_factory=list)  # categories
+    categories: list[CategoryStatus] = field(default_factory=list)  # on disk
+    missing: list[str] = field(default_factory=list)  # names of the other categories
     problem: str = ""  # a folder of that name that holds something else
 
     def to_json(self) -> dict[str, Any]:
@@ -49,7 +49,7 @@ class Row:
         return {
             **about,
             "place": None if self.place is None else str(self.place),
-            "found": [vars(found) for found in self.found],
+            "found": [vars(category) for category in self.categories],
             "missing": self.missing,
             "problem": self.problem,
         }
@@ -118,19 +118,19 @@ def load(name: str, category: str = "", root: str | Path | None = None) -> Datas
     return replace(dataset, notes=notes + _incomplete(wanted, category, counts))
 
 
-def inventory(root: str | Path | None = None) -> list[Row]:
+def inventory(root: str | Path | None = None) -> list[DatasetStatus]:
     """List every data set with its categories on disk; nothing is decoded."""
-    return [_row(wanted, default_root() if root is None else Path(root)) for wanted in DATASETS.values()]
+    return [_status(wanted, default_root() if root is None else Path(root)) for wanted in DATASETS.values()]
 
 
-def _row(wanted: Entry, root: Path) -> Row:
+def _status(wanted: Entry, root: Path) -> DatasetStatus:
     home, mismatch = _search(wanted, root)
     if home is None:
-        return Row(wanted, None, problem=_describe_mismatch(wanted, mismatch) if mismatch else "")
+        return DatasetStatus(wanted, None, problem=_describe_mismatch(wanted, mismatch) if mismatch else "")
     where = f"{home.relative_to(root).as_posix()}/" if home.is_relative_to(root) else INSTALLED
     present = wanted.present(home)
     missing = [category for category in wanted.categories if category not in present]
-    found = []
+    on_disk = []
     for category in present:
         try:
             notes = _other_copy(wanted, mismatch)
@@ -140,10 +140,10 @@ def _row(wanted: Entry, root: Path) -> Row:
                 dataset = wanted.read(home, category)
                 counts = (*_labels(dataset), len(dataset.samples))
                 notes += dataset.notes + _gaps(wanted, category, dataset)
-            found.append(Found(category, *counts, notes + _incomplete(wanted, category, counts)))
+            on_disk.append(CategoryStatus(category, *counts, notes + _incomplete(wanted, category, counts)))
         except DataError as error:
-            found.append(Found(category, None, None, 0, [str(error)]))
-    return Row(wanted, home, where, found, missing)
+            on_disk.append(CategoryStatus(category, None, None, 0, [str(error)]))
+    return DatasetStatus(wanted, home, where, on_disk, missing)
 
 
 def _labels(dataset: Dataset) -> tuple[int, int]:
@@ -158,7 +158,7 @@ def _gaps(wanted: Entry, category: str, dataset: Dataset) -> list[str]:
     if expected:
         notes += readers.compare_classes({s.defect for s in dataset.samples if s.label}, expected)
     if wanted.masks and not any(s.mask for s in dataset.samples):
-        notes.append("no masks found: pixel figures cannot be given")
+        notes.append("no masks found: pixel metrics cannot be computed")
     return notes
 
 

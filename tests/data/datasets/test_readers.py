@@ -66,7 +66,7 @@ def test_visa_with_a_broken_table(table: str | bytes | None, said: str, tmp_path
     with pytest.raises(DataError, match=said):
         registry.load("visa", "candle", tmp_path)
     row = next(row for row in registry.inventory(tmp_path) if row.entry.name == "visa")
-    assert len(row.found) == 12
+    assert len(row.categories) == 12
 
 
 # KolektorSDD2 and magnetic tile

@@ -25,10 +25,10 @@ def test_all_sets_live_in_one_root(tmp_path: Path) -> None:
     for name, row in rows.items():
         assert row.place == registry.find(name, tmp_path)
         assert (row.missing, row.problem) == ([], "")
-        assert [found.category for found in row.found] == registry.categories(name, tmp_path)
-    assert (rows["mvtec"].found[0].normal, rows["mvtec"].found[0].anomalous) == (4, 3)
-    assert (rows["aitex"].found[0].normal, rows["aitex"].found[0].anomalous) == (2, 3)  # strips
-    assert (rows["ksdd2"].found[0].normal, rows["ksdd2"].found[0].images) == (None, 9)
+        assert [status.category for status in row.categories] == registry.categories(name, tmp_path)
+    assert (rows["mvtec"].categories[0].normal, rows["mvtec"].categories[0].anomalous) == (4, 3)
+    assert (rows["aitex"].categories[0].normal, rows["aitex"].categories[0].anomalous) == (2, 3)  # strips
+    assert (rows["ksdd2"].categories[0].normal, rows["ksdd2"].categories[0].images) == (None, 9)
 
 
 # MVTec and its likes
@@ -69,7 +69,7 @@ def test_masks_that_are_missing_are_named(tmp_path: Path) -> None:
     assert "anomaly without a mask: test/contamination/000.png" in notes(dataset)
     shutil.rmtree(tmp_path / "mvtec/bottle/ground_truth")
     dataset = registry.load("mvtec", "bottle", tmp_path)
-    assert "no masks found: pixel figures cannot be given" in notes(dataset)
+    assert "no masks found: pixel metrics cannot be computed" in notes(dataset)
     assert len(dataset.samples) == 7
 
 
@@ -153,7 +153,7 @@ def test_half_unpacked_elpv_beside_its_package(
     assert "installed package" in capsys.readouterr().out
     row = next(row for row in registry.inventory(tmp_path / "root") if row.entry.name == "elpv")
     assert row.where == "installed package"
-    assert said in row.found[0].notes[0]
+    assert said in row.categories[0].notes[0]
 
 
 # the command
@@ -204,7 +204,7 @@ def test_the_registry_needs_no_torch() -> None:
 )
 def test_real_sets(name: str, normal: int, anomalous: int, real_data: Path) -> None:
     row = next(row for row in registry.inventory(real_data) if row.entry.name == name)
-    assert [(found.normal, found.anomalous) for found in row.found] == [(normal, anomalous)]
+    assert [(status.normal, status.anomalous) for status in row.categories] == [(normal, anomalous)]
     if name != "aitex":
         dataset = registry.load(name, root=real_data)
         assert Counter(s.label for s in dataset.samples) == {0: normal, 1: anomalous}
