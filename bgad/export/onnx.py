@@ -27,8 +27,8 @@ from bgad.inference import openvino_engine
 from bgad.inference.base import BaseScorer
 from bgad.inference.onnx_engine import GRAPH, PIXELS, Runtime, engine_version
 from bgad.inference.torch_engine import Detector
-from bgad.model.flow import FixedFlow
 from bgad.model.scoring import Level, ScoringModel
+from bgad.model.scoring_flow import ScoringFlow
 from bgad.model.weights import weight_files
 from bgad.types import FloatArray, ImageLike, Progress, ProgressTask
 
@@ -64,14 +64,14 @@ class Graph(nn.Module):
         self.model = copy.deepcopy(model).cpu().eval()
         fix_padding(self.model.backbone, model.config.backbone.size)
         levels: list[Level] = list(self.model.levels)  # type: ignore[arg-type]
-        self.flows = nn.ModuleList(FixedFlow(x.flow, x.position, x.grid, x.mean, x.std) for x in levels)
+        self.flows = nn.ModuleList(ScoringFlow(x.flow, x.position, x.grid, x.mean, x.std) for x in levels)
 
     def forward(self, pixels: Tensor) -> tuple[Tensor, ...]:
         """Pixels (B, S, S, 3) -> score (B,), map (B, S, S), then log p / d of each level (B, h, w)."""
         maps = self.model.backbone(pixels)
         log_p = [flow(features) for flow, features in zip(self.flows, maps, strict=False)]
-        summed = [maps[i].flatten(2).transpose(1, 2) for i in self.model.summed]
-        score, anomaly = self.model.judge(log_p, summed)
+        summed = [maps[i].flatten(2).transpose(1, 2) for i in self.model.image_head_maps]
+        score, anomaly = self.model.score_likelihoods(log_p, summed)
         return (score, anomaly, *log_p)
 
 

@@ -34,7 +34,7 @@ def run_features(
         chosen = np.arange(part.start, part.stop)
         with torch.inference_mode():
             rows = [torch.from_numpy(features.rows(i, chosen)).to(device) for i in range(len(features.levels))]
-            scores, maps, levels = model.head(rows)
+            scores, maps, levels = model.score_features(rows)
             return scores.cpu().numpy(), maps.cpu().numpy(), [level.cpu().numpy() for level in levels]
 
     workers = devices.Workers(os.cpu_count() or 1, device)

@@ -54,11 +54,8 @@ class Detector(BaseScorer):
         state = safetensors.torch.load_file(folder / BACKBONE_FILE)
         model = ScoringModel(config, backbones.build(config.backbone, state))
         learnt = safetensors.torch.load_file(folder / FLOW_FILE)
-        if card.data["format"] == 1:
-            learnt = {f"levels.{key}": value for key, value in learnt.items()} | {"map_constants": model.map_constants}
-        learnt.setdefault("mix", model.mix)  # older models have the default one
         if card.roi and not config.tile.size:
-            model.look_at(Roi.from_png(card.roi).fitted(config.backbone.size))
+            model.set_region(Roi.from_png(card.roi).fitted(config.backbone.size))
         model.load_state_dict(learnt | {f"backbone.{key}": value for key, value in state.items()})
         if threads is not None:
             torch.set_num_threads(threads)

@@ -392,7 +392,7 @@ class Trainer:
         for i, optimiser in enumerate(self.optimisers):
             for number, state in optimiser.state_dict()["state"].items():
                 tensors |= {f"adam.{i}.{number}.{key}": torch.as_tensor(value) for key, value in state.items()}
-        tensors["mix"] = self.model.mix
+        tensors["score_weights"] = self.model.score_weights
         for i, best in enumerate(self.best):
             tensors |= {f"best.{i}.{key}": value for key, value in best.weights.items()}
         for i, boundary in enumerate(self.boundaries):
@@ -460,7 +460,7 @@ class Trainer:
             group.cells = [[np.array(c, np.int64) for c in level] for level in cells]
         self.step, self.seconds, self._started = note["step"], note["seconds"], note["started"]
         if self.step > self.schedule.push_at:  # before, it is not decided; the file may come from another recipe
-            self.model.mix.copy_(tensors["mix"])
+            self.model.score_weights.copy_(tensors["score_weights"])
         self.seconds_before = self.seconds
         return note
 

@@ -37,7 +37,7 @@ from bgad.io.files import write_whole
 from bgad.model import backbone as backbones
 from bgad.model import device as devices
 from bgad.model.boundary import NORMALISER, abnormal_boundary
-from bgad.model.scoring import ScoringModel, pool
+from bgad.model.scoring import ScoringModel, map_score
 from bgad.model.weights import BACKBONE_FILE, FLOW_FILE, weight_files
 from bgad.pseudo import rpag as pseudo
 from bgad.training import provenance
@@ -178,7 +178,7 @@ def learn(
     key = run_key(config, split, torch_device, roi, start)
     with _working(options, key, dataset.name) as work, board.writer(options.tensorboard) as watch:
         if roi is not None and not config.tile.size:
-            model.look_at(roi.fitted(config.backbone.size))
+            model.set_region(roi.fitted(config.backbone.size))
         if roi is not None:
             split = _looking_at(split, roi, work / model_folder.ROI)
         learnt = tiled_split.cut(split, config.tile, scan.shapes) if config.tile.size else _learnable(split)
@@ -433,7 +433,7 @@ def _finish(job: Job, model: ScoringModel, material: Material, trainer: Trainer,
     here = None if material.inside is None or job.roi is None else job.roi.fitted(config.backbone.size)
     values = normal_maps if here is None else normal_maps[:, here]
     edge = float(np.quantile(values, 1 - config.loss.beta))
-    plain = pool(torch.from_numpy(normal_maps), config.score.top_share)
+    plain = map_score(torch.from_numpy(normal_maps), config.score.top_share)
     spread = plain.std(correction=0).clamp(min=1e-3 * float(plain.abs().mean()) + 1e-6)
     model.map_constants.copy_(torch.stack([plain.mean(), spread]))
     held_out = [score for score, _ in run(split.calibration)]
@@ -470,10 +470,10 @@ def _finish(job: Job, model: ScoringModel, material: Material, trainer: Trainer,
                 "abnormal_boundary": abnormal_boundary(c.boundary / NORMALISER, config.loss.tau) * NORMALISER,
             }
             for stride, level, c, share in zip(
-                config.backbone.strides, trainer.levels, constants, model.mix[:-1].tolist(), strict=True
+                config.backbone.strides, trainer.levels, constants, model.score_weights[:-1].tolist(), strict=True
             )
         ],
-        "image_weight": float(model.mix[-1]) if weighing.evidence else None,
+        "image_weight": float(model.score_weights[-1]) if weighing.evidence else None,
         "boundary": edge,
         "centre": float(values.mean()),
         "roi": None if job.roi is None else {"file": model_folder.ROI, **job.roi.about()},

@@ -8,16 +8,10 @@ import shutil
 from pathlib import Path
 from typing import Any
 
-import numpy as np
 import pytest
-import safetensors.numpy
 
 from bgad.artifact import folder as model_folder
-from bgad.data import layouts
 from bgad.errors import ModelError, OutputError
-from bgad.evaluation.evaluate import evaluate, unseen
-from bgad.inference.torch_engine import Detector
-from bgad.types import ImageLike
 
 FILES = {"flow.safetensors": b"flow" * 100, "train.csv": b"step,loss\n0,1\n"}
 
@@ -96,51 +90,6 @@ def test_the_split_is_a_file_of_its_own(model: Path) -> None:
     assert "split" not in card.data
     assert card.split == json.loads((model / "split.json").read_bytes())
     assert card.data["files"]["split.json"] == hashlib.sha256((model / "split.json").read_bytes()).hexdigest()
-
-
-def as_format_1(model: Path, folder: Path) -> Path:
-    """The model as the first version of the format has it: the split inside the card, fewer keys, other names."""
-    shutil.copytree(model, folder)
-    data = json.loads((folder / model_folder.CARD).read_bytes())
-    split = json.loads((folder / "split.json").read_bytes())
-    (folder / "split.json").unlink()
-    facts = {key: value for key, value in data["data"].items() if key not in ("known_class", "subset")}
-    files = {name: digest for name, digest in data["files"].items() if name != "split.json"}
-    old = {"seed": split["seed"], "images": split["images"]}
-    for part, keys in {
-        "backbone": ["image_head_strides"],
-        "score": ["level_prior_power", "image_head_weight", "direction_weight", "evidence_weight"],
-    }.items():
-        for key in keys:
-            del data["config"][part][key]
-    flow = safetensors.numpy.load_file(folder / "flow.safetensors")
-    del flow["map_constants"], flow["mix"]
-    content = safetensors.numpy.save({key.removeprefix("levels."): value for key, value in flow.items()})
-    (folder / "flow.safetensors").write_bytes(content)
-    files["flow.safetensors"] = hashlib.sha256(content).hexdigest()
-    rewrite(folder, {"format": 1, "data": facts, "config": data["config"], "files": files, "split": old})
-    return folder
-
-
-def test_a_model_of_the_first_format_loads_and_evaluates(plain_model: Path, data_set: Path, tmp_path: Path) -> None:
-    old = as_format_1(plain_model, tmp_path / "old.bgad")
-    new_card, old_card = model_folder.read(plain_model), model_folder.read(old)
-    assert old_card.split["images"] == new_card.split["images"]
-    assert model_folder.describe(old_card)[1] == model_folder.describe(new_card)[1]
-    dataset = layouts.load(data_set)
-    assert unseen(old_card, dataset) == unseen(new_card, dataset)
-    before, after = (Detector.load(folder, device="cpu") for folder in (old, plain_model))
-    files: list[ImageLike] = [sample.path for sample in dataset.samples]
-    for a, b in zip(before.score_many(files), after.score_many(files), strict=True):
-        assert (a.score, a.p_value, a.is_anomaly) == (b.score, b.p_value, b.is_anomaly)
-        assert np.array_equal(a.map, b.map)
-        assert a.score == pytest.approx(float(np.sort(a.map, axis=None)[-41:].mean()), rel=1e-5)  # a hundredth of it
-    assert before.model.image is None
-    cells = [evaluate(detector, dataset)[0] for detector in (before, after)]
-    assert cells[0]["metrics"] == cells[1]["metrics"]
-    assert {**cells[0], "seconds": None} == {**cells[1], "seconds": None}
-    assert cells[0]["known_class"] == ""
-    assert cells[0]["subset"] == 0
 
 
 def test_a_newer_format_is_named_before_its_checksum(tmp_path: Path) -> None:

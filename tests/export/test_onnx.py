@@ -15,9 +15,9 @@ from bgad.errors import ModelError
 from bgad.export import onnx as export
 from bgad.inference.onnx_engine import GRAPH, Runtime
 from bgad.inference.torch_engine import Detector
-from bgad.model.flow import ConditionalFlow, FixedFlow, position_encoding
+from bgad.model.flow import ConditionalFlow, position_encoding
+from bgad.model.scoring_flow import ScoringFlow
 from bgad.types import FloatArray
-from tests.artifact.test_folder import as_format_1
 from tests.conftest import SIZE, tiny_config
 
 
@@ -44,7 +44,7 @@ def test_a_fixed_flow_is_the_flow(channels: int, grid: tuple[int, int]) -> None:
     rows = maps.flatten(2).transpose(1, 2)
     with torch.no_grad():
         expected = flow.log_likelihood((rows - mean) / std, flow.position_part(position))
-        found = FixedFlow(flow, position, grid, mean, std)(maps)
+        found = ScoringFlow(flow, position, grid, mean, std)(maps)
     torch.testing.assert_close(found.flatten(1), expected, rtol=1e-5, atol=1e-5)
 
 
@@ -141,7 +141,8 @@ def test_nothing_is_written_where_the_graph_differs(
 
 
 def test_export_command(plain_model: Path, data_set: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
-    old = as_format_1(plain_model, tmp_path / "old.bgad")
+    old = tmp_path / "old.bgad"
+    shutil.copytree(plain_model, old)
     scored = Detector.load(old, "cpu").score_many([data_set / "test/blot/000.png"])
     capsys.readouterr()
     assert main(["export", str(old), "--check", str(data_set / "test")]) == 0
