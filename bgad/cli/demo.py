@@ -13,6 +13,7 @@ from bgad.data.synthetic.demo import write_demo
 from bgad.evaluation.evaluate import evaluate, write_results
 from bgad.evaluation.report import page as report
 from bgad.io.files import check_folder
+from bgad.model.device import tune_allocator
 from bgad.training.pipeline import train, unfinished
 from bgad.types import Progress
 
@@ -22,6 +23,7 @@ def run_demo(
 ) -> list[dict[str, Any]]:
     """Train every method and seed on both categories; the result cells, also in results.json and report.html."""
     check_folder(out)
+    tune_allocator()
     console.say(f"making pictures in {out / 'data'}")
     categories = write_demo(out / "data")
     cells: list[dict[str, Any]] = []

@@ -30,7 +30,7 @@ from bgad.config import Config
 from bgad.errors import ModelError
 from bgad.features.cache import Features, Index, chunks, even_pick
 from bgad.model.boundary import NORMALISER, RunningBoundary, normal_boundary
-from bgad.model.device import Workers
+from bgad.model.device import WorkerPool
 from bgad.model.scoring import Level, LevelConstants, ScoringModel
 from bgad.training.objective import objective
 from bgad.training.schedule import Schedule
@@ -135,7 +135,7 @@ class Trainer:
         self.near = near or [np.arange(len(level.position)) for level in self.levels]  # positions that are learnt
         self.schedule = Schedule.plan(self.config.train, normals.count, len(self.near[0]))
         self.optimisers = self._fresh_optimisers()
-        self.workers = Workers(len(self.levels), device)
+        self.workers = WorkerPool(len(self.levels), device)
         self.boundaries = [RunningBoundary(self.config.loss.beta) for _ in self.levels]
         self.best = [Best() for _ in self.levels]
         self.resting = [False] * len(self.levels)  # learn no more before the phase ends

@@ -170,7 +170,6 @@ def learn(
         f"{len(split.test)} images left for test"
     )
     torch_device = devices.pick(options.device)
-    devices.keep_memory()
     state = None if start is None else safetensors.torch.load_file(start / BACKBONE_FILE)
     model = ScoringModel(config, backbones.build(config.backbone, state)).to(torch_device)
     if start is not None:
@@ -250,7 +249,7 @@ def _with_graph(
     detector: Detector, learnt: Split, card: dict[str, Any], files: dict[str, bytes], progress: Progress | None
 ) -> tuple[dict[str, Any], dict[str, bytes]]:
     """The card and the files with the graph, compared with torch on some pictures; as they are where it fails."""
-    from bgad.export import onnx as export
+    from bgad.export import export
 
     everyone = [*learnt.known, *(learnt.train if detector.tile.size else [*learnt.test, *learnt.calibration])]
     chosen = [everyone[i] for i in even_pick(len(everyone), EXPORT_PICTURES)]
@@ -263,7 +262,7 @@ def _with_graph(
     except BgadError as error:
         logger.warning(f"no graph is written: {error}")
         return card, files
-    return card | {"export": {"onnx": export.about(parity)}}, files | made
+    return card | {"export": {"onnx": export.card_entry(parity)}}, files | made
 
 
 def _split(dataset: layouts.Dataset, config: Config, options: Options) -> Split:

@@ -160,7 +160,7 @@ def gather(
                 found.append((float(scores[0]), maps[0]))
             return max(found, key=lambda pair: pair[0])  # as a picture is scored: by its strangest tile
 
-        return devices.Workers(os.cpu_count() or 1, device).stream(one, samples)
+        return devices.WorkerPool(os.cpu_count() or 1, device).stream(one, samples)
 
     anomalies = []
     extract = Extractor(model.backbone, config.backbone.size, device)

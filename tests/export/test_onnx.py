@@ -12,7 +12,9 @@ from bgad.artifact import folder as model_folder
 from bgad.cli.main import main
 from bgad.config import Config, from_dict
 from bgad.errors import ModelError
-from bgad.export import onnx as export
+from bgad.export import export
+from bgad.export.onnx import to_onnx
+from bgad.export.parity import Parity, compare, synthetic_images
 from bgad.inference.onnx_engine import GRAPH, Runtime
 from bgad.inference.torch_engine import Detector
 from bgad.model.flow import ConditionalFlow, position_encoding
@@ -91,9 +93,9 @@ def test_a_difference_is_seen(detector: Detector, model: Path) -> None:
     other = Detector.load(model, "cpu")
     with torch.no_grad():
         other.model.levels[0].flow.b_out.add_(1.0)  # type: ignore[operator, union-attr]
-    runtime = Runtime(detector.card, export.to_onnx(other.model))
-    parity = export.compare(detector, runtime)
-    assert parity.pictures == len(export.probes(SIZE)) == 12
+    runtime = Runtime(detector.card, to_onnx(other.model))
+    parity = compare(detector, runtime)
+    assert parity.pictures == len(synthetic_images(SIZE)) == 12
     assert parity.score > 1e-4
     assert parity.map > 1e-4
     assert not parity.holds
@@ -105,7 +107,7 @@ def test_a_graph_that_gives_no_numbers_is_seen(detector: Detector) -> None:
             score, anomaly, levels = detector.run(pixels)
             return score * np.nan, anomaly, levels
 
-    parity = export.compare(detector, Broken())  # type: ignore[arg-type]
+    parity = compare(detector, Broken())  # type: ignore[arg-type]
     assert parity.score == float("inf")
     assert not parity.holds
 
@@ -130,7 +132,7 @@ def test_nothing_is_written_where_the_graph_differs(
     folder = tmp_path / "copy.bgad"
     shutil.copytree(model, folder)
     before = {path.name: path.read_bytes() for path in folder.iterdir()}
-    monkeypatch.setattr(export.Parity, "holds", property(lambda _: False))
+    monkeypatch.setattr(Parity, "holds", property(lambda _: False))
     with pytest.raises(ModelError, match=r"the exported graph differs from torch by .* of the range over 12 pictures"):
         export.export(folder)
     assert {path.name: path.read_bytes() for path in folder.iterdir()} == before

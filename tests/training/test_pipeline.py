@@ -29,7 +29,7 @@ from bgad.data.split import make_split
 from bgad.data.validation import scan_images
 from bgad.errors import BgadError, ConfigError, DataError, ModelError, OutputError
 from bgad.evaluation.evaluate import evaluate, unseen
-from bgad.export import onnx as export
+from bgad.export import export
 from bgad.inference.torch_engine import Detector
 from bgad.io import files as output_files
 from bgad.io import images

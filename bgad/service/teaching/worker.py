@@ -78,7 +78,10 @@ def run(task: dict[str, Any], result: Path) -> None:
     def progress(task: str, done: int, total: int, note: str = "") -> None:
         tell(task, done / max(1, total))
 
+    from bgad.model.device import tune_allocator
     from bgad.training.update import Lesson, update
+
+    tune_allocator()
 
     def lesson(row: dict[str, Any]) -> Lesson:
         mask, ignore = (Path(row[kind]) if row[kind] else None for kind in ("mask", "ignore"))
