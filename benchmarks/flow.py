@@ -15,7 +15,7 @@ import torch
 from benchmarks import machine, record
 from benchmarks.plain import freia_flow
 from bgad.config import FlowConfig
-from bgad.model.device import keep_memory
+from bgad.model.device import tune_allocator
 from bgad.model.flow import ConditionalFlow, position_encoding
 
 LEVELS = ((24, 64), (40, 32), (112, 16))
@@ -63,7 +63,7 @@ def freia(channels: int, grid: int) -> Step:
 
 def main() -> None:
     """Take turns, so that noise hits both sides alike; medians, summed over the levels."""
-    keep_memory()
+    tune_allocator()
     torch.manual_seed(0)
     print(machine())
     totals = [0.0, 0.0]

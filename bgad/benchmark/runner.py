@@ -79,7 +79,6 @@ def run(
         raise ConfigError("a benchmark does not cut tiles: leave out tile.size, or use train and evaluate")
     with output_files.locked(out, "benchmark"):
         setup = Setup(out, config or Config(), devices.pick(device), memory_gb, keep_models, progress)
-        devices.keep_memory()
         groups = plan(table.matrices, root)
         outcomes: list[Outcome] = []
         total = sum(len(group.requests) for group in groups)

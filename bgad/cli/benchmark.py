@@ -73,7 +73,9 @@ def _benchmark(arguments: argparse.Namespace) -> int:
     if arguments.list:
         return _list(table, arguments.root)
     from bgad.benchmark.runner import run
+    from bgad.model.device import tune_allocator
 
+    tune_allocator()
     with console.progress() as progress:
         outcomes = run(
             table,

@@ -18,6 +18,7 @@ from bgad.errors import ConfigError
 from bgad.evaluation.evaluate import evaluate, write_results
 from bgad.evaluation.report import page as report
 from bgad.io.files import check_folder
+from bgad.model.device import tune_allocator
 from bgad.training.pipeline import train, unfinished
 from bgad.types import Progress
 
@@ -63,6 +64,7 @@ def run_demo(
 ) -> list[dict[str, Any]]:
     """Train every method and seed on both categories; write results.json and report.html, and return the cells."""
     check_folder(out)
+    tune_allocator()
     console.say(f"writing images to {out / 'data'}")
     categories = write_demo(out / "data")
     cells: list[dict[str, Any]] = []

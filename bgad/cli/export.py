@@ -45,19 +45,17 @@ def _export(arguments: argparse.Namespace) -> int:
     from bgad.io import discover
 
     paths = discover.expand(arguments.check) if arguments.check else None
-    from bgad.export.onnx import export
+    from bgad.export.export import ExportOptions, export
 
     with console.progress() as progress:
         parity = export(
             arguments.model,
             paths,
-            to=arguments.to,
-            half=arguments.half,
-            tolerance=arguments.tolerance,
-            progress=progress,
+            ExportOptions(arguments.to, arguments.half, arguments.tolerance),
+            progress,
         )
     console.say(
-        f"on {parity.pictures} images the graph is within {parity.score:.1e} of torch's range of scores and "
+        f"on {parity.images} images the graph is within {parity.score:.1e} of torch's range of scores and "
         f"{parity.map:.1e} of its range of map values (allowed: {parity.tolerance:g})"
     )
     console.say(f"graph: {arguments.model / ('model.onnx' if arguments.to == 'onnx' else 'model.xml')}")

@@ -140,6 +140,7 @@ def load_scorer(arguments: argparse.Namespace) -> BaseScorer:
         batch=arguments.batch,
         strict=arguments.strict,
     )
+    scorer.tune_process()
     if arguments.tile is not None:
         size = arguments.tile or scorer.card.config.backbone.size
         if size != scorer.tile.size:

@@ -57,25 +57,25 @@ def add_predict(commands: Any) -> None:
 def _predict(arguments: argparse.Namespace) -> int:
     from bgad.cli.tables import score_table
     from bgad.inference import score_log
-    from bgad.inference.batch import find, output_stems, predict, strangest
+    from bgad.inference.batch import Row, input_images, most_anomalous, output_stems, predict
 
     out = arguments.out
     if out is None and (arguments.no_overlays or arguments.overwrite):
         raise ConfigError("--no-overlays and --overwrite need --out: give it, or leave them out")
-    paths = find(arguments.paths, out)
+    paths = input_images(arguments.paths, out)
     scorer = load_scorer(arguments)  # after the paths are known to be good
     terminal = bool(sys.stdout and sys.stdout.isatty())
     as_table = terminal and not arguments.json
-    rows: list[dict[str, Any]] = []
+    rows: list[Row] = []
     failed = 0
 
-    def show(row: dict[str, Any]) -> None:
+    def show(row: Row) -> None:
         nonlocal rows
         if not as_table:
             print(json.dumps(row), flush=True)  # noqa: T201
             return
         rows.append(row)
-        rows = strangest(rows, TABLE_ROWS) if len(rows) > 2 * TABLE_ROWS else rows
+        rows = most_anomalous(rows, TABLE_ROWS) if len(rows) > 2 * TABLE_ROWS else rows
 
     about = {
         "model": scorer.card.checksum,
@@ -86,7 +86,9 @@ def _predict(arguments: argparse.Namespace) -> int:
     }
     drawn = None if arguments.no_overlays else out
     with ExitStack() as stack:
-        kept = stack.enter_context(score_log.opened(out, about, paths, overwrite=arguments.overwrite)) if out else None
+        kept = (
+            stack.enter_context(score_log.open_log(out, about, paths, overwrite=arguments.overwrite)) if out else None
+        )
         stems = dict(zip(paths, output_stems(paths, kept.stems), strict=True)) if kept and drawn else {}
         left = paths if kept is None else [path for path in paths if not score_log.is_done(path, kept.done)]
         if len(left) < len(paths):
@@ -111,7 +113,7 @@ def _predict(arguments: argparse.Namespace) -> int:
             raise error if score_log.KEPT in str(error) else OutputError(f"{error}; {score_log.KEPT}") from error
     scored = len(left)
     if as_table:
-        console.stdout_console().print(score_table(strangest(rows, TABLE_ROWS), len(scorer.calibration.scores)))
+        console.stdout_console().print(score_table(most_anomalous(rows, TABLE_ROWS), len(scorer.calibration.scores)))
         if len(paths) > TABLE_ROWS:
             console.say(f"{len(paths) - TABLE_ROWS} images with lower scores are not shown")
     what = "rows are in" if arguments.no_overlays else "rows, overlays and maps are in"

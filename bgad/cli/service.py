@@ -310,8 +310,10 @@ def add_update(commands: Any) -> None:
 
 
 def _update(arguments: argparse.Namespace) -> int:
+    from bgad.model.device import tune_allocator
     from bgad.training.update import lessons, update
 
+    tune_allocator()
     new = lessons(arguments.good, arguments.bad, arguments.masks, arguments.ignore)
     with console.progress() as progress:
         update(

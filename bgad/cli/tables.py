@@ -15,17 +15,18 @@ from bgad.calibration import odds
 from bgad.data.datasets.registry import DatasetStatus
 from bgad.errors import abbreviate, printable
 from bgad.evaluation.cells import KEYS, METRIC_TITLES, TIME_TITLES, cell_time, mean_cells
-from bgad.inference.batch import strangest
+from bgad.inference.batch import Row as ScoreRow
+from bgad.inference.batch import most_anomalous
 
 
-def score_table(rows: Sequence[dict[str, Any]], held_out: int = 0) -> Table:
+def score_table(rows: Sequence[ScoreRow], held_out: int = 0) -> Table:
     """Return the scores as a table, highest first; the path comes last, because it may be long."""
     drawn = Table("verdict", "score", "good parts\nas high", "image", box=None, pad_edge=False)
     drawn.columns[1].justify = "right"
     drawn.columns[3].overflow = "fold"
-    for row in strangest(rows, len(rows)):
-        if row["error"] is not None:
-            drawn.add_row(Text("error", "red"), "", "", Text(printable(row["error"])))
+    for row in most_anomalous(rows, len(rows)):
+        if row["error"] is not None or row["p_value"] is None:
+            drawn.add_row(Text("error", "red"), "", "", Text(printable(row["error"] or "")))
             continue
         verdict = Text("anomalous", "bold red") if row["is_anomaly"] else Text("normal", "green")
         drawn.add_row(verdict, f"{row['score']:.3f}", odds(row["p_value"], held_out), Text(printable(row["path"])))

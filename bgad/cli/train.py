@@ -97,8 +97,10 @@ def _train(arguments: argparse.Namespace) -> int:
     if arguments.tensorboard:
         check_folder(arguments.tensorboard)
     from bgad.data.locate import model_folder
+    from bgad.model.device import tune_allocator
     from bgad.training.pipeline import train
 
+    tune_allocator()
     with console.progress() as progress:
         train(
             arguments.data,

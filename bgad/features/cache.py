@@ -1,6 +1,6 @@
-"""The feature cache: the frozen backbone runs once per image, training then reads features only.
+"""The feature cache: the frozen backbone runs once per image, and training reads cached features only.
 
-Half precision; in memory while the budget lasts, in memory-mapped files beyond it.
+Features are kept in half precision, in memory while the budget lasts and in memory-mapped files beyond it.
 """
 
 from __future__ import annotations
@@ -14,26 +14,25 @@ import numpy as np
 import numpy.typing as npt
 import torch
 
-from bgad.io.cpus import usable_cpus
-from bgad.model.device import Workers
+from bgad.model.device import WorkerPool
 from bgad.types import FloatArray
 
-HALF_MAX = 65_000.0  # float16 ends at 65,504
-BATCH = 8
-AHEAD = 16  # batches that may be computed before they are stored
+HALF_MAX = 65_000.0  # the largest finite float16 is 65,504
+BATCH = 8  # images that one worker extracts at a time
+AHEAD = 16  # batches that may be computed before they are stored; bounds the memory
 
 HalfArray = npt.NDArray[np.float16]
 Index = npt.NDArray[np.int64]
 
 
 class Budget:
-    """Bytes of memory that the caches of one run may take together."""
+    """The memory in bytes that the caches of one run share."""
 
     def __init__(self, total: float) -> None:
         self.left = total
 
     def take(self, size: int) -> bool:
-        """True, and the bytes are taken, when they still fit."""
+        """Reserve `size` bytes; return whether they were left."""
         if size > self.left:
             return False
         self.left -= size
@@ -41,9 +40,9 @@ class Budget:
 
 
 class Features:
-    """Features of some images: per level an array (images, positions, channels), and which of its images they are.
+    """Cached features of images: one array (images, positions, channels) for each level, and an index into them.
 
-    A selection of a selection shares the arrays; nothing is copied before it is read.
+    A selection shares the arrays; features are copied only when they are read.
     """
 
     def __init__(self, levels: list[HalfArray], index: Index) -> None:
@@ -51,19 +50,19 @@ class Features:
 
     @property
     def count(self) -> int:
-        """How many images."""
+        """Return the number of images."""
         return len(self.index)
 
     def select(self, images: npt.ArrayLike) -> Features:
-        """These images of ours, in this order."""
+        """Return the features of these images, in this order."""
         return Features(self.levels, self.index[np.asarray(images, np.int64)])
 
     def rows(self, level: int, image: Index, position: Index | slice = slice(None)) -> FloatArray:
-        """Features at broadcast indices, or of whole images; the last axis is the channels."""
+        """Return features in float32 at broadcast indices, or at all positions; the last axis is the channels."""
         return self.levels[level][self.index[image], position].astype(np.float32)
 
     def moments(self, level: int, at: Index | None = None) -> tuple[FloatArray, FloatArray]:
-        """Mean and standard deviation of each channel over all images, at all positions or at some."""
+        """Return mean and standard deviation of each channel over all images, at all positions or those of `at`."""
         positions, channels = self.levels[level].shape[1:]
         at = np.arange(positions) if at is None else at
         total, square = np.zeros(channels, np.float64), np.zeros(channels, np.float64)
@@ -74,12 +73,15 @@ class Features:
         n = self.count * len(at)
         mean = total / n
         std = np.sqrt(np.maximum(square / n - mean**2, 1e-12))
-        std = np.maximum(std, 1e-3 * std.mean())  # a channel that is constant on normals must not decide alone
+        std = np.maximum(std, 1e-3 * std.mean())  # a channel that hardly varies on normals must not decide alone
         return mean.astype(np.float32), std.astype(np.float32)
 
 
 class FeatureStore(Features):
-    """Where the features of `count` images are computed and kept."""
+    """Computes and keeps the features of `count` images.
+
+    `key` identifies the images and the backbone: files in `folder` with another key are not reused.
+    """
 
     def __init__(
         self,
@@ -100,51 +102,50 @@ class FeatureStore(Features):
             return
         folder.mkdir(parents=True, exist_ok=True)
         self._note = folder / "store.json"
-        mark = {"key": key, "shapes": [list(shape) for shape in shapes]}
-        known = json.loads(self._note.read_text()) if self._note.exists() else {}
-        again = {k: known.get(k) for k in mark} == mark
-        self._mark = mark
-        self.done = int(known["done"]) if again else 0
-        if not again:
-            self._note.unlink(missing_ok=True)  # before the files that it speaks of are emptied
-        maps = [_mapped(folder / f"level{i}.npy", shape, new=not again) for i, shape in enumerate(shapes)]
+        self._identity = {"key": key, "shapes": [list(shape) for shape in shapes]}
+        stored = json.loads(self._note.read_text()) if self._note.exists() else {}
+        reuse = {k: stored.get(k) for k in self._identity} == self._identity
+        self.done = int(stored["done"]) if reuse else 0
+        if not reuse:
+            self._note.unlink(missing_ok=True)  # before the files that it describes are emptied
+        maps = [_mapped(folder / f"level{i}.npy", shape, new=not reuse) for i, shape in enumerate(shapes)]
         super().__init__(maps, np.arange(count))
 
     def fill(
         self,
         extract: Callable[[list[FloatArray]], list[HalfArray]],
-        pictures: Callable[[int], FloatArray],
+        read_image: Callable[[int], FloatArray],
         device: torch.device,
         advance: Callable[[int], None],
     ) -> None:
-        """Compute what is missing; `pictures(i)` gives image i at the model's size, `extract` the features of some."""
+        """Compute the features that are missing; `read_image(i)` returns image i at the model's input size."""
 
         def batch(part: slice) -> tuple[slice, list[HalfArray]]:
-            return part, extract([pictures(i) for i in range(part.start, part.stop)])
+            return part, extract([read_image(i) for i in range(part.start, part.stop)])
 
         advance(self.done)
-        workers = Workers(usable_cpus(), device)
+        workers = WorkerPool(os.cpu_count() or 1, device)
         parts = [slice(p.start + self.done, p.stop + self.done) for p in chunks(self.count - self.done, BATCH)]
-        for some in chunks(len(parts), AHEAD):
-            for part, maps in workers.stream(batch, parts[some]):
+        for window in chunks(len(parts), AHEAD):
+            for part, maps in workers.stream(batch, parts[window]):
                 for level, values in zip(self.levels, maps, strict=True):
                     level[part] = values
                 self.done = part.stop
                 if self.on_disk:
-                    self._remember()
+                    self._save_progress()
                 advance(part.stop - part.start)
 
-    def _remember(self) -> None:
-        """Write down how far we are, once the features themselves are written."""
+    def _save_progress(self) -> None:
+        """Record how many images are done, after their features are on disk."""
         for level in self.levels:
             level.flush()  # type: ignore[attr-defined]
         fresh = self._note.with_suffix(".new")
-        fresh.write_text(json.dumps(self._mark | {"done": self.done}))
+        fresh.write_text(json.dumps(self._identity | {"done": self.done}))
         fresh.replace(self._note)
 
 
 def _mapped(path: Path, shape: tuple[int, ...], *, new: bool) -> HalfArray:
-    """A memory-mapped array; a new one takes its room on the disk at once, so that a full one is an error, no crash."""
+    """Open a memory-mapped array; a new one allocates its disk space at once: a full disk is an error, not a SIGBUS."""
     array: HalfArray = np.lib.format.open_memmap(path, mode="w+" if new else "r+", dtype=np.float16, shape=shape)
     if new and hasattr(os, "posix_fallocate"):
         with path.open("r+b") as file:
@@ -153,12 +154,12 @@ def _mapped(path: Path, shape: tuple[int, ...], *, new: bool) -> HalfArray:
 
 
 def chunks(count: int, size: int) -> Iterable[slice]:
-    """Slices that cover range(count)."""
+    """Return consecutive slices of at most `size` that cover range(count)."""
     return (slice(start, min(start + size, count)) for start in range(0, count, size))
 
 
 def even_pick(count: int, most: int) -> Index:
-    """At most so many numbers below `count`, evenly.
+    """Return at most `most` evenly spaced numbers below `count`.
 
     >>> even_pick(10, 3).tolist(), even_pick(3, 64).tolist()
     ([0, 4, 9], [0, 1, 2])

@@ -1,19 +1,53 @@
-"""A model folder -> the best scorer for it here: its graph on ONNX Runtime, or torch."""
+"""Read a model folder and return the scorer of the engine that was asked for, or of the best one on this machine."""
 
 from __future__ import annotations
 
 import logging
+from collections.abc import Callable
+from dataclasses import dataclass
 from importlib.util import find_spec
 from pathlib import Path
 
 from bgad.artifact import folder as model_folder
 from bgad.errors import ConfigError
 from bgad.inference.base import BaseScorer
-from bgad.inference.onnx_engine import GRAPH, Runtime, has_provider, no_graph
+from bgad.inference.onnx_engine import GRAPH, Runtime, has_provider
 
 logger = logging.getLogger(__name__)
 
-ENGINES = ("auto", "onnx", "openvino", "torch")
+
+@dataclass(frozen=True)
+class EngineOptions:
+    """How an engine runs; see `load`."""
+
+    device: str = "auto"
+    threads: int | None = None
+    batch: int | None = None
+    strict: bool = False
+
+
+def _load_onnx(folder: Path, options: EngineOptions) -> BaseScorer:
+    return Runtime.load(folder, options.device, threads=options.threads, batch=options.batch, strict=options.strict)
+
+
+def _load_openvino(folder: Path, options: EngineOptions) -> BaseScorer:
+    from bgad.inference.openvino_engine import OpenVino
+
+    return OpenVino.load(folder, options.device, threads=options.threads, batch=options.batch, strict=options.strict)
+
+
+def _load_torch(folder: Path, options: EngineOptions) -> BaseScorer:
+    from bgad.inference.torch_engine import Detector
+
+    return Detector.load(folder, options.device, threads=options.threads, batch=options.batch)
+
+
+# A new engine is a subclass of BaseScorer and an entry here; its library is imported when a model is loaded with it.
+ENGINES: dict[str, Callable[[Path, EngineOptions], BaseScorer]] = {
+    "onnx": _load_onnx,
+    "openvino": _load_openvino,
+    "torch": _load_torch,
+}
 
 
 def load(
@@ -25,47 +59,46 @@ def load(
     batch: int | None = None,
     strict: bool = False,
 ) -> BaseScorer:
-    """Read a model folder, ready to score.
+    """Read a model folder and return a scorer.
 
-    `engine`: `onnx` runs the folder's graph and needs no torch, nor does `openvino`; `torch` needs `bgad[train]`;
-    `auto` takes the graph where there is one. `device`: `auto` or `cpu`; `cuda`, `tensorrt` and `openvino`
-    (onnx), `gpu` and `npu` (openvino), `cuda` and `mps` (torch); one that a graph cannot have is a warning, or with
-    `strict` an error. `threads` are for one image, and how many batches of `batch` images run side by side where there
-    are many.
+    `engine`: `onnx` and `openvino` run an exported graph and need no torch; `torch` needs `bgad[train]`; `auto` takes
+    the ONNX graph where the folder has one. `device`: `auto` or `cpu`; `cuda`, `tensorrt` and `openvino` (onnx), `gpu`
+    and `npu` (openvino), `cuda` and `mps` (torch). A device that a graph cannot use is a warning, or with `strict` an
+    error. `threads` is the number of cores for one image, and the number of batches of `batch` images that run side by
+    side where there are many.
     """
     folder = Path(folder)
-    if engine not in ENGINES:
-        raise ConfigError(f"unknown engine {engine!r}: choose from {', '.join(ENGINES)}")
+    if engine != "auto" and engine not in ENGINES:
+        raise ConfigError(f"unknown engine {engine!r}: choose from auto, {', '.join(ENGINES)}")
     if engine == "auto":
-        has_graph = GRAPH in model_folder.read_card(folder).files
-        engine = "onnx" if has_graph and not _only_torch_has(device) else "torch"
-        if engine == "onnx" and _is_torchs(device):
-            missing = f"neither torch nor this build of ONNX Runtime can use {device} here"
-            if strict:
-                raise ConfigError(f"{missing}: choose another --device")
-            logger.warning(f"{missing}: scoring on the CPU")
-            device = "cpu"
-        if engine == "torch" and find_spec("torch") is None:
-            raise no_graph(folder)
-    if engine == "onnx":
-        return Runtime.load(folder, device, threads=threads, batch=batch, strict=strict)
-    if engine == "openvino":
-        from bgad.inference.openvino_engine import OpenVino
-
-        return OpenVino.load(folder, device, threads=threads, batch=batch, strict=strict)
-    from bgad.inference.torch_engine import Detector
-
-    return Detector.load(folder, device, threads=threads, batch=batch)
+        engine, device = _best_engine(folder, device, strict=strict)
+    return ENGINES[engine](folder, EngineOptions(device, threads, batch, strict))
 
 
-def _is_torchs(device: str) -> bool:
-    """Whether a device is one of torch's that the installed ONNX Runtime has not."""
+def _best_engine(folder: Path, device: str, *, strict: bool) -> tuple[str, str]:
+    """Choose the engine of a folder for a device; return it with the device that it can use."""
+    has_graph = GRAPH in model_folder.read_card(folder).files
+    if not has_graph or _only_torch_has(device):
+        if find_spec("torch") is None:
+            raise Runtime.not_exported(folder)
+        return "torch", device
+    if not _needs_torch(device):
+        return "onnx", device
+    missing = f"neither torch nor this build of ONNX Runtime can use {device} here"
+    if strict:
+        raise ConfigError(f"{missing}: choose another --device")
+    logger.warning(f"{missing}: scoring on the CPU")
+    return "onnx", "cpu"
+
+
+def _needs_torch(device: str) -> bool:
+    """Tell whether a device is one of torch's that the installed ONNX Runtime lacks."""
     return device == "mps" or (device.startswith("cuda") and not has_provider("cuda"))
 
 
 def _only_torch_has(device: str) -> bool:
-    """Whether a device was asked for that torch can use here and the installed ONNX Runtime cannot."""
-    if find_spec("torch") is None or not _is_torchs(device):
+    """Tell whether torch can use a device here that the installed ONNX Runtime lacks."""
+    if find_spec("torch") is None or not _needs_torch(device):
         return False
     from bgad.inference.torch_engine import has_device
 

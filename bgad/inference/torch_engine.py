@@ -1,7 +1,8 @@
-"""Scoring with torch; for model folders without a graph, and for training and export."""
+"""Scoring with torch: for model folders without a graph, and for training and export."""
 
 from __future__ import annotations
 
+import threading
 from pathlib import Path
 
 import safetensors.torch
@@ -10,7 +11,7 @@ import torch
 from bgad.artifact import folder as model_folder
 from bgad.artifact.card import Card
 from bgad.geometry.roi import Roi
-from bgad.inference.base import BaseScorer
+from bgad.inference.base import BaseScorer, Outputs
 from bgad.model import backbone as backbones
 from bgad.model import device as devices
 from bgad.model.scoring import ScoringModel
@@ -19,7 +20,7 @@ from bgad.types import FloatArray
 
 
 class Detector(BaseScorer):
-    """Scores images with torch; `bgad.load` gives one for a model folder without a graph."""
+    """Scores images with torch; `bgad.load` returns one for a model folder without a graph."""
 
     def __init__(
         self,
@@ -32,44 +33,53 @@ class Detector(BaseScorer):
     ) -> None:
         super().__init__(card, threads=threads, batch=batch)
         self.model, self.device = model.to(device).eval(), device
+        self._cores = threads  # for an image that is scored alone; None: as many as torch takes by itself
+        self._thread = threading.local()
 
-    def run(self, pixels: FloatArray) -> tuple[FloatArray, FloatArray, list[FloatArray]]:
+    def run(self, pixels: FloatArray) -> Outputs:
         """See BaseScorer."""
-        return run_model(self.model, pixels, self.device)
+        if self._cores is None or getattr(self._thread, "one_core", False):
+            return run_model(self.model, pixels, self.device)
+        before = torch.get_num_threads()
+        devices.set_thread_cores(self._cores)
+        try:
+            return run_model(self.model, pixels, self.device)
+        finally:
+            devices.set_thread_cores(before)
 
     def start_thread(self) -> None:
         """See BaseScorer."""
-        torch.set_num_threads(1)
+        devices.set_thread_cores(1)
+        self._thread.one_core = True
+
+    def tune_process(self) -> None:
+        """See BaseScorer."""
+        devices.tune_allocator()
 
     @classmethod
     def load(
         cls, folder: str | Path, device: str = "auto", *, threads: int | None = None, batch: int | None = None
     ) -> Detector:
-        """Read a model folder and verify the files that torch uses."""
-        devices.keep_memory()
+        """Read a model folder; only the card, the split, the region of interest and the weights are verified."""
         folder = Path(folder)
         card = model_folder.read(folder, (FLOW_FILE, BACKBONE_FILE))
         config = card.config
-        state = safetensors.torch.load_file(folder / BACKBONE_FILE)
-        model = ScoringModel(config, backbones.build(config.backbone, state))
-        learnt = safetensors.torch.load_file(folder / FLOW_FILE)
-        if card.roi_png and not config.tile.size:
-            model.look_at(Roi.from_png(card.roi_png).resized(config.backbone.size))
-        model.load_state_dict(learnt | {f"backbone.{key}": value for key, value in state.items()})
-        if threads is not None:
-            torch.set_num_threads(threads)
+        backbone = safetensors.torch.load_file(folder / BACKBONE_FILE)
+        model = ScoringModel(config, backbones.build(config.backbone, backbone))
+        if card.roi_png is not None and not config.tile.size:
+            model.set_region(Roi.from_png(card.roi_png).resized(config.backbone.size))
+        flow = safetensors.torch.load_file(folder / FLOW_FILE)
+        model.load_state_dict(flow | {f"backbone.{key}": value for key, value in backbone.items()})
         return cls(model, card, devices.pick(device), threads=threads, batch=batch)
 
 
-def run_model(
-    model: ScoringModel, pixels: FloatArray, device: torch.device
-) -> tuple[FloatArray, FloatArray, list[FloatArray]]:
-    """The scoring model on numpy arrays."""
+def run_model(model: ScoringModel, pixels: FloatArray, device: torch.device) -> Outputs:
+    """Run the scoring model on numpy arrays."""
     with torch.inference_mode():
         scores, maps, levels = model(torch.from_numpy(pixels).to(device))
         return scores.cpu().numpy(), maps.cpu().numpy(), [level.cpu().numpy() for level in levels]
 
 
 def has_device(name: str) -> bool:
-    """Whether torch can use an accelerator (`cuda` or `mps`) on this machine."""
+    """Tell whether torch can use an accelerator (`cuda` or `mps`) on this machine."""
     return torch.backends.mps.is_available() if name == "mps" else torch.cuda.is_available()

@@ -1,4 +1,4 @@
-"""The explicit boundary: where normal ends, taken from the normal log-likelihoods alone."""
+"""The explicit boundary of the normals, a quantile of their log-likelihoods."""
 
 from __future__ import annotations
 
@@ -7,11 +7,12 @@ import numpy.typing as npt
 
 from bgad.types import FloatArray
 
-NORMALISER = 10.0  # log-likelihoods per dimension are divided by it before margin, weights and losses
+# The paper divides log p / d by this number before it applies margin, weights and losses.
+NORMALISER = 10.0
 
 
 def normal_boundary(log_p: npt.NDArray[np.floating], beta: float) -> float:
-    """b_n: the beta quantile of the normal log-likelihoods (same units as they have).
+    """Return b_n, the beta quantile of the normal log-likelihoods, in their units.
 
     >>> normal_boundary(np.arange(101.0), 0.01)
     1.0
@@ -20,15 +21,15 @@ def normal_boundary(log_p: npt.NDArray[np.floating], beta: float) -> float:
 
 
 def abnormal_boundary(b_n: float, tau: float) -> float:
-    """b_a = b_n - tau, in normalised units."""
+    """Return b_a = b_n - tau, in normalised units."""
     return b_n - tau
 
 
 class RunningBoundary:
-    """The boundary of one level while the model still moves: the quantile over a window of normal values.
+    """The boundary of one level during training: the quantile over a window of normal log-likelihoods.
 
-    The window starts with the log-likelihoods of the whole normal set and is then refreshed, oldest first,
-    by those that each step computes anyway, so that the boundary follows the model at no extra cost.
+    The window starts with the log-likelihoods of the training normals. Each step then replaces the oldest values by
+    those that it computes anyway, so the boundary follows the model at no extra cost.
     """
 
     def __init__(self, beta: float, capacity: int = 65_536) -> None:
@@ -37,17 +38,17 @@ class RunningBoundary:
         self.filled, self.next = 0, 0
 
     def start(self, log_p: FloatArray) -> None:
-        """Begin with the whole set; beyond the capacity, with an even pick of its sorted values (same quantiles)."""
+        """Fill the window; beyond its capacity, with evenly spaced order statistics, which have the same quantiles."""
         size = len(self.window)
         if len(log_p) > size:
             order = np.sort(log_p)
             log_p = order[np.linspace(0, len(order) - 1, size).round().astype(np.int64)]
-            log_p = np.random.default_rng(0).permutation(log_p)  # so that refreshing does not eat one tail first
+            log_p = np.random.default_rng(0).permutation(log_p)  # else the first updates would replace one tail
         self.filled, self.next = len(log_p), len(log_p) % size
         self.window[: self.filled] = log_p
 
     def update(self, log_p: FloatArray) -> None:
-        """Put the newest values in place of the oldest."""
+        """Replace the oldest values by new ones."""
         values = log_p[-len(self.window) :]
         at = (self.next + np.arange(len(values))) % len(self.window)
         self.window[at] = values
@@ -55,5 +56,5 @@ class RunningBoundary:
         self.filled = min(len(self.window), self.filled + len(values))
 
     def value(self) -> float:
-        """b_n now."""
+        """Return the present b_n."""
         return normal_boundary(self.window[: self.filled], self.beta)

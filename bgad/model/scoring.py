@@ -1,29 +1,29 @@
-"""The scoring model: from pixels through backbone, flows and fusion to an anomaly map and an image score."""
+"""The scoring model: pixels through backbone, flows and fusion to an anomaly map and an image score."""
 
 from __future__ import annotations
 
 from collections.abc import Sequence
 from dataclasses import dataclass
 from functools import lru_cache
-from typing import Any
 
 import numpy as np
 import torch
-import torch.nn.functional as F
 from torch import Tensor, nn
 
 from bgad.config import Config, ScoreConfig
-from bgad.model import backbone as backbones
-from bgad.model import image_head
+from bgad.model.backbone import Backbone
 from bgad.model.flow import ConditionalFlow, position_encoding
+from bgad.model.image_head import ImageHead, top_mean
 from bgad.types import BoolArray, FloatArray
 
-TAIL = 0.02
+# Slope of the logarithm beyond the boundary, where the sigmoid has reached 1. It keeps the order of far outliers,
+# and is small enough that no likelihood outweighs the sigmoid of another level.
+OUTLIER_SLOPE = 0.02
 
 
 @dataclass(frozen=True)
 class LevelConstants:
-    """What scoring needs to know of a level's normals, in units of log p / d."""
+    """Statistics of a level's normal log-likelihoods, in units of log p / d."""
 
     centre: float  # mean
     spread: float  # standard deviation
@@ -31,12 +31,12 @@ class LevelConstants:
     boundary: float  # b_n
 
     def values(self) -> tuple[float, ...]:
-        """As a level keeps them."""
+        """Return the constants in the order of `Level.constants`."""
         return self.centre, self.spread, self.highest, self.boundary
 
 
 class Level(nn.Module):
-    """One scale: standardise features, then their log-likelihood given the position."""
+    """One scale: it standardises features and computes their log-likelihood given the position."""
 
     mean: Tensor
     std: Tensor
@@ -66,87 +66,18 @@ class Level(nn.Module):
         return self.flow.log_likelihood((rows - self.mean) / self.std, self.flow.position_part(position))
 
     def set_constants(self, c: LevelConstants) -> None:
-        """Fix what fusion uses."""
+        """Store the statistics that the anomaly map is computed with."""
         self.constants.copy_(torch.tensor(c.values()))
 
 
-class ImageLevel(nn.Module):
-    """The image as a whole: how far its summary lies from those of the normals, and how far beyond them towards known
-    anomalies. Before it is fitted it says 0."""
-
-    mean: Tensor
-    whiten: Tensor
-    constants: Tensor
-
-    def __init__(self, channels: Sequence[int]) -> None:
-        super().__init__()
-        self.statistics = SUMMARY[: image_head.statistics_of(sum(channels))]
-        size = len(self.statistics) * sum(channels)
-        self.register_buffer("mean", torch.zeros(size))
-        self.register_buffer("whiten", torch.zeros(size, size))
-        self.register_buffer("constants", torch.tensor([0.0, 1.0]))  # centre and spread of the distances
-        for i, width in enumerate([size, *channels]):  # of the summary, then of each map; one row a direction
-            self.register_buffer(f"towards{i}", torch.zeros(1, width))
-            self.register_buffer(f"start{i}", torch.tensor([[0.0, 1.0]]))  # and spread
-
-    def forward(self, maps: Sequence[Tensor]) -> tuple[Tensor, Tensor]:
-        """Feature rows (B, P, C) of each stride -> distance (B,) and places along the directions (B, 1 + strides),
-        both in spreads of normals; above 0 is beyond the normals. Of several directions the one that leads farthest."""
-        summary = self.summarise(maps)
-        distance = ((summary - self.mean) @ self.whiten.T).square().sum(1).sqrt()
-        places = [F.linear(summary, self._towards(0))]  # (B, directions)
-        for i, rows in enumerate(maps):
-            count = image_head.peak_count(int(rows.shape[1]), image_head.DEFECT_PEAK)
-            along = F.linear(rows, self._towards(i + 1)).transpose(1, 2)  # ONNX Runtime 1.31 miscompiles rows @ vector
-            places.append(along.topk(count, dim=2).values.mean(2))
-        starts = [self.get_buffer(f"start{i}").unbind(1) for i in range(len(places))]
-        beyond = [((x - start) / spread).amax(1) for x, (start, spread) in zip(places, starts, strict=True)]
-        return (distance - self.constants[0]) / self.constants[1], torch.stack(beyond, 1)
-
-    def summarise(self, maps: Sequence[Tensor]) -> Tensor:
-        """Feature rows (B, P, C) of each stride -> what sums up the image, (B, V)."""
-        return torch.cat([statistic(rows) for rows in maps for statistic in self.statistics], 1)
-
-    def _towards(self, i: int) -> Tensor:
-        return self.get_buffer(f"towards{i}")
-
-    def set_whole(self, whole: image_head.Whole) -> None:
-        """Take over what was fitted to the normals."""
-        self.mean.copy_(torch.from_numpy(whole.mean))
-        self.whiten.copy_(torch.from_numpy(whole.whiten))
-        self.constants.copy_(torch.tensor([whole.centre, whole.spread]))
-
-    def set_directions(self, i: int, directions: Sequence[image_head.Direction]) -> None:
-        """Take over those of the summary (0) or of a map (from 1)."""
-        towards = np.stack([direction.towards for direction in directions])
-        starts = torch.tensor([[direction.start, direction.spread] for direction in directions])
-        self.register_buffer(f"towards{i}", torch.from_numpy(towards).to(self.mean))
-        self.register_buffer(f"start{i}", starts.to(self.mean))
-
-    def _load_from_state_dict(self, state_dict: dict[str, Tensor], prefix: str, *rest: Any) -> None:
-        """With as many directions as there are; older models have one of each, not in rows."""
-        for name, own in list(self.named_buffers()):
-            if name.startswith(("towards", "start")) and (found := state_dict.get(prefix + name)) is not None:
-                state_dict[prefix + name] = found.reshape(-1, own.shape[1])
-                self.register_buffer(name, own.new_empty(state_dict[prefix + name].shape))
-        super()._load_from_state_dict(state_dict, prefix, *rest)
-
-
-def _peak(rows: Tensor) -> Tensor:
-    return rows.topk(image_head.peak_count(int(rows.shape[1]), image_head.PEAK), dim=1).values.mean(1)
-
-
-SUMMARY = (lambda rows: rows.mean(1), lambda rows: rows.std(1, correction=0), _peak)  # (B, P, C) -> (B, C)
-
-
 class ScoringModel(nn.Module):
-    """From pixels to map and score; the one scoring path that training, evaluation and export share."""
+    """The one scoring path that training, evaluation and export share: pixels in, map and score out."""
 
-    map_constants: Tensor  # mean and spread of the map's scores over training normals
-    mix: Tensor  # share of each level in the map, then the weight of the image as a whole
-    region: Tensor | None
+    map_constants: Tensor  # mean and spread of the map's image scores over training normals
+    score_weights: Tensor  # weight of each level in the map, then that of the image head beside the map
+    region: Tensor | None  # (S, S): True inside the region of interest
 
-    def __init__(self, config: Config, backbone: backbones.Backbone) -> None:
+    def __init__(self, config: Config, backbone: Backbone) -> None:
         super().__init__()
         self.config = config
         self.backbone = backbone
@@ -156,102 +87,103 @@ class ScoringModel(nn.Module):
             Level(channels, grid, config, seed=config.seed * 1000 + i)
             for i, (channels, grid) in enumerate(zip(backbone.channels[:flows], self.grids[:flows], strict=True))
         )
-        self.summed = [backbone.strides.index(s) for s in config.backbone.image_head_strides]
-        self.image = ImageLevel([backbone.channels[i] for i in self.summed]) if self.summed else None
-        self.register_buffer("region", None, persistent=False)  # see look_at
+        # indices of the backbone's feature maps that the image head takes
+        self.image_head_maps = [backbone.strides.index(s) for s in config.backbone.image_head_strides]
+        channels = [backbone.channels[i] for i in self.image_head_maps]
+        self.image_head = ImageHead(channels) if channels else None
+        self.register_buffer("region", None, persistent=False)
         self.register_buffer("map_constants", torch.tensor([0.0, 1.0]))
-        self.register_buffer("mix", torch.tensor(default_mix(config)))
+        self.register_buffer("score_weights", torch.tensor(default_score_weights(config)))
 
-    def look_at(self, region: BoolArray) -> None:
-        """Let the score come from these pixels of the map (S, S) alone; what lies outside has been painted over."""
-        self.region = torch.from_numpy(region).to(self.mix.device)
-
-    def head(self, features: Sequence[Tensor]) -> tuple[Tensor, Tensor, list[Tensor]]:
-        """Feature rows of each stride (B, h * w, C), the flows' first -> what `forward` gives."""
-        levels: list[Level] = list(self.levels)  # type: ignore[arg-type]
-        rows = features[: len(levels)]
-        log_p = [level(x).unflatten(1, level.grid) for level, x in zip(levels, rows, strict=True)]
-        score, anomaly = self.judge(log_p, [features[i] for i in self.summed])
-        return score, anomaly, log_p
-
-    def judge(self, log_p: list[Tensor], summed: Sequence[Tensor]) -> tuple[Tensor, Tensor]:
-        """Log-likelihoods of each level (B, h, w) and feature rows of the strides that tell of the image as a whole ->
-        image scores (B,) and anomaly maps (B, S, S)."""
-        constants: list[Tensor] = [level.constants for level in self.levels]  # type: ignore[misc]
-        anomaly = fuse(log_p, constants, self.mix[:-1], self.config.backbone.size, self.config.score)
-        if self.region is not None:
-            lowest = anomaly.masked_fill(~self.region, torch.inf).amin((1, 2), keepdim=True)
-            anomaly = torch.where(self.region, anomaly, lowest)
-        score = pool(anomaly, self.config.score.top_share)
-        if self.image is not None:
-            whole = self.whole(*self.image(summed))
-            score = (score - self.map_constants[0]) / self.map_constants[1] + self.mix[-1] * whole
-        return score, anomaly
-
-    def whole(self, distance: Tensor, beyond: Tensor) -> Tensor:
-        """Distance (B,) and places along the directions (B, D) -> how strange the images are as a whole (B,)."""
-        if self.config.loss.method != "bgad-full-push":  # which knows no boundary
-            beyond = beyond.clamp(min=0.0)
-        return distance + self.config.score.direction_weight * beyond.sum(1)
+    def set_region(self, region: BoolArray) -> None:
+        """Restrict map and score to these pixels (S, S); images come with the rest painted over."""
+        self.region = torch.from_numpy(region).to(self.score_weights.device)
 
     def forward(self, pixels: Tensor) -> tuple[Tensor, Tensor, list[Tensor]]:
         """Pixels (B, S, S, 3) -> image scores (B,), anomaly maps (B, S, S), log-likelihoods of each level."""
-        return self.head([features.flatten(2).transpose(1, 2) for features in self.backbone(pixels)])
+        return self.score_features([features.flatten(2).transpose(1, 2) for features in self.backbone(pixels)])
+
+    def score_features(self, features: Sequence[Tensor]) -> tuple[Tensor, Tensor, list[Tensor]]:
+        """Feature rows of each stride (B, h * w, C), the flows' strides first -> the outputs of `forward`."""
+        levels: list[Level] = list(self.levels)  # type: ignore[arg-type]
+        rows = features[: len(levels)]
+        log_p = [level(x).unflatten(1, level.grid) for level, x in zip(levels, rows, strict=True)]
+        score, anomaly_map = self.score_likelihoods(log_p, [features[i] for i in self.image_head_maps])
+        return score, anomaly_map, log_p
+
+    def score_likelihoods(self, log_p: list[Tensor], head_rows: Sequence[Tensor]) -> tuple[Tensor, Tensor]:
+        """Log-likelihoods of each level (B, h, w) and the image head's feature rows -> image scores (B,) and maps."""
+        constants: list[Tensor] = [level.constants for level in self.levels]  # type: ignore[misc]
+        level_weights = self.score_weights[:-1]
+        anomaly_map = fuse(log_p, constants, level_weights, self.config.backbone.size, self.config.score)
+        if self.region is not None:
+            lowest = anomaly_map.masked_fill(~self.region, torch.inf).amin((1, 2), keepdim=True)
+            anomaly_map = torch.where(self.region, anomaly_map, lowest)
+        score = map_score(anomaly_map, self.config.score.top_share)
+        if self.image_head is not None:
+            head_score = self.image_head_score(*self.image_head(head_rows))
+            score = (score - self.map_constants[0]) / self.map_constants[1] + self.score_weights[-1] * head_score
+        return score, anomaly_map
+
+    def image_head_score(self, distance: Tensor, excess: Tensor) -> Tensor:
+        """Combine Mahalanobis distances (B,) and excesses along the directions (B, D) to one score each (B,)."""
+        if self.config.loss.method != "bgad-full-push":  # this method knows no boundary
+            excess = excess.clamp(min=0.0)
+        return distance + self.config.score.direction_weight * excess.sum(1)
 
 
-def default_mix(config: Config) -> list[float]:
-    """Where no known anomaly says otherwise: levels by a power of their strides, the image as a whole by its weight."""
+def default_score_weights(config: Config) -> list[float]:
+    """Return the prior weights: each level by a power of its stride, then the image head's."""
     powers = [stride**config.score.level_prior_power for stride in config.backbone.strides]
     return [*(power / sum(powers) for power in powers), config.score.image_head_weight]
 
 
-def strangeness(log_p: Tensor, constants: Tensor, config: ScoreConfig) -> Tensor:
-    """Of each feature of a level, comparable between levels; higher is stranger.
+def level_anomaly(log_p: Tensor, constants: Tensor, config: ScoreConfig) -> Tensor:
+    """Turn the log-likelihoods of a level into anomaly scores that are comparable between levels.
 
-    `boundary`: a sigmoid of how far a feature lies beyond its level's boundary b_n: 0 well inside, 1/2 on the
-    boundary, about 1 far outside, so that one freak feature of one level cannot decide alone. A slow logarithm keeps
-    the order of what lies far outside.
+    `boundary`: a sigmoid of how far a feature lies beyond its level's boundary b_n: 0 well inside, 1/2 on the boundary,
+    about 1 far outside, so that one extreme feature of one level cannot decide alone. A slow logarithm keeps the order
+    of far outliers.
     `standard`: how many standard deviations of the normals below their mean.
     `probability`: the paper's 1 - exp(log p), relative to the most likely normal.
     """
     centre, spread, highest, boundary = constants.unbind()
     if config.fusion == "boundary":
         beyond = boundary - log_p
-        return torch.sigmoid(config.sharpness * beyond) + TAIL * torch.log1p(beyond.clamp(min=0.0))
+        return torch.sigmoid(config.sharpness * beyond) + OUTLIER_SLOPE * torch.log1p(beyond.clamp(min=0.0))
     if config.fusion == "standard":
         return (centre - log_p) / spread
     return 1 - torch.exp((log_p - highest).clamp(max=0.0))
 
 
-def enlarge(maps: Tensor, size: tuple[int, int]) -> Tensor:
-    """Maps (B, h, w) at another size, smoothly."""
+def resize_maps(maps: Tensor, size: tuple[int, int]) -> Tensor:
+    """Interpolate maps (B, h, w) bilinearly to another size."""
     rows, columns = (
-        torch.from_numpy(_between(cells, length)).to(maps)
+        torch.from_numpy(_interpolation(cells, length)).to(maps)
         for cells, length in zip((int(maps.shape[1]), int(maps.shape[2])), size, strict=True)
     )
     return rows @ maps @ columns.T  # two small products: engines take several times as long to resize
 
 
 @lru_cache(maxsize=64)
-def _between(cells: int, length: int) -> FloatArray:
-    """(length, cells): how much each cell counts at each pixel, linearly between the centres of two cells."""
+def _interpolation(cells: int, length: int) -> FloatArray:
+    """Return the matrix (length, cells) that interpolates linearly between the centres of neighbouring cells."""
     at = np.clip((np.arange(length) + 0.5) * cells / length - 0.5, 0, cells - 1)
-    share: FloatArray = np.maximum(0, 1 - np.abs(at[:, None] - np.arange(cells))).astype(np.float32)
-    return share
+    weights: FloatArray = np.maximum(0, 1 - np.abs(at[:, None] - np.arange(cells))).astype(np.float32)
+    return weights
 
 
-def fuse(log_p: list[Tensor], constants: list[Tensor], shares: Tensor, size: int, config: ScoreConfig) -> Tensor:
-    """One anomaly map (B, size, size): the strangeness of the levels, each by its share."""
-    grids: dict[tuple[int, int], Tensor] = {}  # levels on one grid are added up before they are enlarged
-    for x, c, share in zip(log_p, constants, shares.unbind(), strict=True):
-        grid, part = (int(x.shape[1]), int(x.shape[2])), share * strangeness(x, c, config)
-        grids[grid] = grids[grid] + part if grid in grids else part
-    first, *others = (enlarge(part, (size, size)) for part in grids.values())
+def fuse(log_p: list[Tensor], constants: list[Tensor], weights: Tensor, size: int, config: ScoreConfig) -> Tensor:
+    """Return the anomaly maps (B, size, size): the weighted sum of the levels' anomaly scores."""
+    sums: dict[tuple[int, int], Tensor] = {}  # levels on one grid are added up before they are resized
+    for x, c, weight in zip(log_p, constants, weights.unbind(), strict=True):
+        grid, part = (int(x.shape[1]), int(x.shape[2])), weight * level_anomaly(x, c, config)
+        sums[grid] = sums[grid] + part if grid in sums else part
+    first, *others = (resize_maps(part, (size, size)) for part in sums.values())
     return sum(others, first)
 
 
-def pool(anomaly: Tensor, top_share: float) -> Tensor:
-    """Image scores (B,): the mean of the highest `top_share` of the map, or its maximum for 0."""
-    flat = anomaly.flatten(1)  # (B, size * size)
-    count = max(1, round(top_share * int(flat.shape[1])))
-    return flat.topk(count, dim=1).values.mean(1)
+def map_score(anomaly_map: Tensor, top_share: float) -> Tensor:
+    """Return the image score of each map (B, H, W): the mean of its highest `top_share`, or its maximum for 0."""
+    values = anomaly_map.flatten(1)  # (B, H * W)
+    return top_mean(values, max(1, round(top_share * int(values.shape[1]))), 1)

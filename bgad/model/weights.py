@@ -1,4 +1,4 @@
-"""The weight files of a model folder."""
+"""The torch weight files of a model folder."""
 
 from __future__ import annotations
 

@@ -9,9 +9,9 @@ import numpy as np
 import torch
 
 from bgad.features.cache import Features, Index, chunks, even_pick
-from bgad.model import image_head
-from bgad.model.image_head import Direction
-from bgad.model.scoring import ImageLevel, ScoringModel, default_mix, enlarge, strangeness
+from bgad.model.image_head import DiscriminantDirection, ImageHead
+from bgad.model.scoring import ScoringModel, default_score_weights, level_anomaly, resize_maps
+from bgad.training import image_head_statistics as head_statistics
 from bgad.training import score_weights
 from bgad.training.loop import Anomalies, Trainer
 from bgad.training.training_set import Material
@@ -25,9 +25,10 @@ DIRECTION_IMAGES = 300  # training normals that a direction towards known anomal
 MAX_WEIGHED = 200  # known anomalies that the parts of the score are weighed by
 LEAST = 1e-3  # share of a level beforehand: what has been ruled out may come back
 
-Along = image_head.Array  # how far beyond the normals' edge images lie in a direction
-Find = Callable[[Index], tuple[Direction, Along]]  # the direction towards chosen anomalies, and the normals along it
-Look = Callable[[Direction], Along]  # all anomalies along a direction
+Along = head_statistics.Array  # how far beyond the normals' edge images lie in a direction
+# The direction towards chosen anomalies, and the normals along it.
+Find = Callable[[Index], tuple[DiscriminantDirection, Along]]
+Look = Callable[[DiscriminantDirection], Along]  # all anomalies along a direction
 Evidence = tuple[FloatArray, FloatArray]  # how strange normals (n,) and known anomalies (k,) are as a whole
 
 
@@ -51,10 +52,10 @@ class Weighing:
         another model, the known anomalies that these have not learnt; the model's mix then counts for the others.
         `taught`: the known anomalies that were taught, which have directions of their own."""
         self.model, self.new = model, new
-        self.prior: list[float] = default_mix(model.config) if new is None else model.mix.tolist()
+        self.prior: list[float] = default_score_weights(model.config) if new is None else model.score_weights.tolist()
         normals = material.normals
         everyone = np.arange(normals.count)
-        wanted = model.image is not None or model.config.score.evidence_weight > 0
+        wanted = model.image_head is not None or model.config.score.evidence_weight > 0
         chosen = set_aside(normals.count, material.pictures) if aside is None else aside
         kept = chosen if wanted else everyone[:0]
         together = (
@@ -67,8 +68,8 @@ class Weighing:
         self.sample = normals.select(self.sample_index)
         self.known = next((group for group in material.anomalies if not group.pseudo), None)
         self.evidence: Evidence | None = None
-        if model.image is not None:
-            self.evidence = fit_image_level(model, model.image, normals, self.known, self.sample_index, taught)
+        if model.image_head is not None:
+            self.evidence = fit_image_level(model, model.image_head, normals, self.known, self.sample_index, taught)
 
     def weigh(self, trainer: Trainer) -> None:
         """Set the model's mix from what the known anomalies look like to the flows of now."""
@@ -103,7 +104,7 @@ class Weighing:
                 found[-1] = min(max(weight, config.image_head_weight / 8), config.image_head_weight * 8)
             part = len(voters) / self.known.store.count  # of the others the mix of before tells
             found = [part * now + (1 - part) * before for now, before in zip(found, self.prior, strict=True)]
-        self.model.mix.copy_(torch.tensor(found))
+        self.model.score_weights.copy_(torch.tensor(found))
 
     def _maps(self, trainer: Trainer, known: Features) -> tuple[list[FloatArray], list[FloatArray]]:
         """The strangeness maps (images, positions) of each level on the finest grid: normals and known anomalies."""
@@ -114,8 +115,8 @@ class Weighing:
             level, config = trainer.levels[i], self.model.config.score
             log_p = [torch.from_numpy(trainer.log_p(store, i)) for store in (self.sample, known)]
             constants = torch.tensor(trainer.constants_of(trainer.looked_at(i, log_p[0].numpy())).values())
-            shaped = [strangeness(x, constants, config).reshape(-1, *level.grid) for x in log_p]
-            maps = [enlarge(x, grid).flatten(1) for x in shaped]
+            shaped = [level_anomaly(x, constants, config).reshape(-1, *level.grid) for x in log_p]
+            maps = [resize_maps(x, grid).flatten(1) for x in shaped]
             for one in maps:  # nothing is to be seen where nobody looks
                 one[:, outside] = one[:, near].amin(1, keepdim=True)
             return maps[0].numpy(), maps[1].numpy()
@@ -145,7 +146,7 @@ def set_aside(count: int, pictures: Index | None = None) -> Index:
 
 def fit_image_level(
     model: ScoringModel,
-    level: ImageLevel,
+    level: ImageHead,
     normals: Features,
     known: Anomalies | None,
     sample: Index,
@@ -157,18 +158,18 @@ def fit_image_level(
     Tells how strange a sample of the normals and the known anomalies are, each as if the level had not seen it.
     """
     x = _summaries(model, level, normals)
-    if len(x) < image_head.MIN_NORMALS:
+    if len(x) < head_statistics.MIN_NORMALS:
         logger.warning(f"{len(x)} normals are too few to judge an image as a whole: only its map counts")
         return None
-    fitted = image_head.Summaries(x)
-    level.set_whole(fitted.whole)
+    fitted = head_statistics.DescriptorStatistics(x)
+    level.set_gaussian(fitted.gaussian)
     if known is None:
-        return fitted.normals[sample].astype(np.float32), np.zeros(0, np.float32)
+        return fitted.normal_distances[sample].astype(np.float32), np.zeros(0, np.float32)
     everyone = np.arange(known.store.count)
     later = np.isin(everyone, [] if taught is None else taught)
     kinds = [kind for kind in (everyone[~later], everyone[later]) if len(kind)]
     bad = _summaries(model, level, known.store)
-    ways = [_of_summary(fitted, bad, sample), *(_of_map(normals, known, i, sample) for i in model.summed)]
+    ways = [_of_summary(fitted, bad, sample), *(_of_map(normals, known, i, sample) for i in model.image_head_maps)]
     ours, theirs = list[Along](), list[Along]()
     for place, (find, look) in enumerate(ways):
         directions, normal, anomalous = _farthest(kinds, find, look)
@@ -178,53 +179,53 @@ def fit_image_level(
     if known.store.count == 1:
         ours = [np.zeros(len(sample))]  # nobody else could give a direction: only distances are compared
 
-    def whole(distance: image_head.Array, places: list[image_head.Array]) -> FloatArray:
-        strange: FloatArray = model.whole(
+    def whole(distance: head_statistics.Array, places: list[head_statistics.Array]) -> FloatArray:
+        strange: FloatArray = model.image_head_score(
             torch.from_numpy(distance), torch.from_numpy(np.stack(places, axis=1))
         ).numpy()
         return strange.astype(np.float32)
 
-    return whole(fitted.normals[sample], ours), whole(fitted.distances(bad), theirs)
+    return whole(fitted.normal_distances[sample], ours), whole(fitted.distances(bad), theirs)
 
 
-def _farthest(kinds: Sequence[Index], find: Find, look: Look) -> tuple[list[Direction], Along, Along]:
+def _farthest(kinds: Sequence[Index], find: Find, look: Look) -> tuple[list[DiscriminantDirection], Along, Along]:
     """The directions towards each kind of known anomalies; along the one that leads farthest, how far beyond the
     normals lie, and each anomaly along directions that it had no part in."""
     found = [find(kind) for kind in kinds]
     count = sum(len(kind) for kind in kinds)
-    fold = np.arange(count) % image_head.FOLDS
+    fold = np.arange(count) % head_statistics.FOLDS
     anomalous = np.zeros(count)
-    for number in range(min(count, image_head.FOLDS) if count > 1 else 0):
+    for number in range(min(count, head_statistics.FOLDS) if count > 1 else 0):
         others = [kind[fold[kind] != number] for kind in kinds]
         apart = [look(find(kind)[0]) for kind in others if len(kind)]
         anomalous[fold == number] = np.max(apart, axis=0)[fold == number]
     return [direction for direction, _ in found], np.max([along for _, along in found], axis=0), anomalous
 
 
-def _of_summary(fitted: image_head.Summaries, bad: FloatArray, sample: Index) -> tuple[Find, Look]:
-    def find(chosen: Index) -> tuple[Direction, Along]:
+def _of_summary(fitted: head_statistics.DescriptorStatistics, bad: FloatArray, sample: Index) -> tuple[Find, Look]:
+    def find(chosen: Index) -> tuple[DiscriminantDirection, Along]:
         direction, own = fitted.direction(bad[chosen])
         return direction, own[sample]
 
-    return find, lambda direction: direction.beyond(bad @ direction.towards)
+    return find, lambda direction: direction.excess(bad @ direction.vector)
 
 
 def _of_map(normals: Features, known: Anomalies, i: int, sample: Index) -> tuple[Find, Look]:
     everyone = np.arange(known.store.count)
-    places = image_head.Places(normals.rows(i, even_pick(normals.count, DIRECTION_IMAGES)))
+    places = head_statistics.FeatureStatistics(normals.rows(i, even_pick(normals.count, DIRECTION_IMAGES)))
     good, bad, cells = normals.rows(i, sample), known.store.rows(i, everyone), _cells(known, i, everyone)
 
-    def find(chosen: Index) -> tuple[Direction, Along]:
+    def find(chosen: Index) -> tuple[DiscriminantDirection, Along]:
         direction = places.direction(bad[chosen], [cells[k] for k in chosen])
-        return direction, direction.beyond(image_head.peaks(good @ direction.towards))
+        return direction, direction.excess(head_statistics.direction_peaks(good @ direction.vector))
 
-    return find, lambda direction: direction.beyond(image_head.peaks(bad @ direction.towards))
+    return find, lambda direction: direction.excess(head_statistics.direction_peaks(bad @ direction.vector))
 
 
-def _summaries(model: ScoringModel, level: ImageLevel, features: Features) -> FloatArray:
+def _summaries(model: ScoringModel, level: ImageHead, features: Features) -> FloatArray:
     parts = [np.arange(part.start, part.stop) for part in chunks(features.count, 16)]
-    rows = ([torch.from_numpy(features.rows(i, part)) for i in model.summed] for part in parts)
-    return np.concatenate([level.summarise(maps).numpy() for maps in rows])
+    rows = ([torch.from_numpy(features.rows(i, part)) for i in model.image_head_maps] for part in parts)
+    return np.concatenate([level.descriptor(maps).numpy() for maps in rows])
 
 
 def _cells(known: Anomalies, i: int, chosen: Index) -> list[Index | None]:

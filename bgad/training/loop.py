@@ -30,7 +30,7 @@ from bgad.config import Config
 from bgad.errors import ModelError
 from bgad.features.cache import Features, Index, chunks, even_pick
 from bgad.model.boundary import NORMALISER, RunningBoundary, normal_boundary
-from bgad.model.device import Workers
+from bgad.model.device import WorkerPool
 from bgad.model.scoring import Level, LevelConstants, ScoringModel
 from bgad.training.objective import objective
 from bgad.training.schedule import Schedule
@@ -135,7 +135,7 @@ class Trainer:
         self.near = near or [np.arange(len(level.position)) for level in self.levels]  # positions that are learnt
         self.schedule = Schedule.plan(self.config.train, normals.count, len(self.near[0]))
         self.optimisers = self._fresh_optimisers()
-        self.workers = Workers(len(self.levels), device)
+        self.workers = WorkerPool(len(self.levels), device)
         self.boundaries = [RunningBoundary(self.config.loss.beta) for _ in self.levels]
         self.best = [Best() for _ in self.levels]
         self.resting = [False] * len(self.levels)  # learn no more before the phase ends
@@ -392,7 +392,7 @@ class Trainer:
         for i, optimiser in enumerate(self.optimisers):
             for number, state in optimiser.state_dict()["state"].items():
                 tensors |= {f"adam.{i}.{number}.{key}": torch.as_tensor(value) for key, value in state.items()}
-        tensors["mix"] = self.model.mix
+        tensors["score_weights"] = self.model.score_weights
         for i, best in enumerate(self.best):
             tensors |= {f"best.{i}.{key}": value for key, value in best.weights.items()}
         for i, boundary in enumerate(self.boundaries):
@@ -460,7 +460,7 @@ class Trainer:
             group.cells = [[np.array(c, np.int64) for c in level] for level in cells]
         self.step, self.seconds, self._started = note["step"], note["seconds"], note["started"]
         if self.step > self.schedule.push_at:  # before, it is not decided; the file may come from another recipe
-            self.model.mix.copy_(tensors["mix"])
+            self.model.score_weights.copy_(tensors["score_weights"])
         self.seconds_before = self.seconds
         return note
 

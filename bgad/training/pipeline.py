@@ -50,7 +50,7 @@ from bgad.io.files import write_atomic
 from bgad.model import backbone as backbones
 from bgad.model import device as devices
 from bgad.model.boundary import NORMALISER, abnormal_boundary
-from bgad.model.scoring import LevelConstants, ScoringModel, pool
+from bgad.model.scoring import LevelConstants, ScoringModel
 from bgad.model.weights import BACKBONE_FILE, FLOW_FILE, weight_files
 from bgad.pseudo import rpag as pseudo
 from bgad.training import provenance
@@ -183,7 +183,6 @@ def learn(
         f"{len(split.test)} images left for test"
     )
     torch_device = devices.pick(options.device)
-    devices.keep_memory()
     state = None if start is None else safetensors.torch.load_file(start / BACKBONE_FILE)
     model = ScoringModel(config, backbones.build(config.backbone, state)).to(torch_device)
     if start is not None:
@@ -263,7 +262,7 @@ def _with_graph(
     detector: Detector, learnt: Split, card: Card, files: dict[str, bytes], progress: Progress | None
 ) -> tuple[Card, dict[str, bytes]]:
     """The card and the files with the graph, compared with torch on some pictures; as they are where it fails."""
-    from bgad.export import onnx as export
+    from bgad.export import export
 
     everyone = [*learnt.known, *(learnt.train if detector.tile.size else [*learnt.test, *learnt.calibration])]
     chosen = [everyone[i] for i in even_pick(len(everyone), EXPORT_PICTURES)]
@@ -444,7 +443,7 @@ def _finish(job: Job, model: ScoringModel, material: Material, trainer: Trainer,
     here = None if material.inside is None or job.roi is None else job.roi.resized(config.backbone.size)
     values = normal_maps if here is None else normal_maps[:, here]
     edge = float(np.quantile(values, 1 - config.loss.beta))
-    plain = pool(torch.from_numpy(normal_maps), config.score.top_share)
+    plain = map_score(torch.from_numpy(normal_maps), config.score.top_share)
     spread = plain.std(correction=0).clamp(min=1e-3 * float(plain.abs().mean()) + 1e-6)
     model.map_constants.copy_(torch.stack([plain.mean(), spread]))
     held_out = [score for score, _ in run(split.calibration)]

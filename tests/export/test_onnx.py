@@ -13,10 +13,13 @@ from bgad.artifact import folder as model_folder
 from bgad.cli.main import main
 from bgad.config import Config, from_dict
 from bgad.errors import ModelError
-from bgad.export import onnx as export
+from bgad.export import export
+from bgad.export.onnx import to_onnx
+from bgad.export.parity import Parity, compare, synthetic_images
 from bgad.inference.onnx_engine import GRAPH, Runtime
 from bgad.inference.torch_engine import Detector
-from bgad.model.flow import ConditionalFlow, FixedFlow, position_encoding
+from bgad.model.flow import ConditionalFlow, position_encoding
+from bgad.model.scoring_flow import ScoringFlow
 from bgad.types import FloatArray
 from tests.conftest import SIZE, tiny_config
 
@@ -44,7 +47,7 @@ def test_a_fixed_flow_is_the_flow(channels: int, grid: tuple[int, int]) -> None:
     rows = maps.flatten(2).transpose(1, 2)
     with torch.no_grad():
         expected = flow.log_likelihood((rows - mean) / std, flow.position_part(position))
-        found = FixedFlow(flow, position, grid, mean, std)(maps)
+        found = ScoringFlow(flow, position, grid, mean, std)(maps)
     torch.testing.assert_close(found.flatten(1), expected, rtol=1e-5, atol=1e-5)
 
 
@@ -90,9 +93,9 @@ def test_a_difference_is_seen(detector: Detector, model: Path) -> None:
     other = Detector.load(model, "cpu")
     with torch.no_grad():
         other.model.levels[0].flow.b_out.add_(1.0)  # type: ignore[operator, union-attr]
-    runtime = Runtime(detector.card, export.to_onnx(other.model))
-    parity = export.compare(detector, runtime)
-    assert parity.pictures == len(export.probes(SIZE)) == 12
+    runtime = Runtime(detector.card, to_onnx(other.model))
+    parity = compare(detector, runtime)
+    assert parity.images == len(synthetic_images(SIZE)) == 12
     assert parity.score > 1e-4
     assert parity.map > 1e-4
     assert not parity.holds
@@ -104,7 +107,7 @@ def test_a_graph_that_gives_no_numbers_is_seen(detector: Detector) -> None:
             score, anomaly, levels = detector.run(pixels)
             return score * np.nan, anomaly, levels
 
-    parity = export.compare(detector, Broken())  # type: ignore[arg-type]
+    parity = compare(detector, Broken())  # type: ignore[arg-type]
     assert parity.score == float("inf")
     assert not parity.holds
 
@@ -129,7 +132,7 @@ def test_nothing_is_written_where_the_graph_differs(
     folder = tmp_path / "copy.bgad"
     shutil.copytree(model, folder)
     before = {path.name: path.read_bytes() for path in folder.iterdir()}
-    monkeypatch.setattr(export.Parity, "holds", property(lambda _: False))
+    monkeypatch.setattr(Parity, "holds", property(lambda _: False))
     with pytest.raises(ModelError, match=r"the exported graph differs from torch by .* of the range over 12 pictures"):
         export.export(folder)
     assert {path.name: path.read_bytes() for path in folder.iterdir()} == before
@@ -139,8 +142,9 @@ def test_nothing_is_written_where_the_graph_differs(
     assert GRAPH not in model_folder.read(tmp_path / "b.bgad").files
 
 
-def test_export_command(model: Path, data_set: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
-    old = without_graph(model, tmp_path / "old.bgad")
+def test_export_command(plain_model: Path, data_set: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    old = tmp_path / "old.bgad"
+    shutil.copytree(plain_model, old)
     scored = Detector.load(old, "cpu").score_many([data_set / "test/blot/000.png"])
     capsys.readouterr()
     assert main(["export", str(old), "--check", str(data_set / "test")]) == 0

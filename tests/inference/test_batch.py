@@ -21,7 +21,7 @@ import bgad
 from bgad.cli import console
 from bgad.cli.main import main
 from bgad.cli.tables import score_table
-from bgad.inference.batch import find, output_stems, predict
+from bgad.inference.batch import Row, input_images, output_stems, predict
 from bgad.io import discover, images, render
 from tests.conftest import picture
 
@@ -268,8 +268,8 @@ def test_pictures_are_drawn_beside_scoring_and_there_before_their_row(
 def test_out_is_checked_before_the_work(model: Path, tmp_path: Path) -> None:
     path = good(tmp_path / "a.png")
     with pytest.raises(bgad.BgadError, match="is not a folder"):
-        find([path], path / "sub")
-    assert find([path], tmp_path / "new") == [path]
+        input_images([path], path / "sub")
+    assert input_images([path], tmp_path / "new") == [path]
     assert not (tmp_path / "new").exists()
 
 
@@ -328,11 +328,14 @@ def pseudo_terminal(monkeypatch: pytest.MonkeyPatch, columns: int) -> Any:
 
 
 def test_table_ranks_and_escapes() -> None:
-    base = {"p_value": 1 / 300, "threshold": 1.0, "error": None}
+    def row(path: str, score: float | None, p_value: float | None, error: str | None = None) -> Row:
+        anomalous = None if score is None else score > 1.0
+        return Row(path=path, score=score, p_value=p_value, is_anomaly=anomalous, threshold=1.0, error=error)
+
     rows = [
-        {"path": "quiet.png", "score": 0.5, "is_anomaly": False, **base, "p_value": 0.8},
-        {"path": "[bold]lo\x1bud\n.png", "score": 9.0, "is_anomaly": True, **base},
-        {"path": "bad.png", "score": None, "is_anomaly": None, **base, "error": "bad.png: [red] is empty"},
+        row("quiet.png", 0.5, 0.8),
+        row("[bold]lo\x1bud\n.png", 9.0, 1 / 300),
+        row("bad.png", None, None, "bad.png: [red] is empty"),
     ]
     screen = Console(width=80, record=True, file=open(os.devnull, "w"))  # noqa: PTH123, SIM115
     screen.print(score_table(rows))

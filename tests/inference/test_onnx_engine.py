@@ -57,8 +57,8 @@ def test_threads_and_batch_are_what_was_asked_for(model: Path, data_set: Path, m
     plain = Runtime.run
 
     def watched(self: Runtime, pixels: np.ndarray) -> object:
-        beside = getattr(self._here, "beside_others", False)
-        seen.append((len(pixels), 1 if beside else self.threads))
+        one_core = getattr(self._thread, "one_core", False)
+        seen.append((len(pixels), 1 if one_core else self.threads))
         return plain(self, pixels)
 
     monkeypatch.setattr(Runtime, "run", watched)
@@ -85,6 +85,25 @@ def test_load_takes_the_graph_where_there_is_one(model: Path, tmp_path: Path, mo
         bgad.load(bare)
     with pytest.raises(ConfigError, match="unknown engine 'abacus': choose from auto, onnx, openvino, torch"):
         bgad.load(model, engine="abacus")
+
+
+@pytest.mark.parametrize("engine", sorted(loading.ENGINES))
+def test_every_engine_scores_the_same(engine: str, model: Path, data_set: Path, tmp_path: Path) -> None:
+    """An engine is an entry of ENGINES; each scores images in batches and alone as the folder's graph does."""
+    folder, files = model, sorted((data_set / "test").rglob("*.png"))[::4]
+    expected = [s.score for s in Runtime.load(model, "cpu").score_many(files)]
+    if engine == "openvino":  # in a process of its own: with OpenVINO loaded, a SIGINT in a later training is fatal
+        folder = tmp_path / "copy.bgad"
+        shutil.copytree(model, folder)
+        subprocess.run([sys.executable, "-m", "bgad", "export", folder, "--to", "openvino"], check=True)
+        command = [sys.executable, "-m", "bgad", "predict", str(folder), *map(str, files), "--engine", engine]
+        lines = subprocess.run(command, check=True, capture_output=True, text=True).stdout.splitlines()
+        scores = [json.loads(line)["score"] for line in lines]
+    else:
+        scorer = bgad.load(folder, "cpu", engine=engine)
+        scores = [s.score for s in scorer.score_many(files)]
+        assert scorer.score(files[0]).score == pytest.approx(scores[0], rel=1e-5, abs=1e-5)
+    assert scores == pytest.approx(expected, abs=1e-4 * float(np.ptp(expected)))
 
 
 def test_a_graph_that_does_not_belong_to_its_card(model: Path, tmp_path: Path) -> None:

@@ -17,12 +17,21 @@ from PIL import Image
 from bgad.cli.main import main
 from bgad.errors import OutputError
 from bgad.inference import score_log
-from bgad.inference.score_log import ABOUT, FILE, opened
+from bgad.inference.batch import Row
+from bgad.inference.score_log import ABOUT, FILE, open_log
 from bgad.io import images, render
 
 
-def row(path: Path, stem: str | None = None, error: str | None = None) -> dict[str, Any]:
-    return {"path": str(path), "score": 1.5, "error": error, "stem": stem}
+def row(path: Path, stem: str | None = None, error: str | None = None) -> Row:
+    return {
+        "path": str(path),
+        "score": 1.5,
+        "p_value": 0.5,
+        "is_anomaly": False,
+        "threshold": 2.0,
+        "error": error,
+        "stem": stem,
+    }
 
 
 def files(folder: Path, *names: str) -> list[Path]:
@@ -37,14 +46,14 @@ def names(out: Path) -> list[str]:
 
 def test_rows_stay_and_a_torn_line_goes(tmp_path: Path) -> None:
     out, paths = tmp_path / "out", files(tmp_path, "ä.png", "b.png", "c.png")
-    with opened(out, {"model": "a"}, paths) as kept:
+    with open_log(out, {"model": "a"}, paths) as kept:
         kept.append(row(paths[0], "ä"))
         kept.append(row(paths[1], "b", "broken"))
         assert names(out) == ["ä.png", "b.png"]  # before it is closed
     with (out / FILE).open("ab") as file:
         file.write(b'{"path": "c.p')
     assert names(out) == ["ä.png", "b.png"]
-    with opened(out, {"model": "a"}, paths) as kept:
+    with open_log(out, {"model": "a"}, paths) as kept:
         assert kept.done == {str(paths[0])}  # what could not be scored gets another try
         assert kept.stems == {str(paths[0]): "ä", str(paths[1]): "b"}
         assert list(kept.rows()) == [row(paths[0], "ä")]
@@ -55,10 +64,10 @@ def test_rows_stay_and_a_torn_line_goes(tmp_path: Path) -> None:
 def test_rows_of_other_paths_stay_as_they_are(tmp_path: Path) -> None:
     """Two folders into one; the second run neither tries nor forgets what of the first could not be scored."""
     out, paths = tmp_path / "out", files(tmp_path, "a.png", "b.png", "c.png")
-    with opened(out, {}, paths[:2]) as kept:
+    with open_log(out, {}, paths[:2]) as kept:
         kept.append(row(paths[0], "a"))
         kept.append(row(paths[1], None, "broken"))
-    with opened(out, {}, paths[2:]) as kept:
+    with open_log(out, {}, paths[2:]) as kept:
         assert kept.done == set()
         assert kept.stems == {str(paths[0]): "a"}
     assert names(out) == ["a.png", "b.png"]
@@ -70,23 +79,23 @@ def test_the_same_name_elsewhere_is_another_picture(tmp_path: Path, monkeypatch:
         (tmp_path / line).mkdir()
         files(tmp_path / line, "x.png")
     monkeypatch.chdir(tmp_path / "a")
-    with opened(out, {}, [Path("x.png")]) as kept:
+    with open_log(out, {}, [Path("x.png")]) as kept:
         kept.append(row(Path("x.png")))
     monkeypatch.chdir(tmp_path / "b")
-    with opened(out, {}, [Path("x.png")]) as kept:
+    with open_log(out, {}, [Path("x.png")]) as kept:
         assert kept.done == set()
     monkeypatch.chdir(tmp_path)
-    with opened(out, {}, [tmp_path / "a" / "x.png"]) as kept:
+    with open_log(out, {}, [tmp_path / "a" / "x.png"]) as kept:
         assert kept.done == {str(tmp_path / "a/x.png")}
 
 
 def test_a_picture_that_changed_is_scored_again(tmp_path: Path) -> None:
     out, paths = tmp_path / "out", files(tmp_path, "a.png", "b.png")
-    with opened(out, {}, paths) as kept:
+    with open_log(out, {}, paths) as kept:
         for path in paths:
             kept.append(row(path, path.stem))
     os.utime(paths[0], (1, 1))  # older than before is another one, too
-    with opened(out, {}, paths) as kept:
+    with open_log(out, {}, paths) as kept:
         assert kept.done == {str(paths[1])}
         assert kept.stems == {str(path): path.stem for path in paths}  # the new pictures go where the old ones are
     assert names(out) == ["b.png"]
@@ -94,37 +103,37 @@ def test_a_picture_that_changed_is_scored_again(tmp_path: Path) -> None:
 
 def test_another_model_or_damage_is_refused(tmp_path: Path) -> None:
     out, paths = tmp_path / "out", files(tmp_path, "a.png")
-    with opened(out, {"model": "a"}, paths) as kept:
+    with open_log(out, {"model": "a"}, paths) as kept:
         kept.append(row(paths[0]))
     other = r"holds scores of another model.*--overwrite"
-    with pytest.raises(OutputError, match=other), opened(out, {"model": "b"}, paths):
+    with pytest.raises(OutputError, match=other), open_log(out, {"model": "b"}, paths):
         pass
     (out / ABOUT).unlink()
-    with pytest.raises(OutputError, match="holds scores of another model"), opened(out, {"model": "a"}, paths):
+    with pytest.raises(OutputError, match="holds scores of another model"), open_log(out, {"model": "a"}, paths):
         pass
-    with opened(out, {"model": "b"}, paths, overwrite=True) as kept:
+    with open_log(out, {"model": "b"}, paths, overwrite=True) as kept:
         assert kept.done == set()
     above = b'{"file": "x", "changed": null, "error": null, "stem": "../x"}\n'
     for damage in (b"no json\n", b"[1]\n", b'{"path": "x"}\n', above):
         (out / FILE).write_bytes(damage)
-        with pytest.raises(OutputError, match="line 1 is damaged; --overwrite"), opened(out, {"model": "b"}, paths):
+        with pytest.raises(OutputError, match="line 1 is damaged; --overwrite"), open_log(out, {"model": "b"}, paths):
             pass
-    with opened(out, {"model": "b"}, paths, overwrite=True) as kept:
+    with open_log(out, {"model": "b"}, paths, overwrite=True) as kept:
         assert kept.stems == {}
     assert names(out) == []
 
 
 def test_overwrite_takes_the_rows_of_the_paths_at_hand(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
     out, paths = tmp_path / "out", files(tmp_path, "a.png", "b.png", "c.png")
-    with opened(out, {"model": "a"}, paths) as kept:
+    with open_log(out, {"model": "a"}, paths) as kept:
         for path in paths:
             kept.append(row(path, path.stem))
-    with opened(out, {"model": "a"}, paths[1:2], overwrite=True) as kept:
+    with open_log(out, {"model": "a"}, paths[1:2], overwrite=True) as kept:
         assert kept.done == set()
         assert kept.stems == {str(path): path.stem for path in paths}
     assert names(out) == ["a.png", "c.png"]
     assert "1 of 3" in " ".join(capsys.readouterr().err.split())
-    with opened(out, {"model": "b"}, paths[:1], overwrite=True) as kept:
+    with open_log(out, {"model": "b"}, paths[:1], overwrite=True) as kept:
         assert kept.stems == {}
     assert names(out) == []
     assert "all 2, of another model" in " ".join(capsys.readouterr().err.split())
@@ -132,9 +141,9 @@ def test_overwrite_takes_the_rows_of_the_paths_at_hand(tmp_path: Path, capsys: p
 
 def test_two_runs_do_not_share_a_folder(tmp_path: Path) -> None:
     with (
-        opened(tmp_path, {}, []),
+        open_log(tmp_path, {}, []),
         pytest.raises(OutputError, match="in use by another scoring run"),
-        opened(tmp_path, {}, []),
+        open_log(tmp_path, {}, []),
     ):
         pass
 
@@ -151,7 +160,7 @@ def test_a_full_disk(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
             return getattr(self.inner, name)
 
     out, paths = tmp_path / "out", files(tmp_path, "a.png", "b.png")
-    with opened(out, {}, paths) as kept:
+    with open_log(out, {}, paths) as kept:
         kept.append(row(paths[0]))
         monkeypatch.setattr(kept, "_stream", Full(kept._stream))
         with pytest.raises(OutputError, match=r"No space left on device; what was scored is kept: make room and run"):
@@ -187,7 +196,7 @@ def test_predict_goes_on(model: Path, data_set: Path, tmp_path: Path, capsys: py
     assert said.err.splitlines()[-1] == f"10 images scored; rows are in {out}"
     assert sorted(p.name for p in out.iterdir()) == [".lock", ABOUT, FILE]
     first, printed = next(score_log.rows(out / FILE)), json.loads(said.out.splitlines()[0])
-    assert {key: first[key] for key in printed} == printed
+    assert {key: value for key, value in first.items() if key in printed} == printed
     assert sorted(first.keys() - printed.keys()) == ["changed", "file"]
     assert printed["stem"] is None
     assert main(["predict", str(model), all_of_them, "--out", str(out), "--no-overlays"]) == 0
@@ -230,7 +239,7 @@ def test_a_run_that_goes_on_puts_its_pictures_where_the_whole_run_would(
         Image.new("L", (64, 64 + i), 150).save(source / name)
     command = ["predict", str(model), str(source), "--out", str(out)]
 
-    def found() -> tuple[dict[str, str], list[str]]:
+    def found() -> tuple[dict[str, str | None], list[str]]:
         stems = {Path(r["path"]).relative_to(source).as_posix(): r["stem"] for r in score_log.rows(out / FILE)}
         return stems, sorted(p.relative_to(out).as_posix() for p in out.rglob("*.overlay.png"))
 

@@ -184,8 +184,8 @@ def test_strides_are_a_choice() -> None:
         build(config(strides=(8, 64)))
 
 
-def test_strides_of_the_image_as_a_whole_come_last() -> None:
-    backbone = build(config(strides=(8, 16), summary=(4, 16, 32)))
+def test_strides_of_the_image_head_come_last() -> None:
+    backbone = build(config(strides=(8, 16), image_head_strides=(4, 16, 32)))
     assert backbone.strides == [8, 16, 4, 32]
     assert backbone.channels == [40, 112, 24, 320]
     assert backbone.grids(64) == [(8, 8), (4, 4), (16, 16), (2, 2)]
@@ -193,9 +193,11 @@ def test_strides_of_the_image_as_a_whole_come_last() -> None:
     for found, expected in zip(backbone(PIXELS), [plain[i] for i in (1, 2, 0, 3)], strict=True):
         torch.testing.assert_close(found, expected)
     with pytest.raises(ModelError, match="no stride 64; it has 2, 4, 8, 16, 32"):
-        build(config(summary=(64,)))
-    with pytest.raises(ModelError, match=r"has no stride 32; it has 16: set backbone\.strides and backbone\.summary"):
-        build(config(name="vit_tiny_patch16_224", strides=(16,), summary=(32,)))
+        build(config(image_head_strides=(64,)))
+    with pytest.raises(
+        ModelError, match=r"has no stride 32; it has 16: set backbone\.strides and backbone\.image_head_strides"
+    ):
+        build(config(name="vit_tiny_patch16_224", strides=(16,), image_head_strides=(32,)))
 
 
 def test_deeper_stages_are_not_run(lite0: Backbone) -> None:

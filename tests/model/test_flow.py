@@ -120,7 +120,7 @@ def test_written_out_gradients_against_finite_differences() -> None:
     part = flow.position_part(position_encoding(2, 2)[:3].double()).detach()[:, :, :5].contiguous().requires_grad_()
     weights = [leaf(3, 5, 4), leaf(3, 6, 5), leaf(3, 6), leaf(3, 7, 7), leaf(3, 7)]
     inputs = (leaf(2, 3, 7), part, *weights)
-    assert torch.autograd.gradcheck(lambda *a: _TrainingPass.apply(*a, 1.9), inputs)
+    assert torch.autograd.gradcheck(lambda *a: _TrainingPass.apply(a[0], 1.9, *a[1:]), inputs)
 
 
 def test_training_and_scoring_compute_the_same() -> None:

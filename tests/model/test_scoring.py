@@ -16,7 +16,7 @@ from bgad.config import Config, ScoreConfig
 from bgad.errors import BgadError, ConfigError, ImageError, ModelError
 from bgad.inference.torch_engine import Detector
 from bgad.io import images
-from bgad.model.scoring import default_mix, enlarge, fuse, pool
+from bgad.model.scoring import default_score_weights, fuse, map_score, resize_maps
 from bgad.model.weights import weight_files
 from bgad.types import ImageLike, Scores
 from tests.conftest import SIZE, picture
@@ -55,7 +55,7 @@ def test_a_score_belongs_to_the_image_not_to_its_company(detector: Detector, pic
     alone = [detector.score(image) for image in pictures]
     assert len({round(float(s.levels[0].mean()), 3) for s in alone}) == 7  # they do differ
     assert len({s.score for s in alone}) == 7
-    assert detector.model.image is not None
+    assert detector.model.image_head is not None
     together = detector.score_many(pictures)
     order = np.random.default_rng(0).permutation(7)
     shuffled = detector.score_many([pictures[i] for i in order])
@@ -130,7 +130,7 @@ def test_the_boundary_is_the_edge_of_the_training_normals(detector: Detector, da
 def test_levels_fuse_to_map_and_score(
     detector: Detector, data_set: Path, monkeypatch: pytest.MonkeyPatch, name: str, method: str
 ) -> None:
-    """The parts that a report shows, and the image as a whole, are what the score is made of."""
+    """The score consists of the parts that a report shows and of the image head."""
     loss = replace(detector.model.config.loss, method=method)
     monkeypatch.setattr(detector.model, "config", replace(detector.model.config, loss=loss))
     scores = detector.score(data_set / name)
@@ -141,29 +141,29 @@ def test_levels_fuse_to_map_and_score(
     anomaly = fuse([torch.from_numpy(level)[None] for level in scores.levels], constants, shares, SIZE, config)
     np.testing.assert_allclose(anomaly[0].numpy(), scores.map, rtol=1e-4, atol=1e-4)
     centre, spread = detector.model.map_constants.tolist()
-    of_map = (float(pool(anomaly, config.top_share)[0]) - centre) / spread
-    assert scores.score == pytest.approx(of_map + whole_by_hand(detector, data_set / name), rel=1e-4)
+    of_map = (float(map_score(anomaly, config.top_share)[0]) - centre) / spread
+    assert scores.score == pytest.approx(of_map + image_head_by_hand(detector, data_set / name), rel=1e-4)
 
 
-def whole_by_hand(detector: Detector, path: Path) -> float:
-    """What the image as a whole adds to the score, from the backbone's maps and the numbers of the image level."""
-    level, config = detector.model.image, detector.model.config
+def image_head_by_hand(detector: Detector, path: Path) -> float:
+    """Return what the image head adds to the score, from the backbone's maps and the head's buffers."""
+    level, config = detector.model.image_head, detector.model.config
     assert level is not None
     pixels = images.fit(images.read(path), (SIZE, SIZE))
     maps = detector.model.backbone(torch.from_numpy(pixels)[None])
     rows = [maps[i][0].flatten(1).T.double().numpy() for i in (2, 3)]  # (positions, channels) of strides 16 and 32
     assert [r.shape for r in rows] == [(16, 112), (4, 320)]
     known = {key: value.double().numpy() for key, value in level.state_dict().items()}
-    summary = np.concatenate([part for r in rows for part in (r.mean(0), r.std(0), r.max(0))])
-    distance = np.linalg.norm(known["whiten"] @ (summary - known["mean"]))
+    descriptor = np.concatenate([part for r in rows for part in (r.mean(0), r.std(0), r.max(0))])
+    distance = np.linalg.norm(known["whiten"] @ (descriptor - known["mean"]))
     total = float((distance - known["constants"][0]) / known["constants"][1])
     # the highest twentieth of so few positions is one
     places = [
-        summary @ known["towards0"][0],
-        *((r @ known[f"towards{i}"][0]).max() for i, r in enumerate(rows, start=1)),
+        descriptor @ known["direction0"][0],
+        *((r @ known[f"direction{i}"][0]).max() for i, r in enumerate(rows, start=1)),
     ]
     for i, place in enumerate(places):
-        start, spread = known[f"start{i}"][0]
+        start, spread = known[f"direction_scale{i}"][0]
         beyond = float(place - start) / float(spread)
         total += config.score.direction_weight * (
             beyond if config.loss.method == "bgad-full-push" else max(beyond, 0.0)
@@ -175,7 +175,7 @@ def whole_by_hand(detector: Detector, path: Path) -> float:
 
 def test_the_image_level_knows_the_training_set(detector: Detector, data_set: Path) -> None:
     """Its parts are set, and what resembles the known anomalies lies beyond the normals in each direction."""
-    level = detector.model.image
+    level = detector.model.image_head
     assert level is not None
 
     def places(folder: str) -> tuple[torch.Tensor, torch.Tensor]:
@@ -221,7 +221,7 @@ def test_levels_count_by_their_shares() -> None:
 def test_the_default_mix_is_a_power_of_the_strides() -> None:
     for power, expected in ((0.0, [1 / 3] * 3), (1.0, [1 / 7, 2 / 7, 4 / 7]), (2.0, [1 / 21, 4 / 21, 16 / 21])):
         config = Config(score=ScoreConfig(level_prior_power=power, image_head_weight=0.7))
-        assert default_mix(config) == pytest.approx([*expected, 0.7])
+        assert default_score_weights(config) == pytest.approx([*expected, 0.7])
 
 
 def test_levels_are_brought_to_one_grid_bilinearly() -> None:
@@ -232,10 +232,10 @@ def test_levels_are_brought_to_one_grid_bilinearly() -> None:
 
 def test_the_score_is_the_mean_of_the_highest() -> None:
     maps = torch.stack([torch.arange(100.0).view(10, 10), torch.zeros(10, 10)])
-    assert pool(maps, 0.0).tolist() == [99.0, 0.0]
-    assert pool(maps, 0.001).tolist() == [99.0, 0.0]  # never less than one pixel
-    assert pool(maps, 0.03).tolist() == [98.0, 0.0]
-    assert pool(maps, 1.0).tolist() == [49.5, 0.0]
+    assert map_score(maps, 0.0).tolist() == [99.0, 0.0]
+    assert map_score(maps, 0.001).tolist() == [99.0, 0.0]  # never less than one pixel
+    assert map_score(maps, 0.03).tolist() == [98.0, 0.0]
+    assert map_score(maps, 1.0).tolist() == [49.5, 0.0]
 
 
 def test_errors_come_in_their_place(detector: Detector, data_set: Path, tmp_path: Path) -> None:
@@ -314,7 +314,6 @@ def test_without_an_image_head_the_score_is_the_mean_of_the_highest_map_values(
     plain_model: Path, data_set: Path
 ) -> None:
     detector = Detector.load(plain_model, device="cpu")
-    assert detector.model.image is None
     assert [part.name for part in detector.card.score_parts] == ["map"]
     for scores in detector.score_many(sorted((data_set / "test").rglob("*.png"))):
         top = np.sort(scores.map, axis=None)[-41:]  # a hundredth of 64 x 64
@@ -343,7 +342,7 @@ def test_boundary_fusion_keeps_the_order_far_outside() -> None:
 def test_enlarging_is_bilinear(grid: tuple[int, int], size: tuple[int, int]) -> None:
     maps = torch.rand(3, *grid, generator=torch.Generator().manual_seed(0))
     expected = torch.nn.functional.interpolate(maps[:, None], size=size, mode="bilinear")[:, 0]
-    torch.testing.assert_close(enlarge(maps, size), expected)
+    torch.testing.assert_close(resize_maps(maps, size), expected)
 
 
 def test_levels_on_one_grid_count_as_if_enlarged_alone() -> None:

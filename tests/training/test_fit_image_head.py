@@ -13,9 +13,9 @@ from bgad.config import Config
 from bgad.data import layouts
 from bgad.data.split import make_split
 from bgad.model import backbone as backbones
-from bgad.model import image_head
-from bgad.model.scoring import ScoringModel, default_mix
+from bgad.model.scoring import ScoringModel, default_score_weights
 from bgad.training import fit_image_head as weighing
+from bgad.training import image_head_statistics as statistics
 from bgad.training import score_weights
 from bgad.training import training_set as material
 from bgad.training.fit_image_head import Weighing
@@ -89,9 +89,9 @@ def test_where_no_normals_can_be_set_aside_the_mix_is_the_default(
     assert weigh.unseen is None
     assert weigh.learnt.count == weigh.sample.count == stuff.normals.count
     trainer = Trainer(model, weigh.learnt, [], work=tmp_path, device=CPU, run_key="k")
-    model.mix.zero_()
+    model.score_weights.zero_()
     weigh.weigh(trainer)
-    assert model.mix.tolist() == pytest.approx(default_mix(model.config))
+    assert model.score_weights.tolist() == pytest.approx(default_score_weights(model.config))
 
 
 def test_normals_are_set_aside_for_what_needs_them(data_set: Path, tmp_path: Path) -> None:
@@ -118,7 +118,7 @@ def test_without_known_anomalies_or_trust_in_them_the_mix_is_the_default(
 ) -> None:
     config = tiny_config(**changes, train={"steps": 4, "push_steps": 2}, pseudo={"count": 2})
     detector = train(data_set, tmp_path / "a.bgad", config=config, known=4, device="cpu", export=False)
-    assert detector.model.mix.tolist() == pytest.approx(default_mix(config))
+    assert detector.model.score_weights.tolist() == pytest.approx(default_score_weights(config))
 
 
 def test_the_fine_level_counts_more_where_only_it_sees_the_defect(data_set: Path, tmp_path: Path) -> None:
@@ -132,8 +132,8 @@ def test_the_fine_level_counts_more_where_only_it_sees_the_defect(data_set: Path
     trainer = Trainer(model, weigh.learnt, [], unseen=weigh.unseen, work=tmp_path, device=CPU, run_key="k")
     trainer.run()
     weigh.weigh(trainer)
-    shares = model.mix.tolist()[:-1]
-    prior = default_mix(config)
+    shares = model.score_weights.tolist()[:-1]
+    prior = default_score_weights(config)
     assert shares[0] > prior[0] + 0.1
     assert shares[2] < prior[2] - 0.02
 
@@ -153,19 +153,23 @@ def test_flows_of_another_model_are_weighed_by_what_they_have_not_learnt(
 
     monkeypatch.setattr(score_weights, "level_shares", watched)
     for new, voters in (([], []), ([1, 4, 5], [3])):
-        model.mix.copy_(torch.tensor(parent))
+        model.score_weights.copy_(torch.tensor(parent))
         weigh = Weighing(model, stuff, new=np.array(new, np.int64))
         weigh.weigh(Trainer(model, weigh.learnt, [], work=tmp_path, device=CPU, run_key="k"))
         assert [number for _, number in asked] == voters
-        assert (model.mix.tolist() == parent) == (not new)
+        assert (model.score_weights.tolist() == parent) == (not new)
     assert asked[0][0] == [weighing.LEAST, 0.25, 0.75]  # a level that is ruled out may come back
-    assert model.config.score.image_head_weight / 8 <= float(model.mix[-1]) <= model.config.score.image_head_weight * 8
+    assert (
+        model.config.score.image_head_weight / 8
+        <= float(model.score_weights[-1])
+        <= model.config.score.image_head_weight * 8
+    )
 
 
 def test_known_anomalies_are_judged_by_directions_that_they_did_not_give(data_set: Path, tmp_path: Path) -> None:
     config = tiny_config()
     model, stuff = gathered(data_set, config, tmp_path)
-    level, known = model.image, stuff.anomalies[0]
+    level, known = model.image_head, stuff.anomalies[0]
     assert level is not None
     sample = np.arange(5)
     found = weighing.fit_image_level(model, level, stuff.normals, known, sample)
@@ -175,16 +179,18 @@ def test_known_anomalies_are_judged_by_directions_that_they_did_not_give(data_se
     # the first of six, by hand: directions from those that are not in its fold
     rest = np.array([1, 2, 3, 4])  # 0 and 5 are one fold of five
     summaries = weighing._summaries(model, level, known.store)
-    fitted = image_head.Summaries(weighing._summaries(model, level, stuff.normals))
+    fitted = statistics.DescriptorStatistics(weighing._summaries(model, level, stuff.normals))
     direction, _ = fitted.direction(summaries[rest])
     total = float(fitted.distances(summaries[:1])[0])
-    places = [float(direction.beyond(summaries[:1] @ direction.towards)[0])]
+    places = [float(direction.excess(summaries[:1] @ direction.vector)[0])]
     for i in (2, 3):
         cells = [known.cells[i][k] for k in rest]
-        along = image_head.Places(stuff.normals.rows(i, np.arange(stuff.normals.count))).direction(
+        along = statistics.FeatureStatistics(stuff.normals.rows(i, np.arange(stuff.normals.count))).direction(
             known.store.rows(i, rest), cells
         )
-        places.append(float(along.beyond(image_head.peaks(known.store.rows(i, np.array([0])) @ along.towards))[0]))
+        places.append(
+            float(along.excess(statistics.direction_peaks(known.store.rows(i, np.array([0])) @ along.vector))[0])
+        )
     assert max(places) > 0
     expected = total + config.score.direction_weight * sum(max(place, 0.0) for place in places)
     assert theirs[0] == pytest.approx(expected, rel=1e-3)
@@ -194,35 +200,38 @@ def test_known_anomalies_are_judged_by_directions_that_they_did_not_give(data_se
     found = weighing.fit_image_level(model, level, stuff.normals, alone.anomalies[0], sample)
     assert found is not None
     assert found[1].tolist() == pytest.approx([total], rel=1e-4)
-    assert found[0].tolist() == pytest.approx(fitted.normals[sample].tolist(), rel=1e-3)
+    assert found[0].tolist() == pytest.approx(fitted.normal_distances[sample].tolist(), rel=1e-3)
 
 
 def test_what_was_taught_has_directions_of_its_own(data_set: Path, tmp_path: Path) -> None:
     config = tiny_config()
     model, stuff = gathered(data_set, config, tmp_path)
-    level, known = model.image, stuff.anomalies[0]
+    level, known = model.image_head, stuff.anomalies[0]
     assert level is not None
     sample, first, taught = np.arange(5), np.array([0, 1, 3, 4]), np.array([2, 5])
     found = weighing.fit_image_level(model, level, stuff.normals, known, sample, taught)
     assert found is not None
     summaries = weighing._summaries(model, level, known.store)
-    fitted = image_head.Summaries(weighing._summaries(model, level, stuff.normals))
-    places = {i: image_head.Places(stuff.normals.rows(i, np.arange(stuff.normals.count))) for i in model.summed}
+    fitted = statistics.DescriptorStatistics(weighing._summaries(model, level, stuff.normals))
+    places = {
+        i: statistics.FeatureStatistics(stuff.normals.rows(i, np.arange(stuff.normals.count)))
+        for i in model.image_head_maps
+    }
 
     def along(kinds: list[Any], k: int) -> list[float]:
         """How far beyond an anomaly lies in the farthest direction of the kinds."""
         chosen = [fitted.direction(summaries[kind])[0] for kind in kinds]
-        far = [max(float(d.beyond(summaries[k : k + 1] @ d.towards)[0]) for d in chosen)]
-        for i in model.summed:
+        far = [max(float(d.excess(summaries[k : k + 1] @ d.vector)[0]) for d in chosen)]
+        for i in model.image_head_maps:
             of_map = [
                 places[i].direction(known.store.rows(i, kind), [known.cells[i][n] for n in kind]) for kind in kinds
             ]
             rows = known.store.rows(i, np.array([k]))
-            far.append(max(float(d.beyond(image_head.peaks(rows @ d.towards))[0]) for d in of_map))
+            far.append(max(float(d.excess(statistics.direction_peaks(rows @ d.vector))[0]) for d in of_map))
         return far
 
     with torch.inference_mode():
-        rows = [torch.from_numpy(known.store.rows(i, np.arange(6))) for i in model.summed]
+        rows = [torch.from_numpy(known.store.rows(i, np.arange(6))) for i in model.image_head_maps]
         beyond = level(rows)[1].numpy()
     np.testing.assert_allclose(beyond, [along([first, taught], k) for k in range(6)], rtol=1e-2, atol=1e-2)
     # as if they had not been seen: 0 and 5 are one fold, so 0 is judged by 1, 3 and 4, and by 2
@@ -234,4 +243,4 @@ def test_what_was_taught_has_directions_of_its_own(data_set: Path, tmp_path: Pat
         assert found[1][k] == pytest.approx(expected, rel=1e-3)
     # where all were taught, there is one kind
     weighing.fit_image_level(model, level, stuff.normals, known, sample, np.arange(6))
-    assert level.get_buffer("towards0").shape[0] == 1
+    assert level.get_buffer("direction0").shape[0] == 1

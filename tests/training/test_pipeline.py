@@ -34,9 +34,11 @@ from bgad.export import onnx as export
 from bgad.inference.torch_engine import Detector
 from bgad.io import files as output_files
 from bgad.io import images
-from bgad.model import backbone, image_head
-from bgad.model.scoring import pool
+from bgad.model import backbone
+from bgad.model.image_head import DiscriminantDirection
+from bgad.model.scoring import map_score
 from bgad.training import fit_image_head as weighing
+from bgad.training import image_head_statistics
 from bgad.training import pipeline as learn
 from bgad.training import training_set as material
 from bgad.training.fingerprint import flow_key
@@ -225,14 +227,14 @@ def test_masks_decide_what_is_pushed_and_where_the_image_level_looks(
         (copy / f"ground_truth/blot/{i:03d}_mask.png").unlink()
     seen = trainers(monkeypatch)
     fits: list[list[Any]] = []
-    direction = image_head.Places.direction
+    direction = image_head_statistics.FeatureStatistics.direction
 
-    def watched(self: image_head.Places, known: Any, cells: Any) -> image_head.Direction:
+    def watched(self: image_head_statistics.FeatureStatistics, known: Any, cells: Any) -> DiscriminantDirection:
         assert len(known) == len(cells)
         fits.append(list(cells))
         return direction(self, known, cells)
 
-    monkeypatch.setattr(image_head.Places, "direction", watched)
+    monkeypatch.setattr(image_head_statistics.FeatureStatistics, "direction", watched)
     trained = quick(copy, copy.parent / "plate.bgad", known=7)
     known = [image["name"] for image in trained.card.split["images"] if image["role"] == "known"]
     masks = [copy / f"ground_truth/blot/{Path(name).stem}_mask.png" for name in known]
@@ -277,16 +279,16 @@ def test_known_anomalies_without_masks_teach_the_image_level(tmp_path: Path, mon
         cell = evaluate(trained, dataset)[0]
         assert cell["images"] == {"normal": 30, "anomalous": 20}
         auroc[method] = cell["metrics"]["image_auroc"]
-        level = trained.model.image
+        level = trained.model.image_head
         assert level is not None
-        directions = [bool(level.get_buffer(f"towards{i}").any()) for i in range(3)]
+        directions = [bool(level.get_buffer(f"direction{i}").any()) for i in range(3)]
         assert directions == [method == "bgad"] * 3
     assert [trainer.anomalies for trainer in seen] == [[], []]
     assert auroc["bgad"] > auroc["nfad"] + 0.1
     assert auroc["nfad"] > 0.5
     assert level is not None
     for i in range(3):  # without the directions the lead is gone
-        level.get_buffer(f"towards{i}").zero_()
+        level.get_buffer(f"direction{i}").zero_()
         level.get_buffer(f"start{i}").copy_(torch.tensor([[0.0, 1.0]]))
     assert evaluate(trained, dataset)[0]["metrics"]["image_auroc"] < auroc["bgad"] - 0.1
 
@@ -299,7 +301,7 @@ def test_few_normals_leave_the_image_level_out(tmp_path: Path, capsys: pytest.Ca
     path = tmp_path / "few/test/blot/000.png"
     centre, spread = trained.model.map_constants.tolist()
     scores = trained.score(path)
-    of_map = float(pool(torch.from_numpy(scores.map)[None], trained.model.config.score.top_share)[0])
+    of_map = float(map_score(torch.from_numpy(scores.map)[None], trained.model.config.score.top_share)[0])
     assert scores.score == pytest.approx((of_map - centre) / spread, rel=1e-4)
     normals = [tmp_path / "few" / i["name"] for i in trained.card.split["images"] if i["role"] == "train"]
     own = [s.score for s in trained.score_many(normals)]
@@ -666,7 +668,7 @@ def test_the_map_is_measured_on_normals_that_the_flows_have_not_learnt(
     assert learnt == [[i for i in range(19) if i not in aside]]
     names = [i["name"] for i in detector.card.split["images"] if i["role"] == "train"]
     maps = np.stack([detector.score(data_set / names[i]).map for i in aside])
-    scores = pool(torch.from_numpy(maps), detector.model.config.score.top_share).numpy()
+    scores = map_score(torch.from_numpy(maps), detector.model.config.score.top_share).numpy()
     assert detector.model.map_constants.tolist() == pytest.approx([scores.mean(), scores.std()], rel=1e-3)
 
 

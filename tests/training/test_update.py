@@ -182,11 +182,13 @@ def test_new_defects_move_the_weights_of_the_parts_by_their_number(
     (good,), (bad,) = (draw(tmp_path / kind, 1, defect=kind == "bad", seed=i) for i, kind in enumerate(("good", "bad")))
     corrected = Lesson(data_set / trained, 1)  # the flows have learnt it, as a normal
     second = quick(tmp_path / "one.bgad", [Lesson(good, 0), corrected], tmp_path / "two.bgad")
-    assert second.model.mix.tolist() == first.model.mix.tolist()
+    assert second.model.score_weights.tolist() == first.model.score_weights.tolist()
     third = quick(tmp_path / "one.bgad", [Lesson(bad, 1)], tmp_path / "three.bgad")
     assert [number for _, number in asked] == [4, 1]  # in training all, later the new one alone
     assert asked[1][0] == pytest.approx([0.5, 0.3, 0.2])
-    assert third.model.mix.tolist() == pytest.approx([0.42, 0.26, 0.32, 0.5])  # one of five, the others have been asked
+    assert third.model.score_weights.tolist() == pytest.approx(
+        [0.42, 0.26, 0.32, 0.5]
+    )  # one of five, the others have been asked
 
 
 def test_fewer_held_out_normals_support_a_higher_rate(
@@ -456,8 +458,8 @@ def test_the_flows_end_midway(model: Path, tmp_path: Path, monkeypatch: pytest.M
     assert any(not torch.equal(before[name], learnt[0][name]) for name in before)
     for name, value in after.items():
         torch.testing.assert_close(value, (before[name] + learnt[0][name]) / 2)
-    assert second.model.image is not None
-    assert [second.model.image.get_buffer(f"towards{i}").shape[0] for i in range(3)] == [2, 2, 2]
+    assert second.model.image_head is not None
+    assert [second.model.image_head.get_buffer(f"direction{i}").shape[0] for i in range(3)] == [2, 2, 2]
 
 
 def test_where_it_is_written(model: Path, tmp_path: Path) -> None:

@@ -37,8 +37,10 @@ def main(arguments: Sequence[str] | None = None) -> int:
 
 def run(task: TeachingTask, result: Path) -> None:
     """Train the new version, then compare it with the old one."""
+    from bgad.model.device import tune_allocator
     from bgad.training.update import Lesson, update  # imports torch
 
+    tune_allocator()
     estimate = ProgressEstimate()
 
     def report(stage: str, done: float) -> None:
