@@ -5,13 +5,11 @@ from __future__ import annotations
 import copy
 import json
 import logging
-import platform
 import shutil
 import time
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from dataclasses import dataclass, field, replace
-from datetime import UTC, datetime
 from pathlib import Path
 from typing import Any
 
@@ -19,11 +17,10 @@ import numpy as np
 import safetensors.torch
 import torch
 
-from bgad._version import __version__
 from bgad.artifact import folder as model_folder
 from bgad.artifact.folder import Card
 from bgad.calibration import Calibration, check_rate, effective_rate, require_supported
-from bgad.config import Config, to_dict
+from bgad.config import Config
 from bgad.data import layouts, locate, tiled_split
 from bgad.data.sample_io import read, read_mask
 from bgad.data.split import Split, make_split
@@ -36,12 +33,12 @@ from bgad.io import files as output_files
 from bgad.io.files import write_whole
 from bgad.model import backbone as backbones
 from bgad.model import device as devices
-from bgad.model.boundary import NORMALISER, abnormal_boundary
 from bgad.model.scoring import ScoringModel, pool
 from bgad.model.weights import BACKBONE_FILE, FLOW_FILE, weight_files
 from bgad.pseudo import rpag as pseudo
 from bgad.training import provenance
 from bgad.training import tensorboard as board
+from bgad.training.card_builder import build_card
 from bgad.training.fingerprint import run_key
 from bgad.training.fit_image_head import ASIDE, Weighing
 from bgad.training.loop import CHECKPOINT, LOG, PhaseOne, Trainer
@@ -415,7 +412,7 @@ def fit(
 def _finish(job: Job, model: ScoringModel, material: Material, trainer: Trainer, weighing: Weighing) -> Detector:
     """Constants of training normals (those that were set aside, where there are some), scores of the held-out ones,
     and the card."""
-    config, dataset, split = model.config, job.dataset, job.split
+    config, split = model.config, job.split
     constants = trainer.constants()
     for level, constant in zip(trainer.levels, constants, strict=True):
         level.set_constants(constant)
@@ -438,71 +435,7 @@ def _finish(job: Job, model: ScoringModel, material: Material, trainer: Trainer,
     model.map_constants.copy_(torch.stack([plain.mean(), spread]))
     held_out = [score for score, _ in run(split.calibration)]
     calibration = Calibration(tuple(held_out), effective_rate(len(held_out), job.rate))
-    card = {
-        "bgad": __version__,
-        "created": datetime.now(UTC).isoformat(timespec="seconds"),
-        "name": job.name,
-        "data": {
-            "name": dataset.name,
-            "layout": dataset.layout,
-            "protocol": split.protocol,
-            "known_class": split.known_class,
-            "subset": split.subset,
-            "known": len(split.known),
-            "notes": dataset.notes + split.notes,
-        },
-        "config": to_dict(replace(config, backbone=replace(config.backbone, weights=""))),
-        "input": {
-            "bits": job.bits,
-            "mean": model.backbone.mean.flatten().tolist(),
-            "std": model.backbone.std.flatten().tolist(),
-        },
-        "levels": [
-            {
-                "stride": stride,
-                "share": share,
-                "channels": level.flow.channels,
-                "grid": list(level.grid),
-                "centre": c.centre,
-                "spread": c.spread,
-                "highest": c.highest,
-                "boundary": c.boundary,
-                "abnormal_boundary": abnormal_boundary(c.boundary / NORMALISER, config.loss.tau) * NORMALISER,
-            }
-            for stride, level, c, share in zip(
-                config.backbone.strides, trainer.levels, constants, model.mix[:-1].tolist(), strict=True
-            )
-        ],
-        "image_weight": float(model.mix[-1]) if weighing.evidence else None,
-        "boundary": edge,
-        "centre": float(values.mean()),
-        "roi": None if job.roi is None else {"file": model_folder.ROI, **job.roi.about()},
-        "calibration": {
-            "scores": sorted(held_out),
-            "rate": calibration.rate,
-            "threshold": calibration.threshold,
-            "guarantee": calibration.guarantee(),
-        },
-        "training": {
-            "seconds": round(time.monotonic() - job.began + trainer.seconds_before, 2),
-            "loop_seconds": round(trainer.seconds, 2),
-            "steps": trainer.steps_run(),
-            "aside": sorted({tiled_split.picture_of(job.learnt.train[i], config.tile) for i in weighing.aside}),
-            "device": str(job.device),
-            "torch": torch.__version__,
-            "python": platform.python_version(),
-        },
-        "licences": {
-            "bgad": "Apache-2.0",
-            "backbone": _backbone_licence(config.backbone.name),
-            "data": "that of the training images applies to what the model learnt from them",
-        },
-    }
+    centre = float(values.mean())
+    card = build_card(job, model, trainer, weighing, constants, edge, centre, calibration)
     png = None if job.roi is None else job.roi.png()
     return Detector(model, Card(json.loads(json.dumps(card)), split.to_json(), png), job.device)
-
-
-def _backbone_licence(name: str) -> str:
-    if name in backbones.BACKBONES:
-        return "Apache-2.0 (EfficientNet-Lite weights trained on ImageNet)"
-    return f"see timm's page of {name}"
