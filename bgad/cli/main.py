@@ -324,7 +324,8 @@ def _pseudo(arguments: argparse.Namespace) -> int:
     config = read_config(arguments)
     output_files.check_file(arguments.out, ".png")
     dataset = locate.load(arguments.data, arguments.root)
-    from bgad.pseudo import rpag as pseudo
+    from bgad.pseudo.contact_sheet import contact_sheet
+    from bgad.pseudo.generate import can_generate, generate
 
     with console.progress() as progress:
         dataset, scan = scan_images(dataset, arguments.max_bad, progress)
@@ -333,7 +334,7 @@ def _pseudo(arguments: argparse.Namespace) -> int:
     split = make_split(dataset, seed=config.seed, known=arguments.known)
     known = [s for s in split.known if s.mask is not None]
     method = config.pseudo.method if config.pseudo.method != "none" else "rpag"
-    if not pseudo.can_make(method, known):
+    if not can_generate(method, known):
         raise DataError(
             f"{arguments.data}: {method} cuts pseudo anomalies from known anomalies with masks; there are none: "
             "mark some, or --set pseudo.method=nsa"
@@ -342,7 +343,7 @@ def _pseudo(arguments: argparse.Namespace) -> int:
     with console.progress() as progress:
         task = ProgressTask(progress, "pseudo anomalies", arguments.count)
         tiles = []
-        for tile in pseudo.generate(
+        for tile in generate(
             split.train,
             known,
             arguments.count,
@@ -354,7 +355,7 @@ def _pseudo(arguments: argparse.Namespace) -> int:
         ):
             tiles.append(tile)
             task.advance()
-    images.save_png(pseudo.contact_sheet(tiles), arguments.out)
+    images.save_png(contact_sheet(tiles), arguments.out)
     console.say(f"contact sheet: {arguments.out}")
     return 0
 

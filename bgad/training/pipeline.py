@@ -35,7 +35,7 @@ from bgad.model import backbone as backbones
 from bgad.model import device as devices
 from bgad.model.scoring import ScoringModel, pool
 from bgad.model.weights import BACKBONE_FILE, FLOW_FILE, weight_files
-from bgad.pseudo import rpag as pseudo
+from bgad.pseudo.generate import can_generate
 from bgad.training import provenance
 from bgad.training import tensorboard as board
 from bgad.training.card_builder import build_card
@@ -275,7 +275,7 @@ def _split(dataset: layouts.Dataset, config: Config, options: Options) -> Split:
     for note in split.notes:
         logger.warning(note)
     if config.loss.method in PUSHING and not split.known:
-        made = config.pseudo.count and pseudo.can_make(config.pseudo.method, [])
+        made = config.pseudo.count and can_generate(config.pseudo.method, [])
         others = f"normals and {config.pseudo.method} pseudo anomalies" if made else "normals alone"
         logger.warning(f"{dataset.root} has no known anomalies: {config.loss.method} learns from {others}")
     return split

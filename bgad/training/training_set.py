@@ -34,7 +34,7 @@ from bgad.io import images
 from bgad.model import backbone as backbones
 from bgad.model import device as devices
 from bgad.model.scoring import ScoringModel
-from bgad.pseudo import rpag as pseudo
+from bgad.pseudo.generate import PseudoSeries, can_generate
 from bgad.training.loop import Anomalies
 from bgad.types import BoolArray, FloatArray, Progress, ProgressTask, Sample
 
@@ -83,7 +83,7 @@ def leave_out(
 
 def pseudo_count(split: Split, config: Config) -> int:
     """How many pseudo anomalies this training uses."""
-    usable = config.loss.method in PUSHING and pseudo.can_make(config.pseudo.method, split.known)
+    usable = config.loss.method in PUSHING and can_generate(config.pseudo.method, split.known)
     return config.pseudo.count if usable else 0
 
 
@@ -96,18 +96,17 @@ def pseudo_anomalies(
     with_masks = [s for s in split.known if s.mask is not None]
     drawn: dict[int, BoolArray] = {}
     looked_at = None if roi is None else roi.fitted(config.backbone.size)
+    series = PseudoSeries(
+        normals,
+        with_masks,
+        lambda sample: images.fit(read(sample, bits), size),
+        config.pseudo.method,
+        config.pseudo.transforms,
+        config.seed,
+    )
 
     def draw(index: int) -> FloatArray:
-        image, drawn[index], _ = pseudo.pseudo_anomaly(
-            index,
-            normals,
-            with_masks,
-            seed=config.seed,
-            size=size,
-            method=config.pseudo.method,
-            transforms=config.pseudo.transforms,
-            bits=bits,
-        )
+        image, drawn[index], _ = series.make(index)
         if looked_at is not None:
             drawn[index] &= looked_at
             return blank(image, looked_at, "pseudo anomaly").astype(np.float32)

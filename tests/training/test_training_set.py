@@ -18,7 +18,7 @@ from bgad.errors import DataError
 from bgad.geometry.grid import defect_cells, touched_cells
 from bgad.model import backbone as backbones
 from bgad.model.scoring import ScoringModel
-from bgad.pseudo import rpag as pseudo
+from bgad.pseudo.generate import PseudoAnomaly, PseudoSeries
 from bgad.training import training_set as material
 from bgad.training.fingerprint import run_key
 from bgad.training.training_set import Material
@@ -105,13 +105,13 @@ def test_pseudo_anomalies_are_made_of_whole_normals(
     split: Split, tmp_path: Path, method: str, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     seen: set[str] = set()
-    make = pseudo.pseudo_anomaly
+    make = PseudoSeries.make
 
-    def watched(index: int, normals: list[Sample], known: list[Sample], **options: Any) -> pseudo.Pseudo:
-        seen.update(s.name for s in normals)
-        return make(index, normals, known, **options)
+    def watched(self: PseudoSeries, index: int) -> PseudoAnomaly:
+        seen.update(s.name for s in self.normals)
+        return make(self, index)
 
-    monkeypatch.setattr(pseudo, "pseudo_anomaly", watched)
+    monkeypatch.setattr(PseudoSeries, "make", watched)
     shown = ignoring(split, save(CORNER, tmp_path / "ignore.png"))
     gathered(shown, tmp_path / "a", pseudo={"count": 2, "method": method})
     assert seen == {s.name for s in split.train[1:]}
