@@ -13,12 +13,14 @@ from bgad.data.synthetic.demo import write_demo
 from bgad.evaluation.evaluate import evaluate, write_results
 from bgad.evaluation.report import page as report
 from bgad.io.files import check_folder
-from bgad.training.pipeline import train, unfinished
+from bgad.training.pipeline import train
+from bgad.training.run import unfinished
+from bgad.training.stop import StopRequest
 from bgad.types import Progress
 
 
 def run_demo(
-    out: Path, methods: list[str], seeds: int, known: int, device: str, progress: Progress
+    out: Path, methods: list[str], seeds: int, known: int, device: str, progress: Progress, stop: StopRequest
 ) -> list[dict[str, Any]]:
     """Train every method and seed on both categories; the result cells, also in results.json and report.html."""
     check_folder(out)
@@ -44,6 +46,7 @@ def run_demo(
                     device=device,
                     overwrite=True,
                     progress=progress,
+                    stop=stop,
                 )
                 cell, section, images = evaluate(detector, layouts.load(category), data="demo", progress=progress)
                 cells.append(cell)

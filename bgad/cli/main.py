@@ -194,10 +194,11 @@ def _train(arguments: argparse.Namespace) -> int:
         config = replace(config, tile=replace(config.tile, size=size)).check()
     if arguments.tensorboard:
         output_files.check_folder(arguments.tensorboard)
+    from bgad.cli.interrupt import stop_on_interrupt
     from bgad.data.locate import model_folder
     from bgad.training.pipeline import train
 
-    with console.progress() as progress:
+    with console.progress() as progress, stop_on_interrupt() as stop:
         train(
             arguments.data,
             arguments.out,
@@ -206,16 +207,17 @@ def _train(arguments: argparse.Namespace) -> int:
             known=arguments.known,
             test_share=arguments.test,
             split=arguments.split,
-            rate=arguments.false_reject_rate,
+            false_reject_rate=arguments.false_reject_rate,
             device=arguments.device,
             memory_gb=arguments.memory,
-            max_bad=arguments.max_bad,
+            max_unreadable=arguments.max_bad,
             resume=arguments.resume,
             overwrite=arguments.overwrite,
             tensorboard=arguments.tensorboard,
             export=not arguments.no_export,
             roi=arguments.roi,
             progress=progress,
+            stop=stop,
         )
     model, data = quote(str(arguments.out or model_folder(arguments.data))), quote(str(arguments.data))
     where = f" --root {quote(str(arguments.root))}" if arguments.root else ""
@@ -280,13 +282,14 @@ def _add_demo(commands: Any) -> None:
 
 def _demo(arguments: argparse.Namespace) -> int:
     from bgad.cli.demo import run_demo
+    from bgad.cli.interrupt import stop_on_interrupt
 
     methods = list(dict.fromkeys(name.strip() for name in arguments.methods.split(",")))
     for method in methods:
         if method not in METHODS:
             raise ConfigError(f"unknown method {method!r}: choose from {', '.join(METHODS)}")
-    with console.progress() as progress:
-        cells = run_demo(arguments.out, methods, arguments.seeds, arguments.known, arguments.device, progress)
+    with console.progress() as progress, stop_on_interrupt() as stop:
+        cells = run_demo(arguments.out, methods, arguments.seeds, arguments.known, arguments.device, progress, stop)
     from bgad.cli.tables import evaluation_table
 
     console.stdout_console().print(evaluation_table(cells))

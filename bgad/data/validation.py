@@ -7,6 +7,7 @@ from dataclasses import dataclass, replace
 
 import numpy as np
 
+from bgad.data.image_cache import ImageCache
 from bgad.data.layouts import Dataset
 from bgad.data.sample_io import ignored, read, read_mask
 from bgad.errors import BgadError, DataError
@@ -25,8 +26,10 @@ class Scan:
     shapes: dict[str, tuple[int, int]]  # name -> height, width
 
 
-def scan_images(dataset: Dataset, max_bad: int, progress: Progress | None = None) -> tuple[Dataset, Scan]:
-    """Decode every image and mask once: broken ones are named, skipped and counted."""
+def scan_images(
+    dataset: Dataset, max_bad: int, progress: Progress | None = None, cache: ImageCache | None = None
+) -> tuple[Dataset, Scan]:
+    """Decode every image and mask once: broken ones are named, skipped and counted; `cache` keeps what it decodes."""
 
     shapes: dict[str, tuple[int, int]] = {}
 
@@ -34,6 +37,8 @@ def scan_images(dataset: Dataset, max_bad: int, progress: Progress | None = None
         try:
             picture = read(sample)
             shapes[sample.name] = (picture.shape[0], picture.shape[1])
+            if cache is not None:
+                cache.add(sample, picture)
             bits = images.bit_depth(sample.path) if picture.dtype != np.uint8 else 8
             without = ignored(sample)
             if without is not None and without.shape != picture.shape[:2]:

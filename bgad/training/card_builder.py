@@ -7,7 +7,7 @@ import time
 from collections.abc import Sequence
 from dataclasses import replace
 from datetime import UTC, datetime
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 import torch
 
@@ -19,29 +19,30 @@ from bgad.data import tiled_split
 from bgad.model import backbone as backbones
 from bgad.model.boundary import NORMALISER, abnormal_boundary
 from bgad.model.scoring import LevelConstants, ScoringModel
-from bgad.training.fit_image_head import Weighing
-from bgad.training.loop import Trainer
-
-if TYPE_CHECKING:
-    from bgad.training.pipeline import Job
+from bgad.training.fit_score_weights import ScoreWeightFitter
+from bgad.training.loop import TrainingLoop
+from bgad.training.run import TrainingRun
 
 
 def build_card(
-    job: Job,
+    run: TrainingRun,
     model: ScoringModel,
-    trainer: Trainer,
-    weighing: Weighing,
+    loop: TrainingLoop,
+    weights: ScoreWeightFitter,
     constants: Sequence[LevelConstants],
-    edge: float,
+    boundary: float,
     centre: float,
     calibration: Calibration,
 ) -> dict[str, Any]:
     """The contents of card.json, except the parts that exporting and writing add."""
-    config, dataset, split = model.config, job.dataset, job.split
+    config, dataset, split = model.config, run.dataset, run.split
+    validation = {
+        tiled_split.picture_of(run.training_split.train[i], config.tile) for i in weights.partition.validation_index
+    }
     return {
         "bgad": __version__,
         "created": datetime.now(UTC).isoformat(timespec="seconds"),
-        "name": job.name,
+        "name": run.name,
         "data": {
             "name": dataset.name,
             "layout": dataset.layout,
@@ -53,7 +54,7 @@ def build_card(
         },
         "config": to_dict(replace(config, backbone=replace(config.backbone, weights=""))),
         "input": {
-            "bits": job.bits,
+            "bits": run.bits,
             "mean": model.backbone.mean.flatten().tolist(),
             "std": model.backbone.std.flatten().tolist(),
         },
@@ -70,13 +71,13 @@ def build_card(
                 "abnormal_boundary": abnormal_boundary(c.boundary / NORMALISER, config.loss.tau) * NORMALISER,
             }
             for stride, level, c, share in zip(
-                config.backbone.strides, trainer.levels, constants, model.mix[:-1].tolist(), strict=True
+                config.backbone.strides, loop.levels, constants, model.mix[:-1].tolist(), strict=True
             )
         ],
-        "image_weight": float(model.mix[-1]) if weighing.evidence else None,
-        "boundary": edge,
+        "image_weight": float(model.mix[-1]) if weights.head_scores else None,
+        "boundary": boundary,
         "centre": centre,
-        "roi": None if job.roi is None else {"file": model_folder.ROI, **job.roi.about()},
+        "roi": None if run.roi is None else {"file": model_folder.ROI, **run.roi.about()},
         "calibration": {
             "scores": sorted(calibration.scores),
             "rate": calibration.rate,
@@ -84,11 +85,11 @@ def build_card(
             "guarantee": calibration.guarantee(),
         },
         "training": {
-            "seconds": round(time.monotonic() - job.began + trainer.seconds_before, 2),
-            "loop_seconds": round(trainer.seconds, 2),
-            "steps": trainer.steps_run(),
-            "aside": sorted({tiled_split.picture_of(job.learnt.train[i], config.tile) for i in weighing.aside}),
-            "device": str(job.device),
+            "seconds": round(time.monotonic() - run.started + loop.resumed_seconds, 2),
+            "loop_seconds": round(loop.seconds, 2),
+            "steps": loop.log.count(),
+            "aside": sorted(validation),
+            "device": str(run.device),
             "torch": torch.__version__,
             "python": platform.python_version(),
         },

@@ -78,11 +78,11 @@ def run(task: dict[str, Any], result: Path) -> None:
     def progress(task: str, done: int, total: int, note: str = "") -> None:
         tell(task, done / max(1, total))
 
-    from bgad.training.update import Lesson, update
+    from bgad.training.update import NewImage, update
 
-    def lesson(row: dict[str, Any]) -> Lesson:
+    def lesson(row: dict[str, Any]) -> NewImage:
         mask, ignore = (Path(row[kind]) if row[kind] else None for kind in ("mask", "ignore"))
-        return Lesson(Path(row["path"]), int(row["verdict"] == "bad"), mask, row["name"], ignore)
+        return NewImage(Path(row["path"]), int(row["verdict"] == "bad"), mask, row["name"], ignore)
 
     new = [lesson(row) for row in task["learn"]]
     found = {row["sha256"]: lesson(row) for row in task["found"]}
@@ -90,7 +90,16 @@ def run(task: dict[str, Any], result: Path) -> None:
     data = data / model_folder.read(Path(task["model"])).data["data"]["name"]
     place = data if data.is_dir() else None
     rate = task.get("rate")
-    update(task["model"], new, task["out"], data=place, found=found, rate=rate, overwrite=True, progress=progress)
+    update(
+        task["model"],
+        new,
+        task["out"],
+        data=place,
+        relocated=found,
+        false_reject_rate=rate,
+        overwrite=True,
+        progress=progress,
+    )
     compared = compare(
         Path(task["model"]),
         Path(task["out"]),
