@@ -16,7 +16,7 @@ from bgad.artifact import folder as model_folder
 from bgad.calibration import check_rate, require_supported
 from bgad.config import Config
 from bgad.data import layouts, locate, tiled_split
-from bgad.data.image_cache import ImageCache
+from bgad.data.image_cache import MAX_BYTES, ImageCache
 from bgad.data.sample_io import read, read_mask
 from bgad.data.split import Split, make_split
 from bgad.data.validation import MAX_BAD, Scan, scan_images
@@ -133,7 +133,7 @@ def train(
     split_options = SplitOptions(known, test_share, None if split is None else Path(split))
     check_before_reading(recipe, options, split_options)
     region = None if roi is None else Roi.load(Path(roi))
-    images = ImageCache(recipe.backbone.size)
+    images = new_image_cache(recipe, has_roi=roi is not None)
     dataset, scan = scan_images(locate.load(Path(data), root), max_unreadable, progress, images)
     for note in dataset.notes:
         logger.warning(note)
@@ -142,6 +142,11 @@ def train(
     roles = assign_roles(dataset, recipe, split_options, false_reject_rate)
     source = provenance.provenance_of(Path(data), root)
     return train_on_split(TrainingData(dataset, scan, roles, images, source, region), recipe, options, started=started)
+
+
+def new_image_cache(config: Config, *, has_roi: bool) -> ImageCache:
+    """A cache for the images of a training; it keeps nothing where tiles or a region of interest rule that out."""
+    return ImageCache(config.backbone.size, 0 if config.tile.size or has_roi else MAX_BYTES)
 
 
 def check_before_reading(config: Config, options: TrainingOptions, split: SplitOptions) -> None:
@@ -190,8 +195,9 @@ def train_on_split(
     )
     device = devices.pick(options.device)
     devices.keep_memory()
-    model = _new_model(config, device, parent)
     key = run_key(config, split, device, roi, parent)
+    check_work_folder(options.out, resume=options.resume, key=key)  # before the time that a model takes to build
+    model = _new_model(config, device, parent)
     with (
         open_work_folder(options.out, key, data.dataset.name, resume=options.resume) as work,
         open_event_log(options.tensorboard) as events,
@@ -303,7 +309,7 @@ def _check_roi_size(roi: Roi, name: str, dataset: layouts.Dataset, scan: Scan) -
     for sample in dataset.samples:
         height, width = scan.shapes[sample.name]
         if sample.box is not None:
-            raise DataError(f"{sample.name} is a tile of a picture: a region of interest is for whole pictures")
+            raise DataError(f"{sample.name} is a tile of an image: a region of interest is for whole images")
         if (height, width) != roi.mask.shape:
             size = f"{roi.mask.shape[1]}x{roi.mask.shape[0]}"
             raise DataError(f"{sample.name} is {width}x{height}, the region of interest {name} {size}: make them equal")

@@ -56,8 +56,11 @@ def unfinished(out: Path) -> bool:
     return (work_folder(out) / CHECKPOINT).exists()
 
 
-def check_work_folder(out: Path, *, resume: bool) -> Path:
-    """The work folder of a model; OutputError where another run or somebody else's files are in it."""
+def check_work_folder(out: Path, *, resume: bool, key: str | None = None) -> Path:
+    """The work folder of a model; an error where another run or somebody else's files are in it.
+
+    With `key`, a run to resume must have that fingerprint.
+    """
     work = work_folder(out)
     if (work / output_files.LOCK).exists():
         with output_files.locked(work, "training"):
@@ -67,23 +70,23 @@ def check_work_folder(out: Path, *, resume: bool) -> Path:
     foreign = work.exists() and not (work / RUN_FILE).exists()
     if foreign and any(path.name != output_files.LOCK for path in work.iterdir()):
         raise OutputError(f"{work} is in the way and is not ours: move it, or choose another --out")
+    file = work / RUN_FILE
+    if resume and key is not None and file.exists() and json.loads(file.read_text())["key"] != key:
+        raise ModelError(f"{work} belongs to a run with other data or settings: give the same ones, or delete it")
     return work
 
 
 @contextmanager
 def open_work_folder(out: Path, key: str, data: str, *, resume: bool) -> Iterator[Path]:
     """Lock the work folder for this process; it is deleted when the run ends well, and kept when it fails."""
-    work = check_work_folder(out, resume=resume)
+    work = check_work_folder(out, resume=resume, key=key)
     with output_files.locked(work, "training"):
         for path in [] if resume else work.iterdir():
             if path.is_dir():
                 shutil.rmtree(path)
             elif path.name != output_files.LOCK:
                 path.unlink()
-        file = work / RUN_FILE
-        if file.exists() and json.loads(file.read_text())["key"] != key:
-            raise ModelError(f"{work} belongs to a run with other data or settings: give the same ones, or delete it")
-        output_files.write_whole(file, json.dumps({"key": key, "data": data}).encode())
+        output_files.write_whole(work / RUN_FILE, json.dumps({"key": key, "data": data}).encode())
         try:
             yield work
         except KeyboardInterrupt:

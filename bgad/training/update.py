@@ -19,7 +19,6 @@ from bgad.artifact import folder as model_folder
 from bgad.calibration import check_rate, rank, require_supported, smallest_rate
 from bgad.config import Config, from_dict
 from bgad.data import layouts
-from bgad.data.image_cache import ImageCache
 from bgad.data.split import Split
 from bgad.data.validation import scan_images
 from bgad.errors import ConfigError, DataError
@@ -28,7 +27,7 @@ from bgad.inference.torch_engine import Detector
 from bgad.training import provenance
 from bgad.training.loop import RunControl
 from bgad.training.paired_files import IGNORE, MASK, list_images, pair_files
-from bgad.training.pipeline import TrainingData, TrainingOptions, train_on_split
+from bgad.training.pipeline import TrainingData, TrainingOptions, new_image_cache, train_on_split
 from bgad.training.provenance import Provenance
 from bgad.training.stop import StopRequest
 from bgad.types import GOOD, TAUGHT, Progress, Sample
@@ -62,7 +61,7 @@ def new_images(
     """The new images among files, folders and patterns, with masks and regions to ignore from their folders."""
     normals, anomalies = list_images(good), list_images(bad)
     if not normals and not anomalies:
-        raise ConfigError("there is nothing to learn: give new pictures with --good or --bad")
+        raise ConfigError("there is nothing to learn: give new images with --good or --bad")
     mask_of = pair_files(anomalies, masks, MASK)
     ignore_of = pair_files(normals + anomalies, ignore, IGNORE)
     return [
@@ -113,7 +112,7 @@ def update(
     remembered = provenance.recall(card.data["checksum"])
     source = remembered if data is None else provenance.provenance_of(data, None)
     if source is None:
-        raise DataError("the pictures that the model was trained on are needed: say where they are with --data")
+        raise DataError("the images that the model was trained on are needed: say where they are with --data")
     dataset = _load_data(source)
     earlier = _taught_before(card.split, remembered or Provenance(Path()), relocated or {})
     dataset = replace(dataset, samples=[*dataset.samples, *earlier])
@@ -133,7 +132,7 @@ def _joined_data(
     progress: Progress | None,
 ) -> TrainingData:
     """The data of a model with new images in their roles."""
-    images = ImageCache(config.backbone.size)
+    images = new_image_cache(config, has_roi=(folder / model_folder.ROI).exists())
     # Unreadable images are an error only where the split of the model needs them, so here any number is allowed.
     dataset, scan = scan_images(dataset, len(dataset.samples), progress, images)
     old_split = Split.load(folder / model_folder.SPLIT, dataset)
@@ -141,7 +140,7 @@ def _joined_data(
     try:
         added, added_scan = scan_images(replace(dataset, samples=samples, notes=[]), 0, progress, images)
     except DataError as error:
-        raise DataError(f"a new picture cannot be used: {str(error).rpartition('the first: ')[2]}") from error
+        raise DataError(f"a new image cannot be used: {str(error).rpartition('the first: ')[2]}") from error
     split = joined(old_split, added.samples)
     for note in split.notes[len(old_split.notes) :]:
         logger.warning(note)
@@ -201,9 +200,9 @@ def joined(old: Split, new: Sequence[Sample]) -> Split:
     for sample in fresh.values():
         (known if sample.label else train).append(sample)
     if not calibration:
-        raise DataError("no normal would be left to calibrate the threshold: train anew with more good pictures")
+        raise DataError("no normal would be left to calibrate the threshold: train anew with more good images")
     if not fresh:
-        raise DataError("all of these pictures have been learnt before: there is nothing new in them")
+        raise DataError("all of these images have been learnt before: there is nothing new in them")
     formerly_tested = [s for s in old.test if old.hashes[s.name] in fresh]
     if formerly_tested:
         notes.append(
@@ -235,7 +234,7 @@ def _unlearnt(old: Split, new: Sequence[Sample], notes: list[str]) -> dict[str, 
     for sample in new:
         digest = layouts.hash_file(sample.path)
         if digest in fresh and fresh[digest].label != sample.label:
-            raise DataError(f"{sample.path} is the same picture as {fresh[digest].path}: is it good or bad?")
+            raise DataError(f"{sample.path} is the same image as {fresh[digest].path}: is it good or bad?")
         role, before = roles.get(digest, ("twice among the new", None))
         corrected = before is not None and (
             before.label != sample.label
@@ -265,7 +264,7 @@ def _load_data(source: Provenance) -> layouts.Dataset:
     try:
         return source.load()
     except DataError as error:
-        raise DataError(f"the pictures that the model was trained on are needed ({error}): give --data") from error
+        raise DataError(f"the images that the model was trained on are needed ({error}): give --data") from error
 
 
 def _taught_before(split: Mapping[str, Any], remembered: Provenance, relocated: Mapping[str, NewImage]) -> list[Sample]:

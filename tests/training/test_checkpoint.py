@@ -167,7 +167,19 @@ def test_killed_twice_and_interrupted_once_it_is_the_same_model(
     """From the command line; `model` was trained with the same recipe in one go."""
     recipe, out, work = tmp_path / "recipe.toml", tmp_path / "plate.bgad", tmp_path / "plate.bgad.work"
     recipe.write_text(to_toml(tiny_config()))
-    arguments = ["train", str(data_set), "--out", str(out), "--config", str(recipe), "--known", "4", "--device", "cpu"]
+    arguments = [
+        "train",
+        str(data_set),
+        "--out",
+        str(out),
+        "--config",
+        str(recipe),
+        "--known",
+        "4",
+        "--device",
+        "cpu",
+        "--no-export",
+    ]
 
     def killed_at(step: int, *options: str) -> str:
         command = [sys.executable, "-c", DRIVER, str(step + 10), *arguments, "--memory", "0.000001", *options]
