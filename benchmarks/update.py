@@ -27,7 +27,7 @@ from bgad.data.split import Split, holdout_size, make_split
 from bgad.inference.torch_engine import Detector
 from bgad.io import images
 from bgad.training.pipeline import train
-from bgad.training.update import Lesson, update
+from bgad.training.update import NewImage, update
 from bgad.types import Sample
 
 KNOWN, CLASSES = 10, 3
@@ -82,8 +82,8 @@ def one(dataset: Dataset, known: list[str], new_class: str, seed: int, work: Pat
     groups = {"new class": left, "known classes": [s for s in split.test if s.label]}
     before = aurocs(first, normals, groups)
     began = time.perf_counter()
-    lessons = [Lesson(s.path, 1, s.mask) for s in taught]
-    second = update(work / "first.bgad", lessons, work / "second.bgad", data=dataset.root, device="cpu")
+    new = [NewImage(s.path, 1, s.mask) for s in taught]
+    second = update(work / "first.bgad", new, work / "second.bgad", data=dataset.root, device="cpu")
     seconds = time.perf_counter() - began
     after = aurocs(second, normals, groups)
     everything = replace(

@@ -10,7 +10,7 @@ import json
 import logging
 import platform
 import shutil
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any
@@ -38,10 +38,14 @@ from bgad.io import files as output_files
 from bgad.io import images
 from bgad.model import device as devices
 from bgad.model.weights import weight_files
-from bgad.training.fingerprint import flow_key, phase_key, run_key
-from bgad.training.loop import LOG, PhaseOne, Trainer
-from bgad.training.pipeline import Job, fit
-from bgad.training.training_set import RECIPE, Pool
+from bgad.training.checkpoint import SharedPhaseOne
+from bgad.training.feature_pool import FeaturePool
+from bgad.training.fingerprint import RECIPE_VERSION, flow_key, phase_key, run_key
+from bgad.training.fit_model import ModelFit
+from bgad.training.loop import RunControl, TrainingLoop
+from bgad.training.run import TrainingRun
+from bgad.training.stop import StopRequest
+from bgad.training.training_log import TRAINING_LOG
 from bgad.types import Progress, ProgressTask, Shape
 
 logger = logging.getLogger(__name__)
@@ -60,6 +64,7 @@ class Setup:
     memory_gb: float
     keep_models: bool
     progress: Progress | None = None
+    stop: StopRequest | None = None
 
 
 def run(
@@ -72,13 +77,14 @@ def run(
     memory_gb: float = 4.0,
     keep_models: bool = False,
     progress: Progress | None = None,
+    stop: StopRequest | None = None,
 ) -> list[Outcome]:
     """Run the cells that are not finished, and write results.json, table.md, table.csv and benchmark.html."""
     output_files.check_folder(out)
     if config is not None and config.tile.size:
         raise ConfigError("a benchmark does not cut tiles: leave out tile.size, or use train and evaluate")
     with output_files.locked(out, "benchmark"):
-        setup = Setup(out, config or Config(), devices.pick(device), memory_gb, keep_models, progress)
+        setup = Setup(out, config or Config(), devices.pick(device), memory_gb, keep_models, progress, stop)
         groups = plan(table.matrices, root)
         outcomes: list[Outcome] = []
         total = sum(len(group.requests) for group in groups)
@@ -128,7 +134,7 @@ def _run_group(group: Group, setup: Setup) -> Iterator[Outcome]:
         logger.warning(f"{group.category}: {note}")
     splits: dict[tuple[str, Case, int, int], Split] = {}
     hashes: dict[str, str] | None = None
-    pool: Pool | None = None
+    pool: FeaturePool | None = None
     folder = setup.out / "work" / f"pool-{group.requests[0].name('')}"
     for request in group.requests:
         try:
@@ -143,7 +149,7 @@ def _run_group(group: Group, setup: Setup) -> Iterator[Outcome]:
             stored = _stored(setup.out / "cells", key)
             if stored is None or (setup.keep_models and not _kept(setup, request, key).exists()):
                 if pool is None:
-                    pool = Pool(
+                    pool = FeaturePool(
                         dataset.samples,
                         split.hashes,
                         scan.bits,
@@ -175,7 +181,7 @@ def _cell_key(
         request.data,
         request.category,
         request.column.curve,
-        RECIPE,
+        RECIPE_VERSION,
     ]
     return output_files.sha256_json(parts)
 
@@ -215,7 +221,7 @@ def _cell(
     dataset: Dataset,
     split: Split,
     config: Config,
-    pool: Pool,
+    pool: FeaturePool,
     scan: ValidationReport,
     setup: Setup,
     key: str,
@@ -225,34 +231,40 @@ def _cell(
     split_name = f"splits/{request.name('')}-{output_files.sha256_bytes(content)[:SHORT]}.json"
     output_files.write_atomic(setup.out / split_name, content)
     work = _work(setup, key)
-    curve: list[dict[str, float | None]] = []
-    phase_one, watch = None, None
+    phase_one, curve = None, None
     if request.column.curve:
         shutil.rmtree(work, ignore_errors=True)  # a curve begins with the first step
-        watch = _watcher(curve, pool, split)
+        curve = _Curve(pool, split)
     else:
         same = phase_key(config, split, setup.device)
-        phase_one = PhaseOne(setup.out / "work" / "phase-one" / f"{same[:16]}.safetensors", same)
+        phase_one = SharedPhaseOne(setup.out / "work" / "phase-one" / f"{same[:16]}.safetensors", same)
     flows = None if request.column.curve else flow_key(config, split, setup.device)
     shared = setup.out / "work" / "flows" / (flows or "")[:16]
     if flows and shared.exists() and not work.exists():
         _copy(shared, work)
     work.mkdir(parents=True, exist_ok=True)
-    model = pool.model(config)
-    job = Job(
-        request.name(), dataset, split, split, scan.bits, setup.device, work, flows or key, progress=setup.progress
+    model = pool.new_model(config)
+    control = RunControl(setup.progress, setup.stop)
+    run = TrainingRun(
+        request.name(), dataset, split, split, scan.bits, setup.device, work, flows or key, control=control
     )
-    detector = fit(job, model, pool.material(split, config), resume=True, phase_one=phase_one, watch=watch)
+    fit = ModelFit(run, model, pool.training_set(split, config), phase_one=phase_one)
+    fit.resume()
+    for _ in fit.steps():
+        if curve is not None:
+            curve.follow(fit.loop)
+    detector = fit.finish()
     if flows and not shared.exists():
         _copy(work, shared)
     shapes = [scan.shapes[s.name] for s in split.test]
     measured = _measure(detector, request, split, pool.features(split.test), shapes, setup.progress)
     cell = measured.cell | request.facts() | {"drawn": len(split.known)}
     cell["seconds"]["features"] = round(pool.seconds, 3)
-    if curve:
-        cell["curve"] = curve
+    if curve is not None:
+        cell["curve"] = curve.points
     if setup.keep_models:
-        files = {**weight_files(model), LOG: (work / LOG).read_bytes(), model_folder.SPLIT: content}
+        log = (work / TRAINING_LOG).read_bytes()
+        files = {**weight_files(model), TRAINING_LOG: log, model_folder.SPLIT: content}
         model_folder.write(_kept(setup, request, key), detector.card, files)
     return {
         "key": key,
@@ -286,25 +298,26 @@ def _measure(
     )
 
 
-def _watcher(
-    curve: list[dict[str, float | None]], pool: Pool, split: Split
-) -> Callable[[Trainer, dict[str, float]], None]:
-    """Follows a training on the test images, to draw it; at the model's own resolution, which is quick."""
-    size = (pool.config.size, pool.config.size)
-    masks = [None if (mask := read_mask(s)) is None else images.resize_mask(mask, size) for s in split.test]
-    labels = [s.label for s in split.test]
-    features = pool.features(split.test)
+class _Curve:
+    """The learning curve of a training on the test images, at the size of the model's input, which is quick."""
 
-    def watch(trainer: Trainer, _: dict[str, float]) -> None:
-        schedule = trainer.schedule
-        if trainer.step % max(1, schedule.steps // CURVE_POINTS) and trainer.step != schedule.steps:
+    def __init__(self, pool: FeaturePool, split: Split) -> None:
+        size = (pool.config.size, pool.config.size)
+        self._masks = [None if (mask := read_mask(s)) is None else images.resize_mask(mask, size) for s in split.test]
+        self._labels = [s.label for s in split.test]
+        self._features, self._device = pool.features(split.test), pool.device
+        self.points: list[dict[str, float | None]] = []
+
+    def follow(self, loop: TrainingLoop) -> None:
+        """Measure the model if a point of the curve is due after this step."""
+        schedule = loop.schedule
+        if loop.step % max(1, schedule.steps // CURVE_POINTS) and loop.step != schedule.steps:
             return
-        for level, constants in zip(trainer.levels, trainer.constants(), strict=True):
+        for level, constants in zip(loop.levels, loop.constants(), strict=True):
             level.set_constants(constants)
-        found = list(run_features(trainer.model, features, pool.device))
-        figures = metrics.compute([score for score, _, _ in found], labels, [map_ for _, map_, _ in found], masks)
-        phase = 1 if trainer.step <= schedule.push_at else 2
+        results = list(run_features(loop.model, self._features, self._device))
+        scores, maps = [score for score, _, _ in results], [anomaly_map for _, anomaly_map, _ in results]
+        figures = metrics.compute(scores, self._labels, maps, self._masks)
+        phase = 1 if loop.step <= schedule.push_at else 2
         # no image AUROC: the units of the map's score are measured after the training
-        curve.append({"step": trainer.step, "phase": phase, "pixel_auroc": figures["pixel_auroc"]})
-
-    return watch
+        self.points.append({"step": loop.step, "phase": phase, "pixel_auroc": figures["pixel_auroc"]})

@@ -73,10 +73,11 @@ def _benchmark(arguments: argparse.Namespace) -> int:
     if arguments.list:
         return _list(table, arguments.root)
     from bgad.benchmark.runner import run
+    from bgad.cli.interrupt import stop_on_interrupt
     from bgad.model.device import tune_allocator
 
     tune_allocator()
-    with console.progress() as progress:
+    with console.progress() as progress, stop_on_interrupt() as stop:
         outcomes = run(
             table,
             arguments.out,
@@ -86,6 +87,7 @@ def _benchmark(arguments: argparse.Namespace) -> int:
             memory_gb=arguments.memory,
             keep_models=arguments.keep_models,
             progress=progress,
+            stop=stop,
         )
     if arguments.paper is None and all(outcome.cell is None for outcome in outcomes):
         raise DataError(f"no cell could be run: {outcomes[0].reason}")

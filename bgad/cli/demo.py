@@ -9,6 +9,7 @@ from shlex import quote
 from typing import Any
 
 from bgad.cli import console
+from bgad.cli.interrupt import stop_on_interrupt
 from bgad.cli.options import add_command, number
 from bgad.cli.tables import evaluation_table
 from bgad.config import METHODS, Config
@@ -19,7 +20,9 @@ from bgad.evaluation.evaluate import evaluate, write_results
 from bgad.evaluation.report import page as report
 from bgad.io.files import check_folder
 from bgad.model.device import tune_allocator
-from bgad.training.pipeline import train, unfinished
+from bgad.training.pipeline import train
+from bgad.training.run import unfinished
+from bgad.training.stop import StopRequest
 from bgad.types import Progress
 
 
@@ -50,8 +53,8 @@ def _demo(arguments: argparse.Namespace) -> int:
     for method in methods:
         if method not in METHODS:
             raise ConfigError(f"unknown method {method!r}: choose from {', '.join(METHODS)}")
-    with console.progress() as progress:
-        cells = run_demo(arguments.out, methods, arguments.seeds, arguments.known, arguments.device, progress)
+    with console.progress() as progress, stop_on_interrupt() as stop:
+        cells = run_demo(arguments.out, methods, arguments.seeds, arguments.known, arguments.device, progress, stop)
     console.stdout_console().print(evaluation_table(cells))
     out = quote(str(arguments.out))
     console.say(f"figures: {out}/results.json\nreport:  {out}/report.html   (open it in a browser)")
@@ -60,7 +63,7 @@ def _demo(arguments: argparse.Namespace) -> int:
 
 
 def run_demo(
-    out: Path, methods: list[str], seeds: int, known: int, device: str, progress: Progress
+    out: Path, methods: list[str], seeds: int, known: int, device: str, progress: Progress, stop: StopRequest
 ) -> list[dict[str, Any]]:
     """Train every method and seed on both categories; write results.json and report.html, and return the cells."""
     check_folder(out)
@@ -87,6 +90,7 @@ def run_demo(
                     device=device,
                     overwrite=True,
                     progress=progress,
+                    stop=stop,
                 )
                 cell, section, images = evaluate(detector, layouts.load(category), data="demo", progress=progress)
                 cells.append(cell)

@@ -47,7 +47,8 @@ def _pseudo(arguments: argparse.Namespace) -> int:
     config = read_config(arguments)
     check_file(arguments.out, ".png")
     dataset = locate.load(arguments.data, arguments.root)
-    from bgad.pseudo import rpag as pseudo
+    from bgad.pseudo.contact_sheet import contact_sheet
+    from bgad.pseudo.generate import can_generate, generate
 
     with console.progress() as progress:
         dataset, scan = validate_images(dataset, arguments.max_unreadable, progress)
@@ -56,7 +57,7 @@ def _pseudo(arguments: argparse.Namespace) -> int:
     split = make_split(dataset, seed=config.seed, known=arguments.known)
     known = [s for s in split.known if s.mask is not None]
     method = config.pseudo.method if config.pseudo.method != "none" else "rpag"
-    if not pseudo.can_make(method, known):
+    if not can_generate(method, known):
         raise DataError(
             f"{arguments.data}: {method} needs known anomalies with masks, and there are none: "
             "add masks, or use --set pseudo.method=nsa"
@@ -64,8 +65,8 @@ def _pseudo(arguments: argparse.Namespace) -> int:
     size = (config.backbone.size, config.backbone.size)
     with console.progress() as progress:
         task = ProgressTask(progress, "pseudo anomalies", arguments.count)
-        tiles = []
-        for tile in pseudo.generate(
+        anomalies = []
+        for anomaly in generate(
             split.train,
             known,
             arguments.count,
@@ -75,8 +76,8 @@ def _pseudo(arguments: argparse.Namespace) -> int:
             transforms=config.pseudo.transforms,
             bits=scan.bits,
         ):
-            tiles.append(tile)
+            anomalies.append(anomaly)
             task.advance()
-    render.save_png(pseudo.contact_sheet(tiles), arguments.out)
+    render.save_png(contact_sheet(anomalies), arguments.out)
     console.say(f"contact sheet: {arguments.out}")
     return 0

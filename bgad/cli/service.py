@@ -310,21 +310,23 @@ def add_update(commands: Any) -> None:
 
 
 def _update(arguments: argparse.Namespace) -> int:
+    from bgad.cli.interrupt import stop_on_interrupt
     from bgad.model.device import tune_allocator
-    from bgad.training.update import lessons, update
+    from bgad.training.update import new_images, update
 
     tune_allocator()
-    new = lessons(arguments.good, arguments.bad, arguments.masks, arguments.ignore)
-    with console.progress() as progress:
+    new = new_images(arguments.good, arguments.bad, arguments.masks, arguments.ignore)
+    with console.progress() as progress, stop_on_interrupt() as stop:
         update(
             arguments.model,
             new,
             arguments.out,
             data=arguments.data,
-            rate=arguments.false_reject_rate,
+            false_reject_rate=arguments.false_reject_rate,
             device=arguments.device,
             resume=arguments.resume,
             overwrite=arguments.overwrite,
             progress=progress,
+            stop=stop,
         )
     return 0

@@ -96,12 +96,13 @@ def _train(arguments: argparse.Namespace) -> int:
         config = replace(config, tile=replace(config.tile, size=size)).check()
     if arguments.tensorboard:
         check_folder(arguments.tensorboard)
+    from bgad.cli.interrupt import stop_on_interrupt
     from bgad.data.locate import model_folder
     from bgad.model.device import tune_allocator
     from bgad.training.pipeline import train
 
     tune_allocator()
-    with console.progress() as progress:
+    with console.progress() as progress, stop_on_interrupt() as stop:
         train(
             arguments.data,
             arguments.out,
@@ -110,16 +111,17 @@ def _train(arguments: argparse.Namespace) -> int:
             known=arguments.known,
             test_share=arguments.test,
             split=arguments.split,
-            rate=arguments.false_reject_rate,
+            false_reject_rate=arguments.false_reject_rate,
             device=arguments.device,
             memory_gb=arguments.memory,
-            max_bad=arguments.max_unreadable,
+            max_unreadable=arguments.max_unreadable,
             resume=arguments.resume,
             overwrite=arguments.overwrite,
             tensorboard=arguments.tensorboard,
             export=not arguments.no_export,
             roi=arguments.roi,
             progress=progress,
+            stop=stop,
         )
     model, data = quote(str(arguments.out or model_folder(arguments.data))), quote(str(arguments.data))
     where = f" --root {quote(str(arguments.root))}" if arguments.root else ""

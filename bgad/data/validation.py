@@ -4,9 +4,11 @@ from __future__ import annotations
 
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass, field, replace
+from functools import partial
 
 import numpy as np
 
+from bgad.data.image_cache import ImageCache
 from bgad.data.layouts import Dataset
 from bgad.data.sample_io import ignored, read, read_mask
 from bgad.errors import BgadError, DataError
@@ -36,11 +38,12 @@ class _Checked:
 
 
 def validate_images(
-    dataset: Dataset, max_unreadable: int, progress: Progress | None = None
+    dataset: Dataset, max_unreadable: int, progress: Progress | None = None, cache: ImageCache | None = None
 ) -> tuple[Dataset, ValidationReport]:
     """Decode every image and mask once; return the data set without unreadable images, and a report.
 
-    Notes of the returned data set name each unreadable file. More than `max_unreadable` of them are a DataError.
+    Notes of the returned data set name each unreadable file. More than `max_unreadable` of them are a DataError. The
+    decoded images go into `cache`, if there is one.
     """
     kept: list[Sample] = []
     skipped: list[str] = []
@@ -49,7 +52,9 @@ def validate_images(
     bits = 8
     task = ProgressTask(progress, "reading", len(dataset.samples))
     with ThreadPoolExecutor(2) as pool:
-        for sample, checked in zip(dataset.samples, pool.map(_check, dataset.samples), strict=True):
+        for sample, checked in zip(
+            dataset.samples, pool.map(partial(_check, cache=cache), dataset.samples), strict=True
+        ):
             if sample.split != "test":
                 bits = max(bits, checked.bits)
             if checked.shape is not None:
@@ -71,12 +76,14 @@ def validate_images(
     return replace(dataset, samples=kept, notes=list(dict.fromkeys(notes))), ValidationReport(bits, skipped, shapes)
 
 
-def _check(sample: Sample) -> _Checked:
+def _check(sample: Sample, cache: ImageCache | None) -> _Checked:
     """Decode the image and the mask of one sample."""
     shape = None
     try:
         pixels = read(sample)
         shape = (pixels.shape[0], pixels.shape[1])
+        if cache is not None:
+            cache.add(sample, pixels)
         bits = images.bit_depth(sample.path) if pixels.dtype != np.uint8 else 8
         excluded = ignored(sample)
         if excluded is not None and excluded.shape != shape:

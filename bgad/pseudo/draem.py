@@ -1,7 +1,7 @@
-"""DRAEM's way to a pseudo anomaly: a texture laid over a normal image where gradient noise is high.
+"""Pseudo anomalies as in DRAEM: a texture blended into a normal image where Perlin noise is high.
 
-DRAEM takes its textures from a collection of photographs. Here they are made of what is at hand: another
-normal image, changed beyond recognition, or a drawn pattern.
+DRAEM takes its textures from a collection of photographs. Here a texture is another normal image, strongly augmented,
+or a drawn pattern, so that no further data set is needed.
 """
 
 from __future__ import annotations
@@ -12,28 +12,28 @@ import numpy as np
 
 from bgad.types import BoolArray, FloatArray
 
-ATTEMPTS = 6  # draws of mask and texture before the best of them is taken
-LEVEL = 0.5  # noise above it is the anomaly
-FINEST = 5  # at most 2^5 cells along a side,
-CELL = 6  # and none smaller than this many pixels
-OPACITY = (0.1, 1.0)
-MIN_CHANGE = 0.02  # mean change inside the mask; less can hardly be seen
-GREY = 1e-3  # channels that differ by less show no colour
+MAX_ATTEMPTS = 6  # draws of mask and texture before the one that changes the image most is taken
+NOISE_THRESHOLD = 0.5  # noise above it marks the anomaly, as in DRAEM
+MAX_CELLS_LOG2 = 5  # at most 2^5 noise cells along a side: finer noise is grain, not a region
+MIN_CELL_PIXELS = 6  # smaller noise cells are lost at the strides of the feature maps
+OPACITY_RANGE = (0.1, 1.0)
+MIN_CHANGE = 0.02  # mean change of the pixels inside the mask; a smaller one is hardly visible
+MAX_GREY_SPREAD = 1e-3  # channels of a grey image differ by less
 
 Change = Callable[[FloatArray, np.random.Generator], FloatArray]
 
 
 def perlin(shape: tuple[int, int], cells: tuple[int, int], rng: np.random.Generator, angle: float = 0.0) -> FloatArray:
-    """Gradient noise in -1..1, (H, W): `cells` along each axis, the lattice turned by `angle` (radians)."""
+    """Perlin noise in -1..1, (H, W), with `cells` along each axis and the lattice rotated by `angle` radians."""
     h, w = shape
     rows, columns = np.mgrid[:h, :w].astype(np.float64)
     if angle:
         y, x = rows - h / 2, columns - w / 2
         rows, columns = np.cos(angle) * y - np.sin(angle) * x, np.sin(angle) * y + np.cos(angle) * x
     v, u = rows * cells[0] / h, columns * cells[1] / w  # in lattice units
-    v, u = v - np.floor(v.min()), u - np.floor(u.min())  # the lattice begins where the picture does
+    v, u = v - np.floor(v.min()), u - np.floor(u.min())  # the lattice begins at the edge of the image
     i, j = v.astype(np.int64), u.astype(np.int64)
-    a = rng.uniform(0, 2 * np.pi, (int(i.max()) + 2, int(j.max()) + 2))  # the gradient at each node is a direction
+    a = rng.uniform(0, 2 * np.pi, (int(i.max()) + 2, int(j.max()) + 2))  # direction of the gradient at each node
     gradient_v, gradient_u = np.sin(a), np.cos(a)
     fv, fu = v - i, u - j
     corner = {
@@ -48,8 +48,8 @@ def perlin(shape: tuple[int, int], cells: tuple[int, int], rng: np.random.Genera
 
 
 def _cells(shape: tuple[int, int], rng: np.random.Generator) -> tuple[int, int]:
-    """A power of two for each axis, each as likely."""
-    most = [min(FINEST, max(0, int(np.log2(side / CELL)))) for side in shape]
+    """Draw the number of noise cells along each axis: a power of two, each equally likely."""
+    most = [min(MAX_CELLS_LOG2, max(0, int(np.log2(side / MIN_CELL_PIXELS)))) for side in shape]
     return 2 ** int(rng.integers(most[0] + 1)), 2 ** int(rng.integers(most[1] + 1))
 
 
@@ -98,18 +98,18 @@ CHANGES: dict[str, Change] = {
 
 
 def _shuffled(image: FloatArray, rng: np.random.Generator) -> FloatArray:
-    """The picture cut into a few blocks in another order, so that its object is no longer there."""
+    """Cut the image into blocks and shuffle them, so that its object is no longer recognisable."""
     h, w = image.shape[:2]
     side = int(rng.choice((2, 4, 8)))
     height, width = -(-h // side), -(-w // side)
-    whole = np.pad(image, ((0, side * height - h), (0, side * width - w), (0, 0)), mode="edge")
-    blocks = whole.reshape(side, height, side, width, 3).swapaxes(1, 2).reshape(side * side, height, width, 3)
+    padded = np.pad(image, ((0, side * height - h), (0, side * width - w), (0, 0)), mode="edge")
+    blocks = padded.reshape(side, height, side, width, 3).swapaxes(1, 2).reshape(side * side, height, width, 3)
     mixed = blocks[rng.permutation(len(blocks))].reshape(side, side, height, width, 3).swapaxes(1, 2)
     return mixed.reshape(side * height, side * width, 3)[:h, :w]
 
 
 def _pattern(shape: tuple[int, int], rng: np.random.Generator) -> tuple[FloatArray, str]:
-    """Stripes, checks, cloud or grain between two colours."""
+    """Draw stripes, checks, clouds or grain between two random colours; returns the pattern and its name."""
     h, w = shape
     name = str(rng.choice(("stripes", "checks", "cloud", "grain")))
     if name == "cloud":
@@ -128,31 +128,32 @@ def _pattern(shape: tuple[int, int], rng: np.random.Generator) -> tuple[FloatArr
 
 
 def texture(other: FloatArray, rng: np.random.Generator, count: int, *, drawn: bool) -> tuple[FloatArray, str]:
-    """A texture in 0..1 and what it is: a drawn pattern, or `other` with its blocks shuffled and `count` changes.
+    """Make a texture in 0..1: a drawn pattern, or `other` with shuffled blocks and `count` changes.
 
-    A grey picture gives grey textures: colour alone would give the fake away.
+    Returns the texture and its description. A grey image gives a grey texture, because colour alone would give the
+    pseudo anomaly away.
     """
     if drawn:
-        image, what = _pattern((other.shape[0], other.shape[1]), rng)
+        image, description = _pattern((other.shape[0], other.shape[1]), rng)
     else:
         image, names = _shuffled(other, rng), rng.permutation(list(CHANGES))[:count].tolist()
         for name in names:
             image = np.clip(CHANGES[name](image, rng), 0, 1)
-        what = ", ".join(["shuffle", *names])
-    if np.ptp(other, axis=2).max() < GREY:
+        description = ", ".join(["shuffle", *names])
+    if np.ptp(other, axis=2).max() < MAX_GREY_SPREAD:
         image = np.repeat(image.mean(axis=2, keepdims=True), 3, axis=2)
-    return image.astype(np.float32), what
+    return image.astype(np.float32), description
 
 
 def noise_mask(shape: tuple[int, int], rng: np.random.Generator) -> tuple[BoolArray, str]:
-    """Where noise of a random frequency and direction is high; never empty."""
-    for _ in range(ATTEMPTS):
+    """Mask of the pixels where noise of a random frequency and direction is high, never empty, and its description."""
+    for _ in range(MAX_ATTEMPTS):
         cells = _cells(shape, rng)
         noise = perlin(shape, cells, rng, float(rng.uniform(-np.pi / 2, np.pi / 2)))
-        mask = noise > LEVEL
+        mask = noise > NOISE_THRESHOLD
         if mask.any():
             break
-    else:  # broad noise may have no high place
+    else:  # noise of few cells may stay below the threshold everywhere
         mask = noise >= np.quantile(noise, 0.95)
     return mask, f"noise {cells[0]} x {cells[1]}"
 
@@ -160,15 +161,16 @@ def noise_mask(shape: tuple[int, int], rng: np.random.Generator) -> tuple[BoolAr
 def draem(
     normal: FloatArray, other: FloatArray, rng: np.random.Generator, count: int = 3
 ) -> tuple[FloatArray, BoolArray, str]:
-    """`normal` with a texture over it where noise is high, the mask of it, and what was done."""
-    tries: list[tuple[float, FloatArray, BoolArray, str]] = []
-    while len(tries) < ATTEMPTS and not any(change >= MIN_CHANGE for change, *_ in tries):
-        mask, shape = noise_mask((normal.shape[0], normal.shape[1]), rng)
-        drawn = rng.random() < 0.5 or len(tries) == ATTEMPTS - 1  # of black pictures some changes make nothing
-        cover, what = texture(other, rng, count, drawn=drawn)
-        opacity = np.float32(rng.uniform(*OPACITY))
+    """Blend a texture into `normal` where noise is high; returns the image, the mask and a description."""
+    attempts: list[tuple[float, FloatArray, BoolArray, str]] = []
+    while len(attempts) < MAX_ATTEMPTS and not any(change >= MIN_CHANGE for change, *_ in attempts):
+        mask, noise = noise_mask((normal.shape[0], normal.shape[1]), rng)
+        # The last attempt draws a pattern: no change makes a texture of a black image.
+        drawn = rng.random() < 0.5 or len(attempts) == MAX_ATTEMPTS - 1
+        cover, description = texture(other, rng, count, drawn=drawn)
+        opacity = np.float32(rng.uniform(*OPACITY_RANGE))
         image = np.where(mask[..., None], (1 - opacity) * normal + opacity * cover, normal).clip(0, 1)
         change = float(np.abs(image - normal)[mask].mean())
-        tries.append((change, image, mask, f"{what}, {shape}, opacity {opacity:.1f}"))
-    _, image, mask, steps = max(tries, key=lambda found: found[0])
+        attempts.append((change, image, mask, f"{description}, {noise}, opacity {opacity:.1f}"))
+    _, image, mask, steps = max(attempts, key=lambda attempt: attempt[0])
     return image, mask, steps

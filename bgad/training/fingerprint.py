@@ -1,9 +1,13 @@
-"""What two trainings must have in common to be the same: how unfinished and shared work is recognised."""
+"""Fingerprints of trainings: equal fingerprints mean equal results, so unfinished and shared work is recognised."""
 
 from __future__ import annotations
 
+import hashlib
+import json
+from collections.abc import Sequence
 from dataclasses import fields, replace
 from pathlib import Path
+from typing import Any
 
 import torch
 
@@ -12,11 +16,15 @@ from bgad.config import Config, PseudoConfig, ScoreConfig, to_dict
 from bgad.data import layouts
 from bgad.data.split import Split
 from bgad.geometry.roi import Roi
-from bgad.io.files import sha256_bytes, sha256_json
 from bgad.model.weights import FLOW_FILE
-from bgad.training.training_set import PUSHING, RECIPE, pseudo_count
+from bgad.training.training_set import PUSH_METHODS, pseudo_count
+from bgad.types import Sample
 
-PHASE_TWO: dict[str, tuple[str, ...]] = {  # what of the recipe only phase 2 or scoring looks at
+# Raise it when a change to the code changes features, models or figures: what is stored is then computed again.
+RECIPE_VERSION = 9
+
+# Keys of the recipe that only phase 2 or scoring reads.
+PHASE_TWO_KEYS: dict[str, tuple[str, ...]] = {
     "loss": (
         "method",
         "boundary",
@@ -33,42 +41,55 @@ PHASE_TWO: dict[str, tuple[str, ...]] = {  # what of the recipe only phase 2 or 
 }
 
 
+def hash_json(content: Any) -> str:
+    """SHA-256 of the JSON text of a value; the order of keys does not matter."""
+    return hashlib.sha256(json.dumps(content, sort_keys=True).encode()).hexdigest()
+
+
+def hash_masks(samples: Sequence[Sample]) -> list[list[str] | None]:
+    """SHA-256 of every mask of each sample; None for a sample without a mask."""
+    return [[layouts.hash_file(path) for path in (s.mask, *s.more_masks)] if s.mask else None for s in samples]
+
+
+def _hash_backbone_weights(config: Config) -> str:
+    return layouts.hash_file(Path(config.backbone.weights)) if config.backbone.weights else ""
+
+
 def run_key(
-    config: Config, split: Split, device: torch.device, roi: Roi | None = None, start: Path | None = None
+    config: Config, split: Split, device: torch.device, roi: Roi | None = None, parent: Path | None = None
 ) -> str:
-    """Two runs with the same key make the same model."""
-    masks = [[layouts.hash_file(path) for path in (s.mask, *s.more_masks)] if s.mask else None for s in split.known]
-    weights_file = layouts.hash_file(Path(config.backbone.weights)) if config.backbone.weights else ""
-    parts = [to_dict(config), split.to_json(), masks, weights_file, device.type, torch.__version__, __version__]
+    """Fingerprint of a run: two runs with the same one make the same model."""
+    masks, weights = hash_masks(split.known), _hash_backbone_weights(config)
+    parts = [to_dict(config), split.to_json(), masks, weights, device.type, torch.__version__, __version__]
     ignored = {s.name: layouts.hash_file(s.ignore) for s in (*split.train, *split.known) if s.ignore is not None}
     if ignored:
         parts.append(ignored)
     if roi is not None:
-        parts.append(sha256_bytes(roi.png()))
-    if start is not None:
-        parts.append(layouts.hash_file(start / FLOW_FILE))
-    return sha256_json(parts)
+        parts.append(hashlib.sha256(roi.png()).hexdigest())
+    if parent is not None:
+        parts.append(layouts.hash_file(parent / FLOW_FILE))
+    return hash_json(parts)
 
 
 def phase_key(config: Config, split: Split, device: torch.device) -> str:
-    """Two runs with the same key are the same run until phase 2 begins."""
+    """Fingerprint of phase 1: two runs with the same one do not differ before phase 2 begins."""
     recipe = to_dict(config)
-    for part, names in PHASE_TWO.items():
+    for part, names in PHASE_TWO_KEYS.items():
         recipe[part] = {name: value for name, value in recipe[part].items() if name not in names}
-    normals = [(s.name, split.hashes[s.name]) for s in split.train]  # their order decides what a step draws
-    weights_file = layouts.hash_file(Path(config.backbone.weights)) if config.backbone.weights else ""
-    aside = config.score.evidence_weight > 0  # see Weighing
-    parts = [RECIPE, recipe, aside, normals, weights_file, device.type, torch.__version__, __version__]
-    return sha256_json(parts)
+    normals = [(s.name, split.hashes[s.name]) for s in split.train]  # in order, as steps draw them by number
+    weights = _hash_backbone_weights(config)
+    has_validation = config.score.evidence_weight > 0  # then the flows are not trained on all normals
+    return hash_json(
+        [RECIPE_VERSION, recipe, has_validation, normals, weights, device.type, torch.__version__, __version__]
+    )
 
 
 def flow_key(config: Config, split: Split, device: torch.device) -> str | None:
-    """Two runs with the same key train the same flows: no anomaly pushes them. None where anomalies do."""
+    """Fingerprint of flows that no anomaly pushes: two runs with the same one train the same flows; else None."""
     full_push = config.loss.method == "bgad-full-push"
     pushed = [s for s in split.known if s.mask is not None or config.loss.instance_share or full_push]
-    if config.loss.method in PUSHING and (pushed or pseudo_count(split, config)):
+    if config.loss.method in PUSH_METHODS and (pushed or pseudo_count(split, config)):
         return None
     method = "bgad-wo" if config.loss.method == "bgad" else config.loss.method
     kept = replace(config, loss=replace(config.loss, method=method), pseudo=PseudoConfig(), score=ScoreConfig())
-    parts = [to_dict(kept), phase_key(config, split, device)]
-    return sha256_json(parts)
+    return hash_json([to_dict(kept), phase_key(config, split, device)])

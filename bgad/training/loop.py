@@ -1,236 +1,209 @@
-"""Training: one visible loop over cached features.
+"""The training loop over cached features, in two phases.
 
-Phase 1 learns the normal distribution by likelihood. Phase 2 takes the boundary from it and adds the
-boundary-guided semi-push-pull. Every random draw of step s comes from a generator seeded by (seed, s), so a
-run that was killed goes on from its checkpoint as if nothing had happened.
+Phase 1 fits the distribution of the normals by maximum likelihood. Phase 2 takes the boundary from it and adds the
+boundary-guided semi-push-pull loss. The loop returns control after every step and between the phases. Every random
+draw of step s comes from a generator seeded by (seed, s), so a run that was killed continues from its checkpoint as if
+it had never stopped.
 """
 
 from __future__ import annotations
 
-import csv
-import json
 import math
-import os
-import signal
-import threading
 import time
-from collections.abc import Callable, Iterator, Sequence
-from contextlib import contextmanager
-from dataclasses import dataclass, field
+from collections.abc import Iterator, Sequence
+from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
 import numpy as np
-import safetensors
-import safetensors.torch
 import torch
 from torch import Tensor
 
 from bgad.config import Config
 from bgad.errors import ModelError
-from bgad.features.cache import Features, Index, chunks, even_pick
+from bgad.features.cache import Features, Index
 from bgad.model.boundary import NORMALISER, RunningBoundary, normal_boundary
 from bgad.model.device import WorkerPool
 from bgad.model.scoring import Level, LevelConstants, ScoringModel
+from bgad.training import checkpoint
+from bgad.training.checkpoint import CHECKPOINT, SharedPhaseOne
+from bgad.training.early_stopping import CHECK_STEPS, EarlyStopping
+from bgad.training.instance_selection import (
+    REFRESH_STEPS,
+    instance_share,
+    select_instances,
+    usable_anomalies,
+    without_masks,
+)
+from bgad.training.likelihoods import LevelLikelihoods
 from bgad.training.objective import objective
+from bgad.training.sampling import sample_anomalies, sample_positions
 from bgad.training.schedule import Schedule
+from bgad.training.stop import StopRequest
+from bgad.training.training_log import LogRow, TrainingLog
+from bgad.training.training_set import AnomalyFeatures
 from bgad.types import FloatArray, Progress, ProgressTask
 
-CHECKPOINT = "checkpoint.safetensors"
-CHECKPOINT_SECONDS = 20.0
-LOG = "train.csv"
-DIVERGED = 1e6  # a loss that no sound run comes near
-WHOLE_SET_IMAGES = 400  # beyond, quantiles and moments come from an even pick of that many images
-LOOK_BACK = 50  # steps between two looks at the normals that no level learns
-UNSEEN = 64  # positions of each that are looked at
-INSTANCE_REFRESH = 20  # steps between two choices of the least likely positions of images without masks
-FULL_PUSH_SHARE = 0.1  # of an anomaly without a mask, where no share is given to the method without a boundary
-
-
-@dataclass
-class Anomalies:
-    """Known or pseudo anomalies: features, and per level and image the positions that show the defect.
-
-    `cells[level][image]` is empty-free; `marked[image]` is False where there was no mask, and the positions
-    are then the least likely ones, chosen anew while training (only where `loss.instance_share` is set).
-    """
-
-    store: Features
-    cells: list[list[Index]]
-    marked: list[bool]
-    pseudo: bool = False  # made, not real
-
-    def only_marked(self) -> list[Anomalies]:
-        """The images with a mask; nothing where there are none."""
-        at = np.flatnonzero(self.marked)
-        cells = [[level[i] for i in at] for level in self.cells]
-        return [Anomalies(self.store.select(at), cells, [True] * len(at), self.pseudo)] if len(at) else []
+DIVERGED_LOSS = 1e6  # the loss of a sound run stays orders of magnitude below
 
 
 @dataclass(frozen=True)
-class PhaseOne:
-    """A file for the state at the end of phase 1, which runs with the same normals, recipe and seed share."""
+class FlowData:
+    """The features that the flows are trained and validated on."""
 
-    path: Path
-    key: str
-
-    def fits(self) -> bool:
-        """True when the file is there and belongs to such a run."""
-        return self.path.exists() and _note(self.path)["key"] == self.key
-
-
-@dataclass
-class Best:
-    """The state of a level's flow at which the normals that it does not learn were most likely."""
-
-    loss: float = math.inf
-    step: int = 0
-    weights: dict[str, Tensor] = field(default_factory=dict)
+    normals: Features
+    anomalies: Sequence[AnomalyFeatures] = ()
+    validation: Features | None = None  # normals that no flow is trained on
+    roi_positions: Sequence[Index] | None = None  # of each level, those inside the region of interest; None: all
+    trained_positions: Sequence[Index] | None = None  # of each level, those that the map in the region needs; None: all
 
 
-@contextmanager
-def _asked_to_stop() -> Iterator[threading.Event]:
-    """Ctrl-C sets the event instead of breaking into the middle of a step."""
-    asked = threading.Event()
-    if threading.current_thread() is not threading.main_thread():
-        yield asked
-        return
-    before = signal.signal(signal.SIGINT, lambda *_: asked.set())
-    try:
-        yield asked
-    finally:
-        signal.signal(signal.SIGINT, before)
+@dataclass(frozen=True)
+class RunControl:
+    """How a caller follows a run and ends it."""
+
+    progress: Progress | None = None
+    stop: StopRequest | None = None
 
 
-class Trainer:
-    """State of one run: model, optimiser, boundaries, step; all of it goes into a checkpoint."""
+class TrainingLoop:
+    """Trains the flows of a model; its state (weights, optimisers, boundaries, step) goes into checkpoints."""
 
     def __init__(
         self,
         model: ScoringModel,
-        normals: Features,
-        anomalies: list[Anomalies],
-        *,
+        data: FlowData,
         work: Path,
         device: torch.device,
         run_key: str,
-        unseen: Features | None = None,
-        inside: Sequence[Index] | None = None,
-        near: Sequence[Index] | None = None,
-        phase_one: PhaseOne | None = None,
-        before_push: Callable[[Trainer], None] | None = None,
-        watch: Callable[[Trainer, dict[str, float]], None] | None = None,
-        warm: bool = False,
+        *,
+        phase_one: SharedPhaseOne | None = None,
+        warm_start: bool = False,
+        control: RunControl | None = None,
     ) -> None:
-        """`warm`: the flows have been trained before, on features that were standardised as theirs are."""
+        """`warm_start` says that the flows are trained already, on features standardised as the model does it."""
         self.config: Config = model.config
-        full_push = self.config.loss.method == "bgad-full-push"
-        self.instance_share = self.config.loss.instance_share or (FULL_PUSH_SHARE if full_push else 0.0)
-        self.model, self.normals, self.unseen = model, normals, unseen
-        self.inside = inside  # positions of each level that are judged; None: all
-        self.anomalies = anomalies if self.instance_share else [g for group in anomalies for g in group.only_marked()]
-        self.work, self.device, self.run_key, self.watch = work, device, run_key, watch
-        self.phase_one, self.before_push = phase_one, before_push
+        self.model, self.data, self.work, self.device, self.run_key = model, data, work, device, run_key
+        self.phase_one, self.control = phase_one, control or RunControl()
         self.levels: list[Level] = list(model.levels)  # type: ignore[arg-type]
-        self.near = near or [np.arange(len(level.position)) for level in self.levels]  # positions that are learnt
-        self.schedule = Schedule.plan(self.config.train, normals.count, len(self.near[0]))
-        self.optimisers = self._fresh_optimisers()
+        self.instance_share = instance_share(self.config.loss)
+        self.anomalies = usable_anomalies(data.anomalies, self.instance_share)
+        self.trained_positions = data.trained_positions or [np.arange(len(level.position)) for level in self.levels]
+        self.schedule = Schedule.plan(self.config.train, data.normals.count, len(self.trained_positions[0]))
         self.workers = WorkerPool(len(self.levels), device)
+        self.likelihoods = LevelLikelihoods(
+            self.levels, self.config.loss.beta, device, self.workers, data.roi_positions
+        )
+        self.early_stopping = EarlyStopping(self.likelihoods, data.validation, self.config)
+        self.optimisers = self._new_optimisers()
         self.boundaries = [RunningBoundary(self.config.loss.beta) for _ in self.levels]
-        self.best = [Best() for _ in self.levels]
-        self.resting = [False] * len(self.levels)  # learn no more before the phase ends
-        self.step, self.seconds = 0, 0.0
-        self.seconds_before = 0.0  # of the loop, in earlier runs that this one goes on with
-        self._started = False
-        self._standardise = self.config.flow.standardise and not warm
+        self.log = TrainingLog(work, len(self.levels))
+        self.step = 0
+        self.seconds = 0.0  # spent in the loop, earlier runs that this one resumes included
+        self.resumed_seconds = 0.0  # the part of these that earlier runs have spent
+        self._boundaries_started = False
+        self._standardise = self.config.flow.standardise and not warm_start
+        self._progress: ProgressTask | None = None
 
-    def run(self, progress: Progress | None = None) -> None:
-        """Train from where we are to the end; Ctrl-C ends the step, saves a checkpoint and then interrupts."""
+    def phase(self, number: int) -> Iterator[LogRow]:
+        """Run the remaining steps of phase 1 or 2, and yield the log row of each.
+
+        Where the caller has asked to stop, the loop saves a checkpoint after the current step and raises
+        KeyboardInterrupt.
+        """
         self.model.levels.train()
-        if self.step == 0 and self.phase_one is not None and self.phase_one.fits():
-            log = self._load(self.phase_one.path)["log"]
-            (self.work / LOG).write_text(log)
+        if number == 1 and self.step == 0:
+            self._prepare()
+        if self._progress is None:  # one task for both phases
+            self._progress = ProgressTask(self.control.progress, "training", self.schedule.steps, done=self.step)
+        end = self.schedule.push_at if number == 1 else self.schedule.steps
+        stop = self.control.stop or StopRequest()
+        with stop.honour():
+            if self.step < end:
+                yield from self._steps(end, stop, self._progress)
+            if stop.requested:
+                raise KeyboardInterrupt
+        if number == 2:
+            self.model.levels.eval()
+
+    def _steps(self, end: int, stop: StopRequest, progress: ProgressTask) -> Iterator[LogRow]:
+        """Run steps up to `end`, with checkpoints on the way and at the end."""
+        started, saved, earlier_seconds = time.monotonic(), time.monotonic(), self.seconds
+        rows: list[LogRow] = []
+        while self.step < end and not stop.requested:
+            row = self.run_step(self.step)
+            rows.append(row)
+            self.step += 1
+            self._check_validation(phase_ends=self.step in (self.schedule.push_at, self.schedule.steps))
+            skipped = self._skip_stopped()
+            self.seconds = earlier_seconds + time.monotonic() - started
+            yield row
+            boundary = row["boundary0"]
+            phase = "normals" if math.isnan(boundary) else f"boundary {boundary:+.3f}"
+            progress.advance(1 + skipped, f"loss {row['loss']:.3f}  {phase}")
+            if time.monotonic() - saved > checkpoint.CHECKPOINT_SECONDS:
+                self.save(rows)
+                rows, saved = [], time.monotonic()
+        self.save(rows)
+        if self.step == self.schedule.push_at and self.phase_one is not None:
+            self.phase_one.path.parent.mkdir(parents=True, exist_ok=True)
+            self._write(self.phase_one.path, {"key": self.phase_one.key, "log": self.log.read()})
+
+    def _prepare(self) -> None:
+        """Before the first step: take over phase 1 from a shared file, or standardise the features."""
+        if self.phase_one is not None and self.phase_one.is_usable():
+            self.log.replace(self._load(self.phase_one.path)["log"])
         if self.step == 0 and self._standardise:
             for i, level in enumerate(self.levels):
-                mean, std = self.normals.moments(i, self.near[i])
+                mean, std = self.data.normals.moments(i, self.trained_positions[i])
                 level.mean.copy_(torch.from_numpy(mean))
                 level.std.copy_(torch.from_numpy(std))
-        total = self.schedule.steps
-        begun, saved = time.monotonic(), time.monotonic()
-        before = self.seconds
-        rows: list[dict[str, float]] = []
-        task = ProgressTask(progress, "training", total, done=self.step)
-        with _asked_to_stop() as asked:
-            while self.step < total and not asked.is_set():
-                row = self._one_step(self.step)
-                rows.append(row)
-                self.step += 1
-                self._look_back(ends=self.step in (self.schedule.push_at, total))
-                skipped = self._skip()
-                self.seconds = before + time.monotonic() - begun
-                if self.watch is not None:
-                    self.watch(self, row)
-                edge = row["boundary0"]
-                phase = "normals" if math.isnan(edge) else f"boundary {edge:+.3f}"
-                task.advance(1 + skipped, f"loss {row['loss']:.3f}  {phase}")
-                if time.monotonic() - saved > CHECKPOINT_SECONDS:
-                    self.save(rows)
-                    rows, saved = [], time.monotonic()
-                if self.step == self.schedule.push_at and self.phase_one is not None:
-                    self.save(rows)
-                    rows, saved = [], time.monotonic()
-                    self.phase_one.path.parent.mkdir(parents=True, exist_ok=True)
-                    self._write(self.phase_one.path, {"key": self.phase_one.key, "log": (self.work / LOG).read_text()})
-            self.save(rows)
-        if asked.is_set():
-            raise KeyboardInterrupt
-        self.model.levels.eval()
 
-    def _fresh_optimisers(self) -> list[torch.optim.Adam]:
-        """At the start, and where phase 2 has a schedule of its own: Adam remembers the small gradients with which
-        phase 1 ended for a thousand steps, and would take far too long steps along the larger ones of the push."""
+    def _new_optimisers(self) -> list[torch.optim.Adam]:
         return [torch.optim.Adam(level.parameters(), fused=True) for level in self.levels]
 
-    def _one_step(self, step: int) -> dict[str, float]:
-        if step == self.schedule.push_at and self.config.train.push_lr:
-            self.optimisers = self._fresh_optimisers()
-        if step == self.schedule.push_at and not self.anomalies:
-            self._look_back(ends=False)  # phase 2 may gain nothing
-        if step == self.schedule.push_at and self.anomalies and self.before_push is not None:
-            self.before_push(self)
-        pushing = step >= self.schedule.push_at and self.config.loss.method != "nfad"
-        if pushing and not self._started:
+    def run_step(self, step: int) -> LogRow:
+        """One step of all levels; returns its log row."""
+        if step == self.schedule.push_at:
+            self._enter_phase_two()
+        pushes = step >= self.schedule.push_at and self.config.loss.method != "nfad"
+        if pushes and not self._boundaries_started:
             self._start_boundaries()
-        if pushing and (step - self.schedule.push_at) % INSTANCE_REFRESH == 0:
-            self._choose_instances()
+        if pushes and (step - self.schedule.push_at) % REFRESH_STEPS == 0:
+            select_instances(self.anomalies, self.likelihoods, self.instance_share)
         lr = self.schedule.lr(step)
         rng = np.random.default_rng([self.config.seed, step])
-        images = min(self.config.train.images_per_step, self.normals.count)
-        chosen = rng.choice(self.normals.count, images, replace=False)
+        count = min(self.config.train.images_per_step, self.data.normals.count)
+        images = rng.choice(self.data.normals.count, count, replace=False)
         row = {"step": float(step), "lr": lr, "loss": 0.0, "likelihood": 0.0, "pull": 0.0, "push": 0.0}
-        for found in self.workers.each(lambda i: self._level_step(i, step, lr, chosen, pushing)):
-            for name, value in found.items():
+        for level_row in self.workers.each(lambda i: self._level_step(i, step, lr, images, pushes)):
+            for name, value in level_row.items():
                 row[name] = row.get(name, 0.0) + value
-        if not row["loss"] < DIVERGED:  # true for nan, too
+        if not row["loss"] < DIVERGED_LOSS:  # also true for nan
             raise ModelError(f"training diverged at step {step}: lower train.lr or set train.clip_norm")
         return row
 
-    def _level_step(self, i: int, step: int, lr: float, chosen: Index, pushing: bool) -> dict[str, float]:
-        """Forward, backward and optimiser step of one level; the levels share no weights."""
-        if self.resting[i]:
-            loss = self.best[i].loss
+    def _enter_phase_two(self) -> None:
+        """Before the first step of phase 2."""
+        if self.config.train.push_lr:
+            # Adam remembers the small gradients at the end of phase 1 for a thousand steps. With them it would take
+            # far too long steps along the larger gradients of the push.
+            self.optimisers = self._new_optimisers()
+        if not self.anomalies:
+            self._check_validation(phase_ends=False)  # phase 2 may bring no gain
+
+    def _level_step(self, i: int, step: int, lr: float, images: Index, pushes: bool) -> LogRow:
+        """Forward pass, backward pass and optimiser step of one level; the levels share no weights."""
+        if self.early_stopping.stopped[i]:
+            loss = self.early_stopping.best[i].loss
             return {"loss": loss, "likelihood": loss, "pull": 0.0, "push": 0.0, f"boundary{i}": math.nan}
         level, optimiser, train = self.levels[i], self.optimisers[i], self.config.train
         rng = np.random.default_rng([self.config.seed, step, i])
-        near = self.near[i]
-        at = near[np.sort(rng.choice(len(near), min(train.positions_per_image[i], len(near)), replace=False))]
-        normal = level(self._rows(self.normals, i, chosen[:, None], at), torch.from_numpy(at).to(self.device))
-        abnormal = self._abnormal_log_p(i, max(1, len(chosen) // 2) * len(at), rng) if pushing else None
-        b_n = (
-            self._boundary(i, normal if self.inside is None else normal[:, np.isin(at, self.inside[i])])
-            if pushing
-            else None
-        )
+        positions = sample_positions(self.trained_positions[i], train.positions_per_image[i], rng)
+        rows = self._rows(self.data.normals, i, images[:, None], positions)
+        normal = level(rows, torch.from_numpy(positions).to(self.device))
+        abnormal = self._abnormal_log_p(i, max(1, len(images) // 2) * len(positions), rng) if pushes else None
+        b_n = self._boundary(i, normal, positions) if pushes else None
         parts = objective(self.config.loss, normal, abnormal, b_n)
         optimiser.zero_grad(set_to_none=True)
         parts.total.backward()  # type: ignore[no-untyped-call]
@@ -246,199 +219,101 @@ class Trainer:
             f"boundary{i}": math.nan if b_n is None else b_n,
         }
 
-    def _look_back(self, *, ends: bool) -> None:
-        """Every so often, see how likely the normals are that no level learns; where a phase ends, put each level back
-        to where they were most likely. A phase that pushes anomalies is not judged by normals alone. A level that has
-        not become better for `train.patience` steps rests until then: few normals are soon learnt by heart."""
-        unseen, step, push_at = self.unseen, self.step, self.schedule.push_at
-        if unseen is None or not self.config.train.restore_best or (step > push_at and self.anomalies):
-            return
-        if step % LOOK_BACK and step != push_at and not ends:
-            return
-        patience = self.config.train.patience
-
-        def look(i: int) -> None:
-            if not self.resting[i]:
-                judge(i)
-            best = self.best[i]
-            if ends and best.weights:
-                self.levels[i].flow.load_state_dict(best.weights)
-                self.best[i], self.resting[i] = Best(), False
-            elif patience and step - best.step >= patience:
-                self.resting[i] = True
-
-        def judge(i: int) -> None:
-            level, best = self.levels[i], self.best[i]
-            looked_at = np.arange(len(level.position)) if self.inside is None else self.inside[i]
-            rng = np.random.default_rng([self.config.seed, i])
-            at = looked_at[np.sort(rng.choice(len(looked_at), min(UNSEEN, len(looked_at)), replace=False))]
-            with torch.inference_mode():
-                rows = self._rows(unseen, i, np.arange(unseen.count)[:, None], at)
-                log_p = level(rows, torch.from_numpy(at).to(self.device))
-                loss = objective(self.config.loss, log_p, None, None).total.item()
-            if loss < best.loss:
-                best.loss, best.step = loss, step
-                best.weights = {k: v.detach().clone() for k, v in level.flow.state_dict().items()}
-
-        self.workers.each(look)
-
-    def _skip(self) -> int:
-        """Go to the end of the phase where no level learns any more; how many steps that saves."""
-        if not all(self.resting):
-            return 0
-        before, push_at = self.step, self.schedule.push_at
-        self.step = push_at if before < push_at else self.schedule.steps
-        self._look_back(ends=True)
-        return self.step - before
-
-    def looked_at(self, i: int, log_p: FloatArray) -> FloatArray:
-        """Of a level's log p / d (images, positions), the positions that are looked at."""
-        return log_p if self.inside is None else log_p[:, self.inside[i]]
-
-    def _rows(self, store: Features, level: int, image: Index, position: Index) -> Tensor:
-        """Features at broadcast indices on the device; the last axis is the channels."""
-        return torch.from_numpy(store.rows(level, image, position)).to(self.device)
+    def _rows(self, features: Features, level: int, image: Index, position: Index) -> Tensor:
+        """Features at broadcast indices, on the device; the last axis is the channels."""
+        return torch.from_numpy(features.rows(level, image, position)).to(self.device)
 
     def _abnormal_log_p(self, i: int, count: int, rng: np.random.Generator) -> Tensor | None:
-        """log p / d of `count` anomalous features, (1, count): each image alike, real ones and pseudo by share."""
+        """log p / d of `count` anomalous features, (1, count); None where the method uses none."""
         if self.config.loss.method == "bgad-wo" or not self.anomalies:
             return None
-        made = round(self.config.pseudo.share * count)
-        both = len({group.pseudo for group in self.anomalies}) == 2  # where there is one kind, all come from it
-        rows, places = [], []
-        for group in self.anomalies:
-            number = count if not both else made if group.pseudo else count - made
-            image = rng.integers(group.store.count, size=number)
-            draw = rng.random(number)
-            cells = group.cells[i]
-            place = np.array([cells[k][int(u * len(cells[k]))] for k, u in zip(image, draw, strict=True)], np.int64)
-            rows.append(self._rows(group.store, i, image, place))
-            places.append(place)
-        at = torch.from_numpy(np.concatenate(places)).to(self.device)
-        return self.levels[i](torch.cat(rows)[None], at)  # type: ignore[no-any-return]
+        drawn = sample_anomalies(self.anomalies, i, count, self.config.pseudo.share, rng)
+        rows = [self._rows(group.features, i, image, position) for group, image, position in drawn]
+        positions = torch.from_numpy(np.concatenate([position for *_, position in drawn])).to(self.device)
+        return self.levels[i](torch.cat(rows)[None], positions)  # type: ignore[no-any-return]
 
-    def _boundary(self, i: int, normal: Tensor) -> float:
-        """b_n of the level, normalised: from the running window over the set, or from this step alone."""
-        values: FloatArray = (normal.detach().flatten() / NORMALISER).cpu().numpy()
+    def _boundary(self, i: int, normal: Tensor, positions: Index) -> float:
+        """b_n of the level, normalised: over the running window, or over the normals of this step alone."""
+        roi = self.data.roi_positions
+        inside = normal if roi is None else normal[:, np.isin(positions, roi[i])]
+        values: FloatArray = (inside.detach().flatten() / NORMALISER).cpu().numpy()
         if self.config.loss.boundary == "batch" and len(values):
             return normal_boundary(values, self.config.loss.beta)
         self.boundaries[i].update(values)
         return self.boundaries[i].value()
 
     def _start_boundaries(self) -> None:
-        for boundary, values in zip(self.boundaries, self.workers.each(self.whole_set), strict=True):
-            boundary.start(values / NORMALISER)
-        self._started = True
+        """Fill the running windows with the log-likelihoods of the training normals."""
+        values = self.workers.each(lambda i: self.likelihoods.of_set(i, self.data.normals))
+        for boundary, log_p in zip(self.boundaries, values, strict=True):
+            boundary.start(log_p / NORMALISER)
+        self._boundaries_started = True
 
-    def _choose_instances(self) -> None:
-        """For anomalies without a mask: the least likely share of their positions, as the model sees them now."""
+    def _check_validation(self, *, phase_ends: bool) -> None:
+        """Let early stopping look at the levels when it is time to.
 
-        def choose(i: int) -> None:
-            for group in self._unmarked():
-                unmarked = np.flatnonzero(~np.array(group.marked))
-                for image, log_p in zip(unmarked, self.log_p(group.store, i, unmarked), strict=True):
-                    at = np.arange(len(log_p)) if self.inside is None else self.inside[i]
-                    count = max(1, round(self.instance_share * len(at)))
-                    group.cells[i][image] = at[np.argpartition(log_p[at], count - 1)[:count]]
+        A phase that pushes anomalies is not judged by normals alone.
+        """
+        push_at = self.schedule.push_at
+        if self.step > push_at and self.anomalies:
+            return
+        if self.step % CHECK_STEPS == 0 or self.step == push_at or phase_ends:
+            self.early_stopping.check(self.step, phase_ends=phase_ends)
 
-        self.workers.each(choose)
-
-    def log_p(self, store: Features, i: int, chosen: Index | None = None) -> FloatArray:
-        """log p / d of every position of the chosen images, or of all, (images, positions)."""
-        level = self.levels[i]
-        chosen = np.arange(store.count) if chosen is None else chosen
-        with torch.inference_mode():
-            parts = [
-                level(torch.from_numpy(store.rows(i, chosen[part])).to(self.device)).cpu().numpy()
-                for part in chunks(len(chosen), 2)
-            ]
-        return np.concatenate(parts)
-
-    def whole_set(self, i: int, normals: Features | None = None) -> FloatArray:
-        """log p / d of all normal features at a level, flat; an even pick of images where there are very many."""
-        normals = self.normals if normals is None else normals
-        return self.looked_at(i, self.log_p(normals, i, even_pick(normals.count, WHOLE_SET_IMAGES))).ravel()
+    def _skip_stopped(self) -> int:
+        """Go to the end of the phase if all levels have stopped; returns the number of steps this saves."""
+        if not all(self.early_stopping.stopped):
+            return 0
+        before, push_at = self.step, self.schedule.push_at
+        self.step = push_at if before < push_at else self.schedule.steps
+        self._check_validation(phase_ends=True)
+        return self.step - before
 
     def constants(self) -> list[LevelConstants]:
-        """What the model must remember of the normals that it does not learn, or of all where there are none."""
-        return [self.constants_of(x) for x in self.workers.each(lambda i: self.whole_set(i, self.unseen))]
+        """The constants of each level, from validation normals, or from training normals where there are none."""
+        return self.likelihoods.constants(self.data.normals if self.data.validation is None else self.data.validation)
 
-    def constants_of(self, log_p: FloatArray) -> LevelConstants:
-        """What a level must remember of normals with these log p / d."""
-        x = log_p.astype(np.float64)
-        boundary = normal_boundary(x, self.config.loss.beta)
-        return LevelConstants(float(x.mean()), float(max(x.std(), 1e-6)), float(x.max()), boundary)
-
-    def steps_run(self) -> int:
-        """Steps that are in the log: fewer than `step` where a phase ended early."""
-        return len((self.work / LOG).read_bytes().splitlines()) - 1
-
-    def save(self, rows: list[dict[str, float]]) -> None:
-        """Append the log and replace the checkpoint, atomically."""
-        log = self.work / LOG
-        fresh = not log.exists()
-        with log.open("a", newline="") as file:
-            names = ["step", "lr", "loss", "likelihood", "pull", "push"]
-            columns = [*names, *(f"boundary{i}" for i in range(len(self.levels)))]
-            writer = csv.DictWriter(file, columns, lineterminator="\n")
-            if fresh:
-                writer.writeheader()
-            writer.writerows({k: f"{v:.8g}" for k, v in row.items()} for row in rows)
+    def save(self, rows: Sequence[LogRow]) -> None:
+        """Append the log, then replace the checkpoint."""
+        self.log.append(rows)
         self._write(self.work / CHECKPOINT, {"key": self.run_key})
 
     def _write(self, path: Path, note: dict[str, Any]) -> None:
-        """The whole state into a file, atomically."""
         tensors: dict[str, Tensor] = {f"model.{k}": v for k, v in self.model.levels.state_dict().items()}
         for i, optimiser in enumerate(self.optimisers):
             for number, state in optimiser.state_dict()["state"].items():
                 tensors |= {f"adam.{i}.{number}.{key}": torch.as_tensor(value) for key, value in state.items()}
-        tensors["score_weights"] = self.model.score_weights
-        for i, best in enumerate(self.best):
-            tensors |= {f"best.{i}.{key}": value for key, value in best.weights.items()}
+        tensors["mix"] = self.model.score_weights
+        tensors |= self.early_stopping.tensors()
         for i, boundary in enumerate(self.boundaries):
             tensors[f"window.{i}"] = torch.from_numpy(boundary.window[: boundary.filled].copy())
-        note |= {
+        selected = without_masks(self.anomalies) if self._boundaries_started else []  # in phase 1 nothing is selected
+        note |= self.early_stopping.note() | {
             "step": self.step,
             "seconds": self.seconds,
-            "started": self._started,
-            "next": [b.next for b in self.boundaries],
-            "best": [None if math.isinf(best.loss) else [best.loss, best.step] for best in self.best],
-            "resting": self.resting,
-            "cells": [
-                [[c.tolist() for c in level] for level in group.cells]
-                for group in (self._unmarked() if self._started else [])  # before phase 2 nothing has been chosen
-            ],
+            "boundaries_started": self._boundaries_started,
+            "next": [boundary.next for boundary in self.boundaries],
+            "cells": [[[cells.tolist() for cells in level] for level in group.cells] for group in selected],
         }
-        temporary = path.with_name(f"{path.name}.new")
-        content = {key: value.detach().cpu().contiguous() for key, value in tensors.items()}
-        with temporary.open("wb") as output:  # by hand: safetensors does not raise OSError on a full disk
-            output.write(safetensors.torch.save(content, metadata={"note": json.dumps(note)}))
-            output.flush()
-            os.fsync(output.fileno())
-        temporary.replace(path)
-
-    def _unmarked(self) -> list[Anomalies]:
-        return [group for group in self.anomalies if not all(group.marked)]
+        checkpoint.write_state(path, tensors, note)
 
     def restore(self) -> bool:
-        """Go back to the checkpoint if there is one; False when the run starts afresh."""
+        """Continue from the checkpoint if there is one; False where the run starts anew."""
         path = self.work / CHECKPOINT
         if not path.exists():
-            (self.work / LOG).unlink(missing_ok=True)  # its steps are lost and come again
+            self.log.delete()  # its steps are lost and will be logged again
             return False
-        if _note(path)["key"] != self.run_key:
+        if checkpoint.read_note(path)["key"] != self.run_key:
             raise ModelError(
                 f"{self.work} belongs to a run with other data or settings: give the same ones, or delete it"
             )
         self._load(path)
-        self._trim_log()
+        self.log.truncate(self.step)
         return True
 
     def _load(self, path: Path) -> dict[str, Any]:
-        """Take over the state in a file; its note, which says more."""
-        note = _note(path)
-        with safetensors.safe_open(path, framework="pt") as file:
-            tensors = {key: file.get_tensor(key) for key in file.keys()}  # noqa: SIM118
+        """Take over the state in a file; returns its note."""
+        tensors, note = checkpoint.read_state(path)
         self.model.levels.load_state_dict({k[6:]: v for k, v in tensors.items() if k.startswith("model.")})
         for i, optimiser in enumerate(self.optimisers):
             state = optimiser.state_dict()
@@ -451,33 +326,12 @@ class Trainer:
             window = tensors[f"window.{i}"].numpy()
             boundary.window[: len(window)] = window
             boundary.filled, boundary.next = len(window), note["next"][i]
-        self.resting = list(note["resting"])
-        for i, best in enumerate(note["best"]):
-            prefix = f"best.{i}."
-            weights = {key.removeprefix(prefix): value for key, value in tensors.items() if key.startswith(prefix)}
-            self.best[i] = Best() if best is None else Best(float(best[0]), int(best[1]), weights)
-        for group, cells in zip(self._unmarked() if note["started"] else [], note["cells"], strict=True):
+        self.early_stopping.load(tensors, note)
+        selected = without_masks(self.anomalies) if note["boundaries_started"] else []
+        for group, cells in zip(selected, note["cells"], strict=True):
             group.cells = [[np.array(c, np.int64) for c in level] for level in cells]
-        self.step, self.seconds, self._started = note["step"], note["seconds"], note["started"]
-        if self.step > self.schedule.push_at:  # before, it is not decided; the file may come from another recipe
-            self.model.score_weights.copy_(tensors["score_weights"])
-        self.seconds_before = self.seconds
+        self.step, self.seconds, self._boundaries_started = note["step"], note["seconds"], note["boundaries_started"]
+        if self.step > self.schedule.push_at:  # before that, the file may come from another recipe
+            self.model.score_weights.copy_(tensors["mix"])
+        self.resumed_seconds = self.seconds
         return note
-
-    def _trim_log(self) -> None:
-        """Drop rows that were logged after the checkpoint was taken."""
-        log = self.work / LOG
-        if log.exists():
-            lines = log.read_text().splitlines(keepends=True)
-            kept = [line for line in lines[1:] if line.endswith("\n") and float(line.split(",")[0]) < self.step]
-            log.write_text("".join(lines[:1] + kept))
-
-
-def _note(path: Path) -> dict[str, Any]:
-    """What a file of training state says of itself."""
-    try:
-        with safetensors.safe_open(path, framework="pt") as file:
-            note: dict[str, Any] = json.loads(file.metadata()["note"])
-    except safetensors.SafetensorError as error:
-        raise ModelError(f"{path} is damaged ({error}): delete {path.parent} and start again") from error
-    return note

@@ -1,6 +1,6 @@
-"""The objective: log-likelihoods, labels and boundary in, one number out.
+"""The loss of a level, from log-likelihoods of normal and anomalous features and the boundary.
 
-All log-likelihoods here are normalised, log p / d / NORMALISER, unless a name says otherwise.
+All log-likelihoods here are normalised, log p / d / NORMALISER, unless a docstring says otherwise.
 """
 
 from __future__ import annotations
@@ -18,7 +18,7 @@ from bgad.model.boundary import NORMALISER, abnormal_boundary
 # weights meet 1 at their thresholds (0.996 and 0.992); the paper's printed ones for normals do not (0.54).
 ALPHA_N, GAMMA_N, EASY_NORMAL = 11.7, 0.5, -0.2
 ALPHA_A, GAMMA_A, EASY_ABNORMAL = 0.53, 2.0, -1.0
-FAR = -1.0  # features below are far outside anyway
+FAR = -1.0  # features below it are far outside of the boundary and need no push or pull
 
 
 def likelihood_loss(log_p: Tensor, kind: str, weight: Tensor | None = None) -> Tensor:
@@ -41,12 +41,12 @@ def abnormal_weight(log_p: Tensor, cap: float) -> Tensor:
 
 
 def semi_pull(log_p: Tensor, b_n: float, *, weight: Tensor | None = None, exclude_far: bool = True) -> Tensor:
-    """Mean distance to b_n of the normals that lie outside; the others are left alone."""
+    """Mean distance to b_n of the normals outside of it; the others have no loss."""
     return _violation(b_n - log_p, log_p, weight, exclude_far)
 
 
 def semi_push(log_p: Tensor, b_a: float, *, weight: Tensor | None = None, exclude_far: bool = True) -> Tensor:
-    """Mean distance to b_a of the anomalies that lie inside it or in the margin; the others are left alone."""
+    """Mean distance to b_a of the anomalies inside of it or in the margin; the others have no loss."""
     return _violation(log_p - b_a, log_p, weight, exclude_far)
 
 
@@ -59,7 +59,7 @@ def _violation(excess: Tensor, log_p: Tensor, weight: Tensor | None, exclude_far
 
 
 def full_push_pull(normal: Tensor, abnormal: Tensor | None) -> tuple[Tensor, Tensor]:
-    """The conventional contrastive pair without a boundary: pull all normals to 0, push all anomalies to FAR."""
+    """Contrastive loss without a boundary: pull all normals to 0 and push all anomalies to FAR."""
     pull = (-normal).clamp(min=0).mean()
     push = normal.new_zeros(()) if abnormal is None else (abnormal - FAR).clamp(min=0).mean()
     return pull, push
@@ -67,7 +67,7 @@ def full_push_pull(normal: Tensor, abnormal: Tensor | None) -> tuple[Tensor, Ten
 
 @dataclass(frozen=True)
 class Parts:
-    """The loss and what it is made of."""
+    """The loss of a level and its parts."""
 
     total: Tensor
     likelihood: Tensor
@@ -76,9 +76,9 @@ class Parts:
 
 
 def objective(config: LossConfig, normal: Tensor, abnormal: Tensor | None, b_n: float | None) -> Parts:
-    """One level's loss from log p / d of normal and (phase 2) anomalous features and the normalised boundary.
+    """The loss of a level, from log p / d of normal and anomalous features and the normalised boundary.
 
-    Phase 1, and the method `nfad` throughout, have no boundary (None): likelihood only.
+    Phase 1, and the method `nfad` in both phases, have no boundary (None) and use the likelihood only.
     """
     zero = normal.new_zeros(())
     if b_n is None or config.method == "nfad":

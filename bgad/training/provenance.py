@@ -1,7 +1,8 @@
-"""Where the pictures of a model are on this machine, kept outside of the model: a model tells nobody where it was made.
+"""Provenance: where the training images of a model are on this machine.
 
-One small file for each model in the user's state folder ($BGAD_STATE, or bgad in $XDG_STATE_HOME), named by the card's
-checksum. It only saves typing: without it, `bgad update` asks for --data.
+It is kept outside of the model, so that a model does not tell where it was made: one small file for each model in the
+user's state folder ($BGAD_STATE, or bgad in $XDG_STATE_HOME), named by the checksum of the card. It only saves typing:
+without it, `bgad update` asks for --data.
 """
 
 from __future__ import annotations
@@ -22,47 +23,47 @@ _PATHS = ("taught", "masks", "ignored")
 
 
 @dataclass(frozen=True)
-class Origin:
-    """The data set, and pictures that were taught later with what was painted on them, by their names in the split."""
+class Provenance:
+    """The data set of a model, and the images that updates have added; the dictionaries go by names in the split."""
 
     data: Path  # a folder or a manifest; or the name of a public data set
-    sets: Path | None = None  # where that one is; None: `data` is a path
+    root: Path | None = None  # the folder of the public data sets; None: `data` is a path
     taught: dict[str, Path] = field(default_factory=dict)
     masks: dict[str, Path] = field(default_factory=dict)
-    ignored: dict[str, Path] = field(default_factory=dict)
+    ignored: dict[str, Path] = field(default_factory=dict)  # regions to ignore
 
     def load(self) -> Dataset:
-        """The data set; DataError where it is not there any more."""
-        if self.sets is None:
+        """Load the data set; DataError where it does not exist any more."""
+        if self.root is None:
             return locate.load(self.data)
-        return registry.load(self.data.parts[0], "".join(self.data.parts[1:]), self.sets)
+        return registry.load(self.data.parts[0], "".join(self.data.parts[1:]), self.root)
 
 
-def given(data: str | Path, root: str | Path | None) -> Origin:
-    """What somebody gave to be trained on, such that it is found from anywhere."""
+def provenance_of(data: str | Path, root: str | Path | None) -> Provenance:
+    """The provenance of a data set given by the user, independent of the working directory."""
     if locate.set_name(data) is None:
-        return Origin(Path(data).absolute())
-    return Origin(Path(data), (registry.default_root() if root is None else Path(root)).absolute())
+        return Provenance(Path(data).absolute())
+    return Provenance(Path(data), (registry.default_root() if root is None else Path(root)).absolute())
 
 
-def remember(checksum: str, origin: Origin) -> None:
-    """Keep it for later; where that is not possible, nothing is lost but comfort."""
+def remember(checksum: str, provenance: Provenance) -> None:
+    """Store the provenance of a model; without write access it is silently left out, as it is only a convenience."""
     content = {
-        "root": str(origin.data),  # as older versions call it
-        "sets": None if origin.sets is None else str(origin.sets),
-        **{kind: {name: str(path.absolute()) for name, path in getattr(origin, kind).items()} for kind in _PATHS},
+        "data": str(provenance.data),
+        "root": None if provenance.root is None else str(provenance.root),
+        **{kind: {name: str(path.absolute()) for name, path in getattr(provenance, kind).items()} for kind in _PATHS},
     }
     with suppress(OutputError, OSError, RuntimeError):  # RuntimeError: a user without a home
         write_atomic(_file(checksum), json.dumps(content, indent=1).encode())
 
 
-def recall(checksum: str) -> Origin | None:
-    """What was kept; None where there is nothing that can be read."""
+def recall(checksum: str) -> Provenance | None:
+    """The stored provenance of a model; None where there is none that can be read."""
     try:
         stored = json.loads(_file(checksum).read_bytes())
-        paths = {kind: {n: Path(p) for n, p in stored.get(kind, {}).items()} for kind in _PATHS}
-        sets = stored.get("sets")
-        return Origin(Path(stored["root"]), None if sets is None else Path(sets), **paths)
+        paths = {kind: {n: Path(p) for n, p in stored[kind].items()} for kind in _PATHS}
+        root = stored["root"]
+        return Provenance(Path(stored["data"]), None if root is None else Path(root), **paths)
     except (OSError, ValueError, KeyError, TypeError, AttributeError, RuntimeError):
         return None
 
@@ -70,4 +71,4 @@ def recall(checksum: str) -> Origin | None:
 def _file(checksum: str) -> Path:
     state = os.environ.get("XDG_STATE_HOME")
     base = Path(state) if state else Path.home() / ".local" / "state"
-    return Path(os.environ.get("BGAD_STATE") or base / "bgad") / "origins" / f"{checksum}.json"
+    return Path(os.environ.get("BGAD_STATE") or base / "bgad") / "provenance" / f"{checksum}.json"

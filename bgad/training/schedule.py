@@ -1,4 +1,4 @@
-"""How long a training takes: its steps, its two phases and the learning rate of each step."""
+"""The schedule of a training: its steps, its two phases and the learning rate of each step."""
 
 from __future__ import annotations
 
@@ -10,15 +10,15 @@ from bgad.config import TrainConfig
 
 @dataclass(frozen=True)
 class Schedule:
-    """How many steps, where phase 2 begins, and the learning rate of each step."""
+    """Number of steps, the first step of phase 2, and the learning rate of each step."""
 
     steps: int
-    push_at: int
+    push_at: int  # first step of phase 2
     config: TrainConfig
 
     @classmethod
     def plan(cls, config: TrainConfig, images: int, positions: int) -> Schedule:
-        """From steps, or from epochs over `images` normals with `positions` features at the finest level."""
+        """Plan by steps, or by epochs over `images` normals with `positions` features at the finest level."""
         if config.epochs:
             per_epoch = math.ceil(images / config.images_per_step) * math.ceil(
                 positions / config.positions_per_image[0]
@@ -28,7 +28,7 @@ class Schedule:
         return cls(config.steps + config.push_steps, config.steps, config)
 
     def lr(self, step: int) -> float:
-        """Linear warm-up from a tenth, then cosine to a thousandth; once per phase, or once where push_lr is 0."""
+        """Linear warm-up from a tenth, then cosine decay to a thousandth; in each phase, or once if push_lr is 0."""
         config = self.config
         start, length, peak = 0, self.steps, config.lr
         if config.push_lr and self.push_at < self.steps:
@@ -40,7 +40,7 @@ class Schedule:
 
 
 def warm_cosine(done: float, warmup: float) -> float:
-    """The factor on the learning rate after the share `done` of a schedule.
+    """Factor of the learning rate after the share `done` of a schedule.
 
     >>> warm_cosine(0.0, 0.1), warm_cosine(0.1, 0.1), round(warm_cosine(1.0, 0.1), 6)
     (0.1, 1.0, 0.001)

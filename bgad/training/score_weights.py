@@ -1,9 +1,8 @@
-"""How much each level and the image as a whole count in the score, found from the known anomalies.
+"""Posterior of the level weights and of the image-head weight, given scores of known anomalies and of normals.
 
-On one kind of picture the fine level tells most, on another the coarse one or the image as a whole. While the flows
-have learnt normals only, known anomalies are as new to them as those to come. So each of a few mixtures is tried on
-them, against normals that the flows have not learnt. The mixtures are averaged, each by how well it does and by how
-near it is to what holds without known anomalies: one anomaly moves little, ten decide.
+On some images the fine level tells most, on others the coarse one or the image head. A grid of weights is tried on
+known anomalies that the flows were not trained on, against validation normals. The weights are averaged over the grid,
+each point by its prior and by how well it separates the anomalies: one anomaly moves them little, ten decide.
 """
 
 from __future__ import annotations
@@ -15,97 +14,119 @@ from collections.abc import Sequence
 import numpy as np
 import numpy.typing as npt
 
-from bgad import arrays
 from bgad.types import FloatArray
 
-PARTS = 6  # a mixture gives each level so many sixths
-FALSE_SHARES = (0.003, 0.01, 0.03, 0.1)  # of normal positions that are let through where a marked defect is looked for
-SOFT = 0.5  # standard deviations of normals over which "above a normal" goes from no to yes
-OCTAVES = np.arange(-3.0, 3.5, 0.5)  # powers of two that the weight of the image as a whole may be off its default
+# Level weights are multiples of one sixth: three levels then have 28 combinations, few enough to try all of them, and
+# the average over them is as fine as needed.
+WEIGHT_STEPS = 6
+# False-positive rates of positions at which the share of a marked defect that is found is averaged: from what a useful
+# map shows of a normal image up to where most defects are found.
+POSITION_FALSE_POSITIVE_RATES = (0.003, 0.01, 0.03, 0.1)
+# Width of the soft step from "below a normal" to "above a normal", in standard deviations of the normals. A hard step
+# would let the few known anomalies decide by single ranks.
+STEP_WIDTH = 0.5
+# Grid of the image-head weight, as powers of two times its prior: from an eighth to eight times.
+HEAD_WEIGHT_OCTAVES = np.arange(-3.0, 3.5, 0.5)
 
 Array = npt.NDArray[np.float64]
 Index = npt.NDArray[np.int64]
 
 
-def level_shares(
+def level_weights(
     prior: Sequence[float],
     normals: Sequence[FloatArray],
     known: Sequence[FloatArray],
     cells: Sequence[Index | None],
     *,
     top_share: float,
-    trust: float,
+    evidence_weight: float,
 ) -> list[float]:
-    """The share of each level in the map; they sum to 1.
+    """Posterior weight of each level in the anomaly map; the weights sum to 1.
 
-    Per level, maps of normals (n, P) and of known anomalies (k, P) on one grid; `cells` are the positions of each
-    anomaly that show its defect, None where nobody marked it.
+    `normals` and `known` are the maps of each level on one grid, (images, positions). `cells` are the positions of each
+    anomaly that show its defect, None for an anomaly without a mask.
     """
-    mixtures = _mixtures(len(prior))
-    likely = [sum(math.log(p) * w * PARTS for p, w in zip(prior, mixture, strict=True) if w) for mixture in mixtures]
-    ways = [-sum(math.lgamma(w * PARTS + 1) for w in mixture) for mixture in mixtures]
-    found = [
-        float(_found(mixed(mixture, normals), mixed(mixture, known), cells, top_share).sum()) for mixture in mixtures
+    grid = _weight_grid(len(prior))
+    log_prior = [
+        sum(math.log(p) * w * WEIGHT_STEPS for p, w in zip(prior, weights, strict=True) if w) for weights in grid
     ]
-    weight = _softmax(np.array(likely) + np.array(ways) + trust * np.array(found))
-    return [float(x) for x in weight @ np.array(mixtures)]
+    log_ways = [-sum(math.lgamma(w * WEIGHT_STEPS + 1) for w in weights) for weights in grid]  # multinomial
+    detection = [
+        float(_detection(weighted_map(weights, normals), weighted_map(weights, known), cells, top_share).sum())
+        for weights in grid
+    ]
+    posterior = _softmax(np.array(log_prior) + np.array(log_ways) + evidence_weight * np.array(detection))
+    return [float(x) for x in posterior @ np.array(grid)]
 
 
-def image_weight(
+def image_head_weight(
     prior: float,
     normals: tuple[FloatArray, FloatArray],
     known: tuple[FloatArray, FloatArray],
     *,
-    trust: float,
+    evidence_weight: float,
 ) -> float:
-    """Of the image as a whole beside its map, from the scores of both: (n,) of normals, (k,) of known anomalies."""
-    factors = 2.0**OCTAVES
-    found = [
-        float(above(known[0] + prior * factor * known[1], normals[0] + prior * factor * normals[1]).sum())
+    """Posterior weight of the image head beside the map.
+
+    `normals` (n,) and `known` (k,) are each a pair of scores, of the map and of the image head.
+    """
+    factors = 2.0**HEAD_WEIGHT_OCTAVES
+    detection = [
+        float(share_below(known[0] + prior * factor * known[1], normals[0] + prior * factor * normals[1]).sum())
         for factor in factors
     ]
-    return float(prior * 2.0 ** (_softmax(trust * np.array(found)) @ OCTAVES))
+    return float(prior * 2.0 ** (_softmax(evidence_weight * np.array(detection)) @ HEAD_WEIGHT_OCTAVES))
 
 
-def above(known: npt.NDArray[np.floating], normals: npt.NDArray[np.floating]) -> Array:
-    """For each known anomaly: the share of normals that it scores above, with soft steps."""
-    unit = SOFT * max(float(normals.std()), 1e-9)
-    away = (known[:, None].astype(np.float64) - normals[None]) / unit
-    shares: Array = (1 / (1 + np.exp(-np.clip(away, -50, 50)))).mean(axis=1)
+def share_below(known: npt.NDArray[np.floating], normals: npt.NDArray[np.floating]) -> Array:
+    """For each known anomaly, the share of normals that score below it, with soft steps."""
+    unit = STEP_WIDTH * max(float(normals.std()), 1e-9)
+    difference = (known[:, None].astype(np.float64) - normals[None]) / unit
+    shares: Array = (1 / (1 + np.exp(-np.clip(difference, -50, 50)))).mean(axis=1)
     return shares
 
 
+def top_k_mean(rows: npt.NDArray[np.floating], count: int) -> npt.NDArray[np.floating]:
+    """Mean of the `count` highest values of each row.
+
+    >>> top_k_mean(np.array([[1.0, 4.0, 2.0, 3.0]]), 2)
+    array([3.5])
+    """
+    means: npt.NDArray[np.floating] = np.partition(rows, -count, axis=1)[:, -count:].mean(axis=1)
+    return means
+
+
 def top_mean(maps: npt.NDArray[np.floating], share: float) -> npt.NDArray[np.floating]:
-    """Mean of the highest share of each row, or its maximum for 0."""
-    return arrays.top_mean(maps, max(1, round(share * maps.shape[1])))
+    """Mean of the highest share of each row, or its maximum for 0: the image score of a map."""
+    return top_k_mean(maps, max(1, round(share * maps.shape[1])))
 
 
-def _found(normals: FloatArray, known: FloatArray, cells: Sequence[Index | None], top_share: float) -> Array:
-    """How well each known anomaly is found, 0 to 1: a marked one by its positions, another one by its score."""
-    scores = above(top_mean(known, top_share), top_mean(normals, top_share))
-    edges = np.quantile(normals, [1 - share for share in FALSE_SHARES])
-    for i, own in enumerate(cells):
-        if own is not None:
-            scores[i] = np.mean([(known[i][own] > edge).mean() for edge in edges])
-    return scores
+def _detection(normals: FloatArray, known: FloatArray, cells: Sequence[Index | None], top_share: float) -> Array:
+    """How well each known anomaly is detected, 0 to 1: with a mask by its positions, without one by its score."""
+    rates = share_below(top_mean(known, top_share), top_mean(normals, top_share))
+    thresholds = np.quantile(normals, [1 - rate for rate in POSITION_FALSE_POSITIVE_RATES])
+    for i, defect in enumerate(cells):
+        if defect is not None:
+            rates[i] = np.mean([(known[i][defect] > threshold).mean() for threshold in thresholds])
+    return rates
 
 
-def _mixtures(levels: int) -> list[tuple[float, ...]]:
-    """Every way to give each level a number of sixths.
+def _weight_grid(levels: int) -> list[tuple[float, ...]]:
+    """All combinations of level weights that are multiples of one sixth and sum to 1.
 
-    >>> len(_mixtures(3)), _mixtures(1)
+    >>> len(_weight_grid(3)), _weight_grid(1)
     (28, [(1.0,)])
     """
-    counts = (c for c in itertools.product(range(PARTS + 1), repeat=levels) if sum(c) == PARTS)
-    return [tuple(x / PARTS for x in c) for c in counts]
+    counts = (c for c in itertools.product(range(WEIGHT_STEPS + 1), repeat=levels) if sum(c) == WEIGHT_STEPS)
+    return [tuple(x / WEIGHT_STEPS for x in c) for c in counts]
 
 
-def mixed(mixture: Sequence[float], maps: Sequence[FloatArray]) -> FloatArray:
-    """The map of all levels, each by its share."""
+def weighted_map(weights: Sequence[float], maps: Sequence[FloatArray]) -> FloatArray:
+    """The sum of the maps of all levels, each times its weight."""
     total: FloatArray = np.zeros_like(maps[0])
-    for share, level in zip(mixture, maps, strict=True):
-        if share:
-            total = total + np.float32(share) * level
+    for weight, level_map in zip(weights, maps, strict=True):
+        if weight:
+            total = total + np.float32(weight) * level_map
     return total
 
 

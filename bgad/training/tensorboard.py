@@ -1,32 +1,45 @@
-"""What TensorBoard gets to see of a training."""
+"""TensorBoard event files of a training."""
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator
+from collections.abc import Iterator
 from contextlib import contextmanager
 from pathlib import Path
+from typing import TYPE_CHECKING
 
 import numpy as np
 
 from bgad.errors import OutputError
-from bgad.training.loop import Trainer
+from bgad.training.training_log import LogRow
+
+if TYPE_CHECKING:
+    from torch.utils.tensorboard import SummaryWriter
+
+
+class EventLog:
+    """Writes the log rows of a training as scalars; without a writer it does nothing."""
+
+    def __init__(self, writer: SummaryWriter | None) -> None:
+        self._writer = writer
+
+    def write(self, step: int, row: LogRow) -> None:
+        """Add the values of one row that are defined."""
+        if self._writer is None:
+            return
+        for name, value in row.items():
+            if name != "step" and not np.isnan(value):
+                self._writer.add_scalar(name, value, step)
 
 
 @contextmanager
-def writer(folder: Path | None) -> Iterator[Callable[[Trainer, dict[str, float]], None] | None]:
-    """A TensorBoard writer, when asked for and installed; what it still holds is written at the end."""
+def open_event_log(folder: Path | None) -> Iterator[EventLog]:
+    """Open an event log in a folder; None opens one that does nothing."""
     if folder is None:
-        yield None
+        yield EventLog(None)
         return
     try:
         from torch.utils.tensorboard import SummaryWriter
     except ImportError as error:
         raise OutputError("TensorBoard is not installed: pip install 'bgad[tensorboard]'") from error
-    with SummaryWriter(str(folder)) as made:
-
-        def watch(trainer: Trainer, row: dict[str, float]) -> None:
-            for key, value in row.items():
-                if key != "step" and not np.isnan(value):
-                    made.add_scalar(key, value, trainer.step)
-
-        yield watch
+    with SummaryWriter(str(folder)) as writer:
+        yield EventLog(writer)

@@ -1,277 +1,248 @@
-"""What training reads of a split: features of its normals, of its known anomalies and of pseudo anomalies.
-
-`gather` computes them for one training; a `Pool` computes those of a whole data set once, for many.
-"""
+"""The training set as cached features: normals, known anomalies and pseudo anomalies of a split."""
 
 from __future__ import annotations
 
-import time
-from collections.abc import Callable, Iterator, Mapping, Sequence
-from dataclasses import asdict, dataclass
+import os
+from collections.abc import Callable, Iterator, Sequence
+from dataclasses import dataclass
 from pathlib import Path
 
 import numpy as np
 import torch
 
-from bgad._version import __version__
-from bgad.config import BackboneConfig, Config
+from bgad.config import Config
 from bgad.data import tiled_split
-from bgad.data.layouts import hash_file
 from bgad.data.sample_io import ignored, read, read_mask, region
 from bgad.data.split import Split
 from bgad.errors import DataError
 from bgad.features.cache import Budget, Features, FeatureStore, Index
 from bgad.features.extractor import Extractor
-from bgad.features.scoring import run_features
 from bgad.geometry import tiles
 from bgad.geometry.grid import defect_cells, touched_cells
 from bgad.geometry.roi import Roi, mask_outside
 from bgad.inference.torch_engine import run_model
-from bgad.io import images
-from bgad.io.cpus import usable_cpus
-from bgad.io.files import sha256_json
-from bgad.model import backbone as backbones
 from bgad.model import device as devices
 from bgad.model.scoring import ScoringModel
-from bgad.pseudo import rpag as pseudo
-from bgad.training.loop import Anomalies
+from bgad.pseudo.generate import PseudoSeries, can_generate
 from bgad.types import BoolArray, FloatArray, Progress, ProgressTask, Sample
 
 Grid = tuple[int, int]
-Fill = Callable[[int, Callable[[int], FloatArray]], Features]  # number of images, image by number
-PUSHING = ("bgad", "bgad-full-push")  # the methods that look at anomalies
-RECIPE = 9  # raise it when a change to the code makes other features, models or figures: what was kept is made again
+ReadImage = Callable[[Sample], FloatArray]  # a sample at the size of the model's input
+CacheFeatures = Callable[[int, Callable[[int], FloatArray]], Features]  # arguments: number of images, image by number
+ScoreSamples = Callable[[ScoringModel, list[Sample]], Iterator[tuple[float, FloatArray]]]
+
+PUSH_METHODS = ("bgad", "bgad-full-push")  # the methods whose loss uses anomalies
+
+
+@dataclass
+class AnomalyFeatures:
+    """Features of known or pseudo anomalies, and the positions of each that show the defect.
+
+    `cells[level][image]` is never empty. `marked[image]` is False for an anomaly without a mask: its cells are all
+    positions, until instance selection replaces them by the least likely ones.
+    """
+
+    features: Features
+    cells: list[list[Index]]
+    marked: list[bool]
+    pseudo: bool = False
+
+    def only_marked(self) -> list[AnomalyFeatures]:
+        """The anomalies with a mask, as one group; no group where there are none."""
+        images = np.flatnonzero(self.marked)
+        cells = [[level[i] for i in images] for level in self.cells]
+        marked = AnomalyFeatures(self.features.select(images), cells, [True] * len(images), self.pseudo)
+        return [marked] if len(images) else []
 
 
 @dataclass(frozen=True)
-class Material:
-    """Features to train on, and a way to run the model that learns on images of the split (score and map of each)."""
+class TrainingSet:
+    """Cached features of a split, and a function that scores its images with a model: score and anomaly map of each."""
 
     normals: Features
-    anomalies: list[Anomalies]
-    run: Callable[[ScoringModel, list[Sample]], Iterator[tuple[float, FloatArray]]]
-    inside: list[Index] | None = None  # positions of each level that are looked at; None: all
-    near: list[Index] | None = None  # those that what is looked at depends on; None: all
-    pictures: Index | None = None  # number of the picture that each normal is, or is a tile of; None: each its own
+    anomalies: list[AnomalyFeatures]
+    score: ScoreSamples
+    roi_positions: list[Index] | None = None  # of each level, those inside the region of interest; None: all
+    trained_positions: list[Index] | None = None  # of each level, those that the map in the region needs; None: all
+    image_numbers: Index | None = None  # number of the image that each normal is or is a tile of; None: no tiles
+
+    @property
+    def known(self) -> AnomalyFeatures | None:
+        """The known anomalies; None where the method uses none."""
+        return next((group for group in self.anomalies if not group.pseudo), None)
 
 
-def known_anomalies(known: Sequence[Sample], features: Features, grids: Sequence[Grid]) -> Anomalies:
-    """The real ones, marked where they have a mask."""
+@dataclass(frozen=True)
+class CacheOptions:
+    """Where features are cached, and how much memory they may take before they go to disk."""
+
+    work: Path
+    key: str  # fingerprint of the run: features on disk with another key are computed again
+    memory_gb: float
+    progress: Progress | None = None
+
+
+def build_training_set(
+    model: ScoringModel,
+    split: Split,
+    read_image: ReadImage,
+    bits: int,
+    device: torch.device,
+    cache: CacheOptions,
+    roi: Roi | None = None,
+) -> TrainingSet:
+    """Compute and cache the features of one training."""
+    config, grids = model.config, model.grids
+    budget = Budget(cache.memory_gb * 1e9)
+    known = split.known if config.loss.method in PUSH_METHODS else []
+    pseudo_total = pseudo_count(split, config)
+    extract = Extractor(model.backbone, config.backbone.size, device)
+    task = ProgressTask(cache.progress, "features", len(split.train) + len(known) + pseudo_total)
+
+    def compute(name: str, count: int, image: Callable[[int], FloatArray]) -> Features:
+        folder = cache.work / name
+        store = FeatureStore(count, grids, model.backbone.channels, budget=budget, folder=folder, key=cache.key)
+        store.fill(extract, image, device, task.advance)
+        return store
+
+    normals = compute("normals", len(split.train), lambda i: read_image(split.train[i]))
+    unmasked_normals = normals.select(np.flatnonzero([s.ignore is None for s in split.train]))
+    replace_ignored(normals, split.train, None, unmasked_normals, grids)
+    anomalies = []
+    if known:
+        features = compute("known", len(known), lambda i: read_image(known[i]))
+        anomalies.append(known_anomalies(known, features, grids))
+        replace_ignored(features, known, anomalies[0], unmasked_normals, grids)
+    if pseudo_total:
+        cache_pseudo: CacheFeatures = lambda count, image: compute("pseudo", count, image)  # noqa: E731
+        anomalies.append(pseudo_anomalies(split, config, grids, read_image, cache_pseudo, roi))
+    names = [tiled_split.image_name_of(s, config.tile) for s in split.train]
+    return TrainingSet(
+        normals,
+        [group for group in anomalies if group.features.count],
+        sample_scorer(config, read_image, bits, device),
+        None if roi is None else [roi.cells(grid) for grid in grids],
+        None if roi is None else [positions_near(roi.resized(config.backbone.size), grid) for grid in grids],
+        np.unique(names, return_inverse=True)[1],
+    )
+
+
+def sample_scorer(config: Config, read_image: ReadImage, bits: int, device: torch.device) -> ScoreSamples:
+    """A function that scores samples as a detector does; the score of a tiled image is that of its highest tile."""
+
+    def inputs(sample: Sample) -> Iterator[FloatArray]:
+        if not config.tile.size:
+            yield read_image(sample)
+            return
+        for _, pixels in tiles.model_inputs(read(sample, bits), config.tile, region(sample), config.backbone.size):
+            yield pixels
+
+    def score(model: ScoringModel, samples: list[Sample]) -> Iterator[tuple[float, FloatArray]]:
+        def score_one(sample: Sample) -> tuple[float, FloatArray]:
+            results = []
+            for pixels in inputs(sample):
+                scores, maps, _ = run_model(model, pixels[None], device)
+                results.append((float(scores[0]), maps[0]))
+            return max(results, key=lambda result: result[0])
+
+        return devices.WorkerPool(os.cpu_count() or 1, device).stream(score_one, samples)
+
+    return score
+
+
+def known_anomalies(known: Sequence[Sample], features: Features, grids: Sequence[Grid]) -> AnomalyFeatures:
+    """Known anomalies with the cells that their masks mark."""
     masks = [read_mask(s) for s in known]
-    return Anomalies(features, [cells(masks, grid) for grid in grids], [mask is not None for mask in masks])
+    marked = [mask is not None for mask in masks]
+    return AnomalyFeatures(features, [mask_cells(masks, grid) for grid in grids], marked)
 
 
-def leave_out(
-    store: Features, samples: Sequence[Sample], known: Anomalies | None, normals: Features, grids: Sequence[Grid]
+def replace_ignored(
+    features: Features,
+    samples: Sequence[Sample],
+    known: AnomalyFeatures | None,
+    normals: Features,
+    grids: Sequence[Grid],
 ) -> None:
-    """Where a picture is not to be learnt from, put what other normals show there: so its own features are neither
-    learnt nor pushed, by the flows or by the image level. Where a cell shows a marked defect as well, that counts."""
+    """Replace the features in regions to ignore by those of other normals at the same positions.
+
+    So neither the flows nor the image head learn from such a region. A cell that also shows a marked defect is kept.
+    """
     for number, sample in enumerate(samples):
-        without = ignored(sample)
-        if without is None:
+        ignore_mask = ignored(sample)
+        if ignore_mask is None:
             continue
         if not normals.count:
             raise DataError(f"every normal has a region to ignore, as {sample.name} has: add normals without one")
         other = np.array(number % normals.count)
         for level, grid in enumerate(grids):
-            at = touched_cells(without, grid)
+            positions = touched_cells(ignore_mask, grid)
             if known is not None and known.marked[number]:
-                at = np.setdiff1d(at, known.cells[level][number])
-            store.levels[level][store.index[number], at] = normals.rows(level, other, at)
+                positions = np.setdiff1d(positions, known.cells[level][number])
+            features.levels[level][features.index[number], positions] = normals.rows(level, other, positions)
 
 
 def pseudo_count(split: Split, config: Config) -> int:
-    """How many pseudo anomalies this training uses."""
-    usable = config.loss.method in PUSHING and pseudo.can_make(config.pseudo.method, split.known)
+    """Number of pseudo anomalies that a training uses."""
+    usable = config.loss.method in PUSH_METHODS and can_generate(config.pseudo.method, split.known)
     return config.pseudo.count if usable else 0
 
 
 def pseudo_anomalies(
-    split: Split, config: Config, grids: Sequence[Grid], bits: int, fill: Fill, roi: Roi | None = None
-) -> Anomalies:
-    """Those that the recipe makes of this split; `fill` gives the features of the pictures drawn here."""
-    size = (config.backbone.size, config.backbone.size)
-    normals = [s for s in split.train if s.ignore is None]
-    with_masks = [s for s in split.known if s.mask is not None]
-    drawn: dict[int, BoolArray] = {}
-    looked_at = None if roi is None else roi.resized(config.backbone.size)
+    split: Split,
+    config: Config,
+    grids: Sequence[Grid],
+    read_image: ReadImage,
+    cache_features: CacheFeatures,
+    roi: Roi | None = None,
+) -> AnomalyFeatures:
+    """Generate the pseudo anomalies of a split and cache their features.
 
-    def draw(index: int) -> FloatArray:
-        image, drawn[index], _ = pseudo.pseudo_anomaly(
-            index,
-            normals,
-            with_masks,
-            seed=config.seed,
-            size=size,
-            method=config.pseudo.method,
-            transforms=config.pseudo.transforms,
-            bits=bits,
-        )
-        if looked_at is not None:
-            drawn[index] &= looked_at
-            return mask_outside(image, looked_at, "pseudo anomaly").astype(np.float32)
+    With a region of interest, those whose defect lies outside of it are dropped.
+    """
+    series = PseudoSeries(
+        [s for s in split.train if s.ignore is None],
+        [s for s in split.known if s.mask is not None],
+        read_image,
+        config.pseudo.method,
+        config.pseudo.transforms,
+        config.seed,
+    )
+    masks: dict[int, BoolArray] = {}
+    inside = None if roi is None else roi.resized(config.backbone.size)
+
+    def make(index: int) -> FloatArray:
+        image, masks[index], _ = series.make(index)
+        if inside is not None:
+            masks[index] &= inside
+            return mask_outside(image, inside, "pseudo anomaly").astype(np.float32)
         return image
 
     count = config.pseudo.count
-    features = fill(count, draw)
-    for index in range(count):  # those whose features were there already, after a resume
-        if index not in drawn:
-            draw(index)
-    kept = np.array([i for i in range(count) if drawn[i].any()], np.int64)  # the others are pasted where nobody looks
-    masks = [drawn[i] for i in kept]
-    store = features if len(kept) == count else features.select(kept)
-    return Anomalies(store, [cells(masks, grid) for grid in grids], [True] * len(kept), pseudo=True)
+    features = cache_features(count, make)
+    for index in range(count):
+        if index not in masks:  # its features come from the cache of an earlier run
+            make(index)
+    kept = np.array([i for i in range(count) if masks[i].any()], np.int64)
+    kept_masks = [masks[i] for i in kept]
+    kept_features = features if len(kept) == count else features.select(kept)
+    cells = [mask_cells(kept_masks, grid) for grid in grids]
+    return AnomalyFeatures(kept_features, cells, [True] * len(kept), pseudo=True)
 
 
-def cells(masks: Sequence[BoolArray | None], grid: Grid) -> list[Index]:
-    """The positions of a level that show the defect; all of them where nobody marked it."""
+def mask_cells(masks: Sequence[BoolArray | None], grid: Grid) -> list[Index]:
+    """The positions of a level that show the defect of each image; all positions where there is no mask."""
     everywhere = np.arange(grid[0] * grid[1])
     return [everywhere if mask is None else defect_cells(mask, grid) for mask in masks]
 
 
-def gather(
-    model: ScoringModel,
-    split: Split,
-    bits: int,
-    device: torch.device,
-    work: Path,
-    key: str,
-    memory_gb: float,
-    roi: Roi | None = None,
-    progress: Progress | None = None,
-) -> Material:
-    """The material of one training, cached in memory or in `work`."""
-    config = model.config
-    size = (config.backbone.size, config.backbone.size)
-    grids = model.grids
-    budget = Budget(memory_gb * 1e9)
-    known = split.known if config.loss.method in PUSHING else []
-    made = pseudo_count(split, config)
-
-    def picture(sample: Sample) -> FloatArray:
-        return images.fit(read(sample, bits), size)
-
-    def run(model: ScoringModel, samples: list[Sample]) -> Iterator[tuple[float, FloatArray]]:
-        def one(sample: Sample) -> tuple[float, FloatArray]:
-            found = []
-            for _, pixels in tiles.model_inputs(read(sample, bits), config.tile, region(sample), size[0]):
-                scores, maps, _ = run_model(model, pixels[None], device)
-                found.append((float(scores[0]), maps[0]))
-            return max(found, key=lambda pair: pair[0])  # as a picture is scored: by its strangest tile
-
-        return devices.Workers(usable_cpus(), device).stream(one, samples)
-
-    anomalies = []
-    extract = Extractor(model.backbone, config.backbone.size, device)
-    task = ProgressTask(progress, "features", len(split.train) + len(known) + made)
-
-    def store(name: str, count: int, pictures: Callable[[int], FloatArray]) -> Features:
-        place = FeatureStore(count, grids, model.backbone.channels, budget=budget, folder=work / name, key=key)
-        place.fill(extract, pictures, device, task.advance)
-        return place
-
-    normals = store("normals", len(split.train), lambda i: picture(split.train[i]))
-    whole = normals.select(np.flatnonzero([s.ignore is None for s in split.train]))
-    leave_out(normals, split.train, None, whole, grids)
-    if known:
-        anomalies.append(known_anomalies(known, store("known", len(known), lambda i: picture(known[i])), grids))
-        leave_out(anomalies[0].store, known, anomalies[0], whole, grids)
-    if made:
-        anomalies.append(
-            pseudo_anomalies(split, config, grids, bits, lambda count, draw: store("pseudo", count, draw), roi)
-        )
-    anomalies = [group for group in anomalies if group.store.count]
-    inside = None if roi is None else [roi.cells(grid) for grid in grids]
-    near = None if roi is None else [shown_by(roi.resized(size[0]), grid) for grid in grids]
-    names = [tiled_split.image_name_of(s, config.tile) for s in split.train]
-    return Material(normals, anomalies, run, inside, near, np.unique(names, return_inverse=True)[1])
-
-
-def shown_by(region: BoolArray, grid: Grid) -> Index:
-    """The positions of a level that the map inside of a region is made of: those in it and their neighbours.
+def positions_near(region: BoolArray, grid: Grid) -> Index:
+    """The positions of a level that the map inside a region is interpolated from: those in it and their neighbours.
 
     >>> region = np.zeros((8, 8), bool); region[:, 7] = True
-    >>> shown_by(region, (1, 4))
+    >>> positions_near(region, (1, 4))
     array([2, 3])
     """
-    around = np.zeros((grid[0] + 2, grid[1] + 2), bool)
-    around[1:-1, 1:-1].flat[touched_cells(region, grid)] = True
-    return np.flatnonzero(np.lib.stride_tricks.sliding_window_view(around, (3, 3)).any((2, 3)))
-
-
-class Pool:
-    """The features of every image of a data set; each split of it takes its own by number, without copies."""
-
-    def __init__(
-        self,
-        samples: Sequence[Sample],
-        hashes: Mapping[str, str],
-        bits: int,
-        config: BackboneConfig,
-        *,
-        device: torch.device,
-        folder: Path,
-        memory_gb: float,
-        progress: Progress | None = None,
-    ) -> None:
-        began = time.monotonic()
-        self.config, self.bits, self.device, self.folder = config, bits, device, folder
-        self.progress = progress
-        self.backbone = backbones.build(config).to(device)
-        self.grids = self.backbone.grids(config.size)
-        self.budget = Budget(memory_gb * 1e9)
-        self._place = {sample.name: i for i, sample in enumerate(samples)}
-        self._pseudo: tuple[str, Anomalies] | None = None  # the last, for the methods that share it
-        weights = hash_file(Path(config.weights)) if config.weights else ""
-        pictures = [hashes[s.name] for s in samples]
-        parts = [RECIPE, __version__, torch.__version__, asdict(config), weights, bits, pictures]
-        self.key = sha256_json(parts)
-        self._extract = Extractor(self.backbone, config.size, device)
-        task = ProgressTask(progress, "features", len(samples))
-        store = self._store(len(samples), "pool", self.key, self.budget)
-        size = (config.size, config.size)
-        store.fill(self._extract, lambda i: images.fit(read(samples[i], bits), size), device, task.advance)
-        self.store = store
-        self.seconds = time.monotonic() - began
-
-    def _store(self, count: int, name: str, key: str, budget: Budget) -> FeatureStore:
-        place = self.folder / name
-        return FeatureStore(count, self.grids, self.backbone.channels, budget=budget, folder=place, key=key)
-
-    def features(self, samples: Sequence[Sample]) -> Features:
-        """Those of these images."""
-        return self.store.select([self._place[s.name] for s in samples])
-
-    def model(self, config: Config) -> ScoringModel:
-        """A model that has learnt nothing yet, around the backbone of the pool."""
-        return ScoringModel(config, self.backbone).to(self.device)
-
-    def material(self, split: Split, config: Config) -> Material:
-        """The material of one training, from the pool."""
-        known = split.known if config.loss.method in PUSHING else []
-        anomalies = [known_anomalies(known, self.features(known), self.grids)] if known else []
-        if pseudo_count(split, config):
-            anomalies.append(self._made(split, config))
-
-        def run(model: ScoringModel, samples: list[Sample]) -> Iterator[tuple[float, FloatArray]]:
-            found = run_features(model, self.features(samples), self.device)
-            return ((score, anomaly) for score, anomaly, _ in found)
-
-        return Material(self.features(split.train), anomalies, run)
-
-    def _made(self, split: Split, config: Config) -> Anomalies:
-        who = [[split.hashes[s.name] for s in group] for group in (split.train, split.known)]
-        masks = [[hash_file(path) for path in (s.mask, *s.more_masks)] if s.mask else None for s in split.known]
-        parts = [self.key, who, masks, asdict(config.pseudo), config.seed]
-        key = sha256_json(parts)
-        if self._pseudo is None or self._pseudo[0] != key:
-            self._pseudo = None  # before the next one takes its memory
-
-            def fill(count: int, draw: Callable[[int], FloatArray]) -> Features:
-                task = ProgressTask(self.progress, "pseudo anomalies", count)
-                store = self._store(count, "pseudo", key, Budget(self.budget.left))
-                store.fill(self._extract, draw, self.device, task.advance)
-                return store
-
-            self._pseudo = key, pseudo_anomalies(split, config, self.grids, self.bits, fill)
-        return self._pseudo[1]
+    padded = np.zeros((grid[0] + 2, grid[1] + 2), bool)
+    padded[1:-1, 1:-1].flat[touched_cells(region, grid)] = True
+    return np.flatnonzero(np.lib.stride_tricks.sliding_window_view(padded, (3, 3)).any((2, 3)))

@@ -30,9 +30,11 @@ from bgad.io import files as output_files
 from bgad.io.files import locked
 from bgad.training import fingerprint as keys_module
 from bgad.training import pipeline as learn
-from bgad.training import training_set as material
+from bgad.training.feature_pool import FeaturePool
 from bgad.training.fingerprint import flow_key, phase_key, run_key
-from bgad.training.loop import Anomalies, Trainer
+from bgad.training.fit_model import ModelFit
+from bgad.training.loop import TrainingLoop
+from bgad.training.training_set import AnomalyFeatures
 from tests.benchmark.runs import CLASSES, CONFIG, SIZE, TINY, category, fast, results, save, timeless
 
 
@@ -47,14 +49,14 @@ def test_features_phase_one_and_pseudo_anomalies_are_computed_once(
         fill(self, backbone, draw, *rest)
 
     steps: list[tuple[str, int]] = []
-    one_step = Trainer._one_step
+    one_step = TrainingLoop.run_step
 
-    def stepped(self: Trainer, step: int) -> dict[str, float]:
+    def stepped(self: TrainingLoop, step: int) -> dict[str, float]:
         steps.append((self.config.loss.method, step))
         return one_step(self, step)
 
     monkeypatch.setattr(FeatureStore, "fill", counted)
-    monkeypatch.setattr(Trainer, "_one_step", stepped)
+    monkeypatch.setattr(TrainingLoop, "run_step", stepped)
     outcomes = fast(tmp_path, root, "nfad", "bgad", "bgad-full-push")
     assert len(outcomes) == 9
     trained = [o.request.column.method for o in outcomes]
@@ -80,13 +82,13 @@ def test_flows_that_no_anomaly_pushes_are_trained_once(
 ) -> None:  # fmt: skip
     """Without masks: each model is the one that its method makes alone, whoever came before it."""
     steps: list[str] = []
-    one_step = Trainer._one_step
+    one_step = TrainingLoop.run_step
 
-    def stepped(self: Trainer, step: int) -> dict[str, float]:
+    def stepped(self: TrainingLoop, step: int) -> dict[str, float]:
         steps.append(self.config.loss.method)
         return one_step(self, step)
 
-    monkeypatch.setattr(Trainer, "_one_step", stepped)
+    monkeypatch.setattr(TrainingLoop, "run_step", stepped)
 
     def models(out: Path, *names: str) -> dict[str, dict[str, Any]]:
         matrix = Matrix({"brainmri": ()}, protocol, methods(*names), known=(2,), seeds=1)
@@ -187,10 +189,10 @@ def test_what_is_kept_depends_on_the_recipe_of_the_code(
     nfad = replace(CONFIG, loss=replace(CONFIG.loss, method="nfad"))
 
     def keys(number: int) -> dict[str, str | None]:
-        monkeypatch.setattr(keys_module, "RECIPE", number)
-        monkeypatch.setattr(material, "RECIPE", number)
+        monkeypatch.setattr(keys_module, "RECIPE_VERSION", number)
+        monkeypatch.setattr("bgad.training.feature_pool.RECIPE_VERSION", number)
         options: dict[str, Any] = {"device": device, "folder": tmp_path, "memory_gb": 1.0}
-        pool = material.Pool(dataset.samples[:1], split.hashes, 8, CONFIG.backbone, **options)
+        pool = FeaturePool(dataset.samples[:1], split.hashes, 8, CONFIG.backbone, **options)
         return {
             "phase": phase_key(CONFIG, split, device),
             "flows": flow_key(nfad, split, device),
@@ -209,7 +211,7 @@ def test_the_key_of_a_cell_does_not_change_by_accident(root: Path) -> None:
     assert group.dataset is not None
     split = protocol_split(group.dataset, "multi-class", Case(), known=2, seed=0)
     device = torch.device("cpu")
-    parts = [run_key(CONFIG, split, device), [["a.png", "mask"]], "mvtec", "carpet", False, material.RECIPE]
+    parts = [run_key(CONFIG, split, device), [["a.png", "mask"]], "mvtec", "carpet", False, keys_module.RECIPE_VERSION]
     wanted = output_files.sha256_json(parts)
     assert benchmark._cell_key(CONFIG, split, request, [["a.png", "mask"]], device) == wanted
 
@@ -219,10 +221,10 @@ def test_pseudo_anomalies_are_made_again_when_masks_change_places(tmp_path: Path
     dataset = layouts.load(tmp_path / "carpet")
     split = protocol_split(dataset, "multi-class", Case(), known=2, seed=0)
     options: dict[str, Any] = {"device": torch.device("cpu"), "folder": tmp_path / "work", "memory_gb": 1.0}
-    pool = material.Pool(dataset.samples, split.hashes, 8, CONFIG.backbone, **options)
+    pool = FeaturePool(dataset.samples, split.hashes, 8, CONFIG.backbone, **options)
 
-    def made() -> Anomalies:
-        return pool.material(split, CONFIG).anomalies[1]
+    def made() -> AnomalyFeatures:
+        return pool.training_set(split, CONFIG).anomalies[1]
 
     first = made()
     assert made() is first
@@ -279,7 +281,7 @@ def test_finished_cells_are_kept_and_a_changed_recipe_is_a_new_cell(
     fast(tmp_path, root, "nfad")
     before = {path: path.read_bytes() for path in (tmp_path / "cells").iterdir()}
     with monkeypatch.context() as patch:
-        patch.setattr(benchmark, "fit", lambda *_, **__: pytest.fail("it was run again"))
+        patch.setattr(benchmark, "ModelFit", lambda *_, **__: pytest.fail("it was run again"))
         patch.setattr(benchmark, "Pool", lambda *_, **__: pytest.fail("features were computed again"))
         fast(tmp_path, root, "nfad")
     assert {path: path.read_bytes() for path in (tmp_path / "cells").iterdir()} == before
@@ -311,20 +313,21 @@ DRIVER = """
 import os, signal, sys
 from pathlib import Path
 from bgad.cli.main import main
-from bgad.training import loop as trainer
+from bgad.training import checkpoint
+from bgad.training.loop import TrainingLoop
 from bgad.data.datasets import registry
 
 out, cells = Path(sys.argv[1]), int(sys.argv[2])  # killed in the middle of the first training after so many cells
 registry._installed = lambda _: None
-trainer.CHECKPOINT_SECONDS = 0.0
-one_step = trainer.Trainer._one_step
+checkpoint.CHECKPOINT_SECONDS = 0.0
+one_step = TrainingLoop.run_step
 
 def killed(self, step):
     if list(out.glob("work/cell-*/checkpoint.safetensors")) and len(list(out.glob("cells/*.json"))) >= cells:
         os.kill(os.getpid(), signal.SIGKILL)
     return one_step(self, step)
 
-trainer.Trainer._one_step = killed
+TrainingLoop.run_step = killed
 sys.exit(main([*sys.argv[3:], "--out", str(out)]))
 """
 
@@ -354,9 +357,9 @@ def test_killed_and_started_again_it_is_the_same_table(root: Path, tmp_path: Pat
 def test_interrupted_it_says_how_to_go_on(
     root: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
 ) -> None:
-    one_step = Trainer._one_step
+    one_step = TrainingLoop.run_step
 
-    def stopping(self: Trainer, step: int) -> dict[str, float]:
+    def stopping(self: TrainingLoop, step: int) -> dict[str, float]:
         if self.config.loss.method == "bgad":
             signal.raise_signal(signal.SIGINT)
         return one_step(self, step)
@@ -364,7 +367,7 @@ def test_interrupted_it_says_how_to_go_on(
     options = ["benchmark", "--data", "mvtec", "--category", "carpet", "--known", "2", "--seeds", "1"]
     options += ["--root", str(root), "--out", str(tmp_path), *TINY]
     with monkeypatch.context() as patch:
-        patch.setattr(Trainer, "_one_step", stopping)
+        patch.setattr(TrainingLoop, "run_step", stopping)
         assert main(options) == 130
     assert f"stopped; 1 of 2 cells are in {tmp_path}: run the same command to continue" in capsys.readouterr().err
     assert [cell["method"] for cell in results(tmp_path)["cells"]] == ["nfad"]
@@ -384,15 +387,13 @@ def test_a_table_that_is_not_finished_says_so(root: Path, tmp_path: Path, monkey
         written.append(list(outcomes))
         write(out, table, outcomes)
 
-    fit = learn.fit
-
     def stopping(job: Any, *rest: Any, **options: Any) -> Any:
         if "carpet" in job.name:
             raise KeyboardInterrupt
-        return fit(job, *rest, **options)
+        return ModelFit(job, *rest, **options)
 
     monkeypatch.setattr(benchmark, "write", kept)
-    monkeypatch.setattr(benchmark, "fit", stopping)
+    monkeypatch.setattr(benchmark, "ModelFit", stopping)
     matrix = Matrix({"mvtec": ("cable", "carpet", "screw")}, "multi-class", methods("nfad"), known=(2,), seeds=2)
     with pytest.raises(KeyboardInterrupt):
         benchmark.run(PaperTable("tiny", (matrix,)), tmp_path, config=CONFIG, root=root, device="cpu")
@@ -412,17 +413,15 @@ def test_a_table_that_is_not_finished_says_so(root: Path, tmp_path: Path, monkey
 def test_a_failed_cell_is_told_and_the_others_go_on(
     root: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
 ) -> None:
-    fit = learn.fit
-
     def failing(job: Any, *rest: Any, **options: Any) -> Any:
         if "-bgad-" in job.name:
             raise ModelError("training diverged at step 1: lower train.lr")
-        return fit(job, *rest, **options)
+        return ModelFit(job, *rest, **options)
 
     options = ["benchmark", "--data", "mvtec", "--category", "cable,carpet", "--known", "2", "--seeds", "1"]
     options += ["--root", str(root), "--out", str(tmp_path), *TINY]
     with monkeypatch.context() as patch:
-        patch.setattr(benchmark, "fit", failing)
+        patch.setattr(benchmark, "ModelFit", failing)
         assert main(options) == 1
     said = capsys.readouterr()
     assert "2 of 4 cells failed" in said.err

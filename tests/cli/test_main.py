@@ -473,18 +473,18 @@ def test_interrupted_training_says_how_to_go_on(
     monkeypatch: pytest.MonkeyPatch,
     capsys: pytest.CaptureFixture[str],
 ) -> None:
-    from bgad.training.loop import Trainer
+    from bgad.training.loop import TrainingLoop
 
-    step = Trainer._one_step
+    step = TrainingLoop.run_step
 
-    def interrupted(self: Trainer, number: int) -> dict[str, float]:
+    def interrupted(self: TrainingLoop, number: int) -> dict[str, float]:
         if number == 3:
             signal.raise_signal(signal.SIGINT)
         return step(self, number)
 
     model = tmp_path / "m.bgad"
     command = ["train", str(data_set), "--config", recipe, "--out", str(model)]
-    monkeypatch.setattr(Trainer, "_one_step", interrupted)
+    monkeypatch.setattr(TrainingLoop, "run_step", interrupted)
     assert main(command) == 130
     said = capsys.readouterr().err
     assert "go on with the same command and --resume" in said

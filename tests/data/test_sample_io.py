@@ -110,9 +110,9 @@ def test_deep_tiles_keep_the_scale_of_their_image(tmp_path: Path) -> None:
 
 
 def test_pseudo_anomalies_are_cut_from_tiles(tmp_path: Path) -> None:
-    from bgad.pseudo.rpag import pseudo_anomaly
+    from bgad.pseudo.generate import generate
 
     samples = tiled(tmp_path).samples
-    image, mask, _ = pseudo_anomaly(0, samples[:3], [samples[4]], seed=0, size=(SIZE, SIZE))
+    image, mask, _ = next(generate(samples[:3], [samples[4]], 1, seed=0, size=(SIZE, SIZE)))
     assert image.shape == (SIZE, SIZE, 3)
     assert 0 < mask.sum() < SIZE * SIZE / 4

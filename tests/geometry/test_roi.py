@@ -238,5 +238,5 @@ def test_a_thin_region_stays(tmp_path: Path) -> None:
 
 def test_tiles_of_the_data_set_have_no_region(tmp_path: Path) -> None:
     dataset = Dataset("x", tmp_path, [Sample(tmp_path / "a.png", "a.png", 0, box=(0, 0, 9, 9))], "plain")
-    with pytest.raises(DataError, match=r"a\.png is a tile of a picture"):
-        learn._check_size(Roi(LEFT), "roi.png", dataset, ValidationReport(8, [], {"a.png": (9, 9)}))
+    with pytest.raises(DataError, match=r"a\.png is a tile of an image"):
+        learn._check_roi_size(Roi(LEFT), "roi.png", dataset, ValidationReport(8, [], {"a.png": (9, 9)}))

@@ -124,7 +124,7 @@ def test_training_on_tiles(tiled: Path, large_set: Path, capsys: pytest.CaptureF
     assert {image["role"] for image in card.split["images"]} == {"train", "calibration", "known"}
     assert not any("#" in image["name"] for image in card.split["images"])  # pictures, not tiles
     assert card.data.known == 4
-    assert card.exports["onnx"].parity.images <= learn.EXPORT_PICTURES
+    assert card.exports["onnx"].parity.images <= learn.PARITY_IMAGES
     aside, names = card.training.validation_normals, {image["name"] for image in card.split["images"]}
     assert set(aside) < names  # pictures, too
     assert main(["info", str(tiled)]) == 0

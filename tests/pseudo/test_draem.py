@@ -1,4 +1,4 @@
-"""DRAEM's way: noise of the stated frequency, textures that are no longer the picture, a visible change."""
+"""DRAEM: noise of the stated frequency, textures that no longer show the image, a visible change."""
 
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ from bgad.pseudo.draem import CHANGES, draem, noise_mask, perlin, texture
 from bgad.types import FloatArray
 
 
-def picture(seed: int = 0, shape: tuple[int, int] = (48, 64), *, grey: bool = False) -> FloatArray:
+def random_image(seed: int = 0, shape: tuple[int, int] = (48, 64), *, grey: bool = False) -> FloatArray:
     """A smooth gradient with some grain."""
     rng = np.random.default_rng(seed)
     rows, columns = np.mgrid[: shape[0], : shape[1]] / max(shape)
@@ -73,7 +73,7 @@ def test_more_cells_mean_more_waves_along_that_axis() -> None:
     assert frequency(0, (16, 2), np.pi / 2) < frequency(1, (16, 2), np.pi / 2) / 3  # turned by a quarter
 
 
-def test_frequencies_are_powers_of_two_that_fit_the_picture() -> None:
+def test_frequencies_are_powers_of_two_that_fit_the_image() -> None:
     rng = np.random.default_rng(0)
     found = {pseudo_draem._cells((256, 48), rng) for _ in range(800)}
     assert {a for a, _ in found} == {1, 2, 4, 8, 16, 32}
@@ -89,14 +89,14 @@ def test_the_mask_is_never_empty_and_seldom_large(shape: tuple[int, int]) -> Non
 
 
 def test_without_a_high_place_the_mask_is_the_highest_one(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(pseudo_draem, "LEVEL", 2.0)
+    monkeypatch.setattr(pseudo_draem, "NOISE_THRESHOLD", 2.0)
     mask, _ = noise_mask((40, 40), np.random.default_rng(0))
     assert mask.mean() == pytest.approx(0.05, abs=0.002)
 
 
 @pytest.mark.parametrize("name", CHANGES)
 def test_every_change_changes_a_texture(name: str) -> None:
-    image = picture()
+    image = random_image()
     for seed in range(4):
         changed = CHANGES[name](image, np.random.default_rng(seed))
         assert changed.shape == image.shape
@@ -104,18 +104,18 @@ def test_every_change_changes_a_texture(name: str) -> None:
 
 
 def test_shuffled_blocks_keep_their_pixels() -> None:
-    image = picture(shape=(48, 64))
+    image = random_image(shape=(48, 64))
     mixed = pseudo_draem._shuffled(image, np.random.default_rng(0))
     np.testing.assert_array_equal(np.sort(mixed.ravel()), np.sort(image.ravel()))
     assert np.abs(mixed - image).mean() > 0.1
-    assert pseudo_draem._shuffled(picture(shape=(45, 61)), np.random.default_rng(0)).shape == (45, 61, 3)
+    assert pseudo_draem._shuffled(random_image(shape=(45, 61)), np.random.default_rng(0)).shape == (45, 61, 3)
 
 
 def test_textures_are_of_both_kinds_and_take_no_colour_into_grey() -> None:
     seen = set()
     for seed in range(40):
         for grey in (False, True):
-            other = picture(grey=grey)
+            other = random_image(grey=grey)
             made, what = texture(other, np.random.default_rng(seed), 3, drawn=seed % 2 == 0)
             assert made.dtype == np.float32
             assert made.shape == other.shape
@@ -129,7 +129,7 @@ def test_textures_are_of_both_kinds_and_take_no_colour_into_grey() -> None:
 
 
 def test_opacity_lies_in_its_range_and_the_rest_is_untouched() -> None:
-    normal, white = np.full((48, 48, 3), 0.2, np.float32), picture(shape=(48, 48))
+    normal, white = np.full((48, 48, 3), 0.2, np.float32), random_image(shape=(48, 48))
     strengths = []
     for seed in range(40):
         image, mask, steps = draem(normal, white, np.random.default_rng(seed))
@@ -141,7 +141,7 @@ def test_opacity_lies_in_its_range_and_the_rest_is_untouched() -> None:
 
 
 @pytest.mark.parametrize("level", [0.0, 0.5, 1.0])
-def test_flat_pictures_are_changed_too(level: float) -> None:
+def test_flat_images_are_changed_too(level: float) -> None:
     flat = np.full((32, 32, 3), level, np.float32)
     for seed in range(30):
         image, mask, _ = draem(flat, flat, np.random.default_rng(seed), 0)

@@ -10,7 +10,7 @@ from scipy import fft, sparse
 from scipy.sparse.linalg import spsolve
 
 from bgad.pseudo import nsa as pseudo_nsa
-from bgad.pseudo.nsa import CHANGED, blend, changed_region, nsa, solve_poisson
+from bgad.pseudo.nsa import MIN_PIXEL_CHANGE, blend, changed_region, nsa, solve_poisson
 from bgad.types import BoolArray, FloatArray
 
 
@@ -125,7 +125,7 @@ def test_the_mask_has_no_specks_and_no_pinholes() -> None:
     after[10:20, 10:20] += 0.2
     after[14, 14] = 0.5  # a pinhole
     after[40, 40] += 0.2  # a speck
-    after[50:60, 50:60] += CHANGED / 2  # too little
+    after[50:60, 50:60] += MIN_PIXEL_CHANGE / 2  # too little
     mask = changed_region(before, after)
     truth = np.zeros((64, 64), bool)
     truth[10:20, 10:20] = True
@@ -139,8 +139,8 @@ def test_patches_lie_on_the_object_and_vary_in_number() -> None:
         normal, other = textured(seed), textured(seed + 50)
         image, mask, steps = nsa(normal, other, object_of(normal), object_of(other), np.random.default_rng(seed))
         change = np.abs(image - normal).mean(axis=2)
-        assert change[mask].mean() > CHANGED
-        assert change[~mask].max() <= CHANGED
+        assert change[mask].mean() > MIN_PIXEL_CHANGE
+        assert change[~mask].max() <= MIN_PIXEL_CHANGE
         assert (mask & object_of(normal)).any()
         numbers.add(len(steps.split(", ")))
         modes.update("mixed" in step for step in steps.split(", "))
@@ -154,14 +154,14 @@ def test_a_faint_change_is_marked_where_it_is_largest() -> None:
     for seed in range(10):
         image, mask, steps = nsa(normal, other, everywhere, everywhere, np.random.default_rng(seed))
         change = np.abs(image - normal).mean(axis=2)
-        assert 0 < change.max() < CHANGED
+        assert 0 < change.max() < MIN_PIXEL_CHANGE
         assert mask[np.unravel_index(change.argmax(), change.shape)]
         assert change[mask].min() > change[~mask].max()
         assert "x" in steps
 
 
 @pytest.mark.parametrize("level", [0.0, 0.5, 1.0])
-def test_flat_pictures_are_changed_too(level: float) -> None:
+def test_flat_images_are_changed_too(level: float) -> None:
     flat = np.full((32, 32, 3), level, np.float32)
     everywhere = np.ones((32, 32), bool)
     for seed in range(5):

@@ -5,11 +5,10 @@ import errno
 import json
 import os
 import shutil
-import signal
 import sys
 import time
 import weakref
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
 from dataclasses import replace
 from pathlib import Path
 from typing import Any
@@ -22,7 +21,6 @@ from tensorboard.backend.event_processing.event_accumulator import EventAccumula
 
 from bgad import load, train
 from bgad.artifact import folder as model_folder
-from bgad.artifact.card import DataCard
 from bgad.cli.main import main
 from bgad.config import Config, from_dict, to_toml
 from bgad.data import layouts
@@ -30,23 +28,30 @@ from bgad.data.split import make_split
 from bgad.data.validation import validate_images
 from bgad.errors import BgadError, ConfigError, DataError, ModelError, OutputError
 from bgad.evaluation.evaluate import evaluate, select_samples
-from bgad.export import onnx as export
+from bgad.export import export
 from bgad.inference.torch_engine import Detector
 from bgad.io import files as output_files
 from bgad.io import images
 from bgad.model import backbone
 from bgad.model.image_head import DiscriminantDirection
 from bgad.model.scoring import map_score
-from bgad.training import fit_image_head as weighing
-from bgad.training import image_head_statistics
-from bgad.training import pipeline as learn
-from bgad.training import training_set as material
+from bgad.training import image_head_statistics as head_statistics
+from bgad.training import pipeline, validation_normals
+from bgad.training.checkpoint import CHECKPOINT
 from bgad.training.fingerprint import flow_key
-from bgad.training.loop import CHECKPOINT, Trainer
+from bgad.training.loop import TrainingLoop
+from bgad.training.stop import StopRequest
+from bgad.training.training_log import LogRow
+from bgad.training.training_set import build_training_set, mask_cells
 from tests.conftest import SIZE, picture, tiny_config, write_set
 
 FLOW = "flow.safetensors"
-SHORT: dict[str, Any] = {"train": {"steps": 3, "push_steps": 3}, "pseudo": {"count": 3}}
+SHORT: dict[str, Any] = {
+    "backbone": {"image_head_strides": [16]},  # with stride 32, the covariance of the image head takes half of the time
+    "train": {"steps": 3, "push_steps": 3},
+    "pseudo": {"count": 3},
+}
+BOTH_STRIDES: dict[str, Any] = {"image_head_strides": [16, 32]}
 
 
 def short(**values: Any) -> Config:
@@ -65,7 +70,7 @@ def copy(data_set: Path, tmp_path: Path) -> Path:
 
 @pytest.fixture
 def no_training(monkeypatch: pytest.MonkeyPatch) -> None:
-    """Whatever is refused must be refused before the backbone is even built."""
+    """An error must be raised before the backbone is built."""
     monkeypatch.setattr(backbone, "build", lambda *_: pytest.fail("the work has begun"))
 
 
@@ -91,7 +96,7 @@ def test_the_returned_model_is_the_written_one(data_set: Path, tmp_path: Path) -
 
 
 def test_every_image_has_one_role_and_calibration_is_not_trained_on(model: Path) -> None:
-    card = model_folder.read(model)
+    card = json.loads((model / "card.json").read_text())
     roles: dict[str, list[str]] = {}
     for image in json.loads((model / "split.json").read_text())["images"]:
         roles.setdefault(image["role"], []).append(image["name"])
@@ -103,31 +108,53 @@ def test_every_image_has_one_role_and_calibration_is_not_trained_on(model: Path)
     }
     names = [name for group in roles.values() for name in group]
     assert len(names) == len(set(names)) == 42
-    assert card.calibration_at().false_reject_rate == pytest.approx(1 / 6)  # the smallest that 5 normals support
-    assert card.training.steps == 50
-    assert card.data == DataCard(
-        name="plate", layout="mvtec", protocol="multi-class", known_class="", subset=0, known=4, notes=()
-    )
+    assert card["calibration"]["float32"]["false_reject_rate"] == pytest.approx(1 / 6)  # the smallest for 5 normals
+    assert card["training"]["steps"] == 50
+    assert card["data"] == {
+        "name": "plate",
+        "layout": "mvtec",
+        "protocol": "multi-class",
+        "known_class": "",
+        "subset": 0,
+        "known": 4,
+        "notes": [],
+    }
+    assert "split" not in card
 
 
 def test_features_on_disk_make_the_same_model(data_set: Path, model: Path, tmp_path: Path) -> None:
     """And so does the same seed a second time."""
     kept: list[bool] = []
     with pytest.MonkeyPatch.context() as patch:
-        run = Trainer.run
+        phase = TrainingLoop.phase
 
-        def watched(self: Trainer) -> None:
-            kept.extend(isinstance(level, np.memmap) for level in self.normals.levels)
-            assert (tmp_path / "plate.bgad.work/normals/level0.npy").stat().st_size > 19 * 64 * 24 * 2
-            run(self)
+        def recorded(self: TrainingLoop, number: int) -> Iterator[LogRow]:
+            if number == 1:
+                kept.extend(isinstance(level, np.memmap) for level in self.data.normals.levels)
+                assert (tmp_path / "plate.bgad.work/normals/level0.npy").stat().st_size > 19 * 64 * 24 * 2
+            return phase(self, number)
 
-        patch.setattr(Trainer, "run", watched)
+        patch.setattr(TrainingLoop, "phase", recorded)
         train(
             data_set, tmp_path / "plate.bgad", config=tiny_config(), known=4, device="cpu", export=False, memory_gb=1e-6
         )
-    assert kept == [True] * 4  # three levels, and the stride of the image level
+    assert kept == [True] * 4  # three levels, and the stride of the image head
     for name in (FLOW, "backbone.safetensors", "train.csv"):
         assert (tmp_path / "plate.bgad" / name).read_bytes() == (model / name).read_bytes()
+
+
+def test_a_training_image_is_decoded_once(data_set: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """In validation, and not again for features, pseudo anomalies or calibration."""
+    decoded: list[Path] = []
+    decode = images.read
+
+    def recorded(source: Any, **options: Any) -> Any:
+        decoded.append(source)
+        return decode(source, **options)
+
+    monkeypatch.setattr(images, "read", recorded)
+    quick(data_set, tmp_path / "plate.bgad", known=4)
+    assert sorted(decoded) == sorted(data_set.glob("t*/*/*.png"))
 
 
 def test_the_log_and_tensorboard_hold_every_step(data_set: Path, tmp_path: Path) -> None:
@@ -170,17 +197,18 @@ def test_without_known_anomalies_it_warns_and_trains(
     assert np.isfinite(trained.score(data_set / "test/blot/000.png").score)
 
 
-def trainers(monkeypatch: pytest.MonkeyPatch) -> list[Trainer]:
-    """Those that run from now on."""
-    seen: list[Trainer] = []
-    run = Trainer.run
+def recorded_loops(monkeypatch: pytest.MonkeyPatch) -> list[TrainingLoop]:
+    """The loops that run from now on."""
+    loops: list[TrainingLoop] = []
+    phase = TrainingLoop.phase
 
-    def watched(self: Trainer) -> None:
-        seen.append(self)
-        run(self)
+    def recorded(self: TrainingLoop, number: int) -> Iterator[LogRow]:
+        if number == 1:
+            loops.append(self)
+        return phase(self, number)
 
-    monkeypatch.setattr(Trainer, "run", watched)
-    return seen
+    monkeypatch.setattr(TrainingLoop, "phase", recorded)
+    return loops
 
 
 @pytest.mark.parametrize(("way", "known"), [("draem", 0), ("nsa", 0), ("nsa", 2)])
@@ -188,18 +216,18 @@ def test_pseudo_anomalies_of_normals_need_no_known_ones(
     data_set: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str],
     way: str, known: int,
 ) -> None:  # fmt: skip
-    seen = trainers(monkeypatch)
+    loops = recorded_loops(monkeypatch)
     out = tmp_path / "plate.bgad"
     quick(data_set, out, config=short(pseudo={"method": way}), known=known)
-    groups = seen[0].anomalies
-    assert [(group.pseudo, group.store.count) for group in groups] == [(False, 2)] * (known > 0) + [(True, 3)]
+    groups = loops[0].anomalies
+    assert [(group.pseudo, group.features.count) for group in groups] == [(False, 2)] * (known > 0) + [(True, 3)]
     assert all(len(cells) > 0 for level in groups[-1].cells for cells in level)
     said = " ".join(capsys.readouterr().err.split())
     assert (f"bgad learns from normals and {way} pseudo anomalies" in said) == (known == 0)
     with (out / "train.csv").open(newline="") as file:
         assert any(float(row["push"]) > 0 for row in csv.DictReader(file))
     quick(data_set, out, config=short(pseudo={"method": way}, loss={"method": "nfad"}), overwrite=True)
-    assert seen[1].anomalies == []
+    assert loops[1].anomalies == []
 
 
 def test_anomalies_without_masks_are_pushed_where_they_are_least_likely(
@@ -210,47 +238,49 @@ def test_anomalies_without_masks_are_pushed_where_they_are_least_likely(
     for kind, count in (("good", 20), ("bad", 5)):
         for i in range(count):
             save(tmp_path / f"plain/{kind}/{i}.png", picture(rng, defect=kind == "bad")[0])
-    seen = trainers(monkeypatch)
-    trained = quick(tmp_path / "plain", tmp_path / "plain.bgad", config=short(loss={"instance_share": 0.05}))
+    loops = recorded_loops(monkeypatch)
+    trained = quick(
+        tmp_path / "plain", tmp_path / "plain.bgad", config=short(loss={"instance_share": 0.05}, backbone=BOTH_STRIDES)
+    )
     assert trained.card.data.known == 5
-    (group,) = seen[0].anomalies
+    (group,) = loops[0].anomalies
     assert group.marked == [False] * 5
     # 5 % of 64, 64 and 16; the image level, which the last stride is for, chooses its own
     assert [{len(cells) for cells in level} for level in group.cells] == [{3}, {3}, {1}, {4}]
 
 
-def test_masks_decide_what_is_pushed_and_where_the_image_level_looks(
+def test_masks_decide_what_is_pushed_and_what_the_image_head_learns(
     copy: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """Of known anomalies with and without masks, the flows see the marked ones, the image level all of them."""
+    """Of known anomalies with and without masks, the flows see the marked ones, the image head all of them."""
     for i in (1, 4, 6):
         (copy / f"ground_truth/blot/{i:03d}_mask.png").unlink()
-    seen = trainers(monkeypatch)
+    loops = recorded_loops(monkeypatch)
     fits: list[list[Any]] = []
-    direction = image_head_statistics.FeatureStatistics.direction
+    direction = head_statistics.FeatureStatistics.direction
 
-    def watched(self: image_head_statistics.FeatureStatistics, known: Any, cells: Any) -> DiscriminantDirection:
+    def watched(self: head_statistics.FeatureStatistics, known: Any, cells: Any) -> DiscriminantDirection:
         assert len(known) == len(cells)
         fits.append(list(cells))
         return direction(self, known, cells)
 
-    monkeypatch.setattr(image_head_statistics.FeatureStatistics, "direction", watched)
-    trained = quick(copy, copy.parent / "plate.bgad", known=7)
+    monkeypatch.setattr(head_statistics.FeatureStatistics, "direction", watched)
+    trained = quick(copy, copy.parent / "plate.bgad", known=7, config=short(backbone=BOTH_STRIDES))
     known = [image["name"] for image in trained.card.split["images"] if image["role"] == "known"]
     masks = [copy / f"ground_truth/blot/{Path(name).stem}_mask.png" for name in known]
     marked = [path for path in masks if path.exists()]
     assert 4 <= len(marked) < 7
-    real, made = seen[0].anomalies
+    real, made = loops[0].anomalies
     assert (real.pseudo, real.marked, made.pseudo) == (False, [True] * len(marked), True)
     for cells, grid in zip(real.cells, [(8, 8), (8, 8), (4, 4), (2, 2)], strict=True):
         for found, path in zip(cells, marked, strict=True):
-            assert found.tolist() == material.cells([images.read_mask(path)], grid)[0].tolist()
+            assert found.tolist() == mask_cells([images.read_mask(path)], grid)[0].tolist()
     assert len(fits) == 2 + 2 * 5  # strides 16 and 32: of all, then without each fold
     for cells, grid in zip(fits[::6], [(4, 4), (2, 2)], strict=True):
         assert [found is not None for found in cells] == [path.exists() for path in masks]
         for found, path in zip(cells, masks, strict=True):
             if found is not None:
-                assert found.tolist() == material.cells([images.read_mask(path)], grid)[0].tolist()
+                assert found.tolist() == mask_cells([images.read_mask(path)], grid)[0].tolist()
 
 
 def faint(rng: np.random.Generator, *, bad: bool) -> Any:
@@ -264,17 +294,17 @@ def faint(rng: np.random.Generator, *, bad: bool) -> Any:
     return np.clip(image, 0, 255).astype(np.uint8)
 
 
-def test_known_anomalies_without_masks_teach_the_image_level(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_known_anomalies_without_masks_teach_the_image_head(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     """By default they are not pushed, yet the unseen ones of their kind stand out more than likelihood alone shows."""
     rng = np.random.default_rng(1)
     for kind, count in (("good", 60), ("bad", 28)):
         for i in range(count):
             save(tmp_path / f"plain/{kind}/{i}.png", faint(rng, bad=kind == "bad"))
-    seen = trainers(monkeypatch)
+    loops = recorded_loops(monkeypatch)
     dataset = layouts.load(tmp_path / "plain")
     auroc = {}
     for method in ("nfad", "bgad"):
-        config = short(loss={"method": method})
+        config = short(loss={"method": method}, backbone=BOTH_STRIDES)
         trained = quick(tmp_path / "plain", tmp_path / f"{method}.bgad", config=config, known=8, test_share=0.5)
         cell = evaluate(trained, dataset)[0]
         assert cell["images"] == {"normal": 30, "anomalous": 20}
@@ -283,17 +313,17 @@ def test_known_anomalies_without_masks_teach_the_image_level(tmp_path: Path, mon
         assert level is not None
         directions = [bool(level.get_buffer(f"direction{i}").any()) for i in range(3)]
         assert directions == [method == "bgad"] * 3
-    assert [trainer.anomalies for trainer in seen] == [[], []]
+    assert [loop.anomalies for loop in loops] == [[], []]
     assert auroc["bgad"] > auroc["nfad"] + 0.1
     assert auroc["nfad"] > 0.5
     assert level is not None
     for i in range(3):  # without the directions the lead is gone
         level.get_buffer(f"direction{i}").zero_()
-        level.get_buffer(f"start{i}").copy_(torch.tensor([[0.0, 1.0]]))
+        level.get_buffer(f"direction_scale{i}").copy_(torch.tensor([[0.0, 1.0]]))
     assert evaluate(trained, dataset)[0]["metrics"]["image_auroc"] < auroc["bgad"] - 0.1
 
 
-def test_few_normals_leave_the_image_level_out(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+def test_few_normals_leave_the_image_head_out(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
     """The score is then that of the map, in its spreads over the training normals."""
     trained = quick(write_set(tmp_path / "few", train=8), tmp_path / "few.bgad", known=4)
     said = " ".join(capsys.readouterr().err.split())
@@ -384,7 +414,7 @@ def test_a_split_file_does_not_go_with_options_that_it_decides(
         with pytest.raises(ConfigError, match="leave out --known and --test"):
             quick(data_set, tmp_path / "x.bgad", split=model / "split.json", **options)
     with pytest.raises(ConfigError, match=r"a false-reject rate of 0\.05 needs 19 held-out normals, there are 5"):
-        quick(data_set, tmp_path / "x.bgad", split=model / "split.json", rate=0.05)
+        quick(data_set, tmp_path / "x.bgad", split=model / "split.json", false_reject_rate=0.05)
     with pytest.raises(DataError, match=r"none\.json: cannot be read: No such file"):
         quick(data_set, tmp_path / "x.bgad", split=tmp_path / "none.json")
     command = ["train", str(data_set), "--out", str(tmp_path / "x.bgad"), "--split"]
@@ -400,7 +430,7 @@ def test_a_split_file_does_not_go_with_options_that_it_decides(
 def test_what_cannot_work_is_told_before_anything_is_read(
     data_set: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(learn, "validate_images", lambda *_: pytest.fail("the pictures are read"))
+    monkeypatch.setattr(pipeline, "validate_images", lambda *_: pytest.fail("the pictures are read"))
     tiny = tiny_config().backbone
     for reason, options in {
         r"none\.png": {"roi": tmp_path / "none.png"},
@@ -421,7 +451,7 @@ def test_a_broken_image_is_named_skipped_and_counted(copy: Path, capsys: pytest.
     (copy / "train/good/901.png").write_bytes(whole[: len(whole) // 2])
     trained = quick(copy, copy.parent / "plate.bgad", known=2)
     said = " ".join(capsys.readouterr().err.split())
-    assert "2 unreadable images skipped: train/good/900.png, train/good/901.png" in said
+    assert "2 broken images skipped: train/good/900.png, train/good/901.png" in said
     assert {image["name"] for image in trained.card.split["images"]}.isdisjoint(
         {"train/good/900.png", "train/good/901.png"}
     )
@@ -432,8 +462,8 @@ def test_a_broken_image_is_named_skipped_and_counted(copy: Path, capsys: pytest.
 def test_too_many_broken_images_are_an_error(copy: Path) -> None:
     for i in range(3):
         (copy / f"train/good/90{i}.png").write_text("no picture")
-    with pytest.raises(DataError, match=r"3 images of .* cannot be read \(more than --max-unreadable 2\), .*900"):
-        quick(copy, copy.parent / "plate.bgad", max_bad=2)
+    with pytest.raises(DataError, match=r"3 images of .* cannot be read \(more than --max-bad 2\), the first: .*900"):
+        quick(copy, copy.parent / "plate.bgad", max_unreadable=2)
     assert [path.name for path in copy.parent.iterdir()] == ["plate"]
 
 
@@ -470,7 +500,7 @@ def test_a_mask_of_another_size_marks_the_same_cells(copy: Path) -> None:
 
     def cells() -> list[list[int]]:
         mask = images.read_mask(path)
-        return [material.cells([mask], grid)[0].tolist() for grid in grids]
+        return [mask_cells([mask], grid)[0].tolist() for grid in grids]
 
     before = cells()
     with Image.open(path) as mask:
@@ -483,7 +513,7 @@ def test_a_mask_of_another_size_marks_the_same_cells(copy: Path) -> None:
 @pytest.mark.usefixtures("no_training")
 def test_leakage_is_refused(copy: Path) -> None:
     shutil.copy(copy / "test/blot/004.png", copy / "train/good/999.png")
-    with pytest.raises(DataError, match=r"leakage: train/good/999\.png is the same image as test/blot/004\.png"):
+    with pytest.raises(DataError, match=r"leakage: train/good/999\.png is the same picture as test/blot/004\.png"):
         quick(copy, copy.parent / "plate.bgad")
 
 
@@ -502,13 +532,13 @@ def test_a_rate_that_cannot_be_promised_is_refused_at_once(
 ) -> None:
     began = time.monotonic()
     with pytest.raises(error, match=message):
-        quick(data_set, tmp_path / "plate.bgad", rate=rate)
+        quick(data_set, tmp_path / "plate.bgad", false_reject_rate=rate)
     assert time.monotonic() - began < 10
     assert list(tmp_path.iterdir()) == []
 
 
 def test_a_rate_holds_out_as_many_normals_as_it_needs(data_set: Path, tmp_path: Path) -> None:
-    trained = quick(data_set, tmp_path / "plate.bgad", rate=0.1, known=2)
+    trained = quick(data_set, tmp_path / "plate.bgad", false_reject_rate=0.1, known=2)
     assert len(trained.card.calibration_at().scores) == 9
     assert trained.calibration.rate == 0.1
     assert trained.threshold == max(trained.card.calibration_at().scores)
@@ -563,14 +593,14 @@ def test_overwriting_on_request(data_set: Path, model: Path, tmp_path: Path) -> 
     assert model_folder.read(out).training.steps == 6
 
 
-def stop_at(step: int) -> Callable[[Trainer, int], dict[str, float]]:
-    """Ctrl-C in a step."""
-    one_step = Trainer._one_step
+def stop_at(step: int, stop: StopRequest) -> Callable[[TrainingLoop, int], LogRow]:
+    """A step function that asks the loop to stop during one of the steps."""
+    run_step = TrainingLoop.run_step
 
-    def stopping(self: Trainer, number: int) -> dict[str, float]:
+    def stopping(self: TrainingLoop, number: int) -> LogRow:
         if number == step:
-            signal.raise_signal(signal.SIGINT)
-        return one_step(self, number)
+            stop.request()
+        return run_step(self, number)
 
     return stopping
 
@@ -581,9 +611,10 @@ def test_an_unfinished_run_is_neither_lost_nor_mixed_up(
     out, work = tmp_path / "plate.bgad", tmp_path / "plate.bgad.work"
     options: dict[str, Any] = {"known": 4, "memory_gb": 1e-6}
     with pytest.MonkeyPatch.context() as patch:
-        patch.setattr(Trainer, "_one_step", stop_at(4))
+        stop = StopRequest()
+        patch.setattr(TrainingLoop, "run_step", stop_at(4, stop))
         with pytest.raises(KeyboardInterrupt):
-            quick(data_set, out, **options)
+            quick(data_set, out, **options, stop=stop)
     assert f"what was learnt is in {work}: go on with the same command and --resume" in capsys.readouterr().err
     assert not out.exists()
     saved = {path: path.read_bytes() for path in work.rglob("*") if path.is_file()}
@@ -591,7 +622,12 @@ def test_an_unfinished_run_is_neither_lost_nor_mixed_up(
 
     with pytest.raises(OutputError, match="holds an unfinished run: go on with --resume, or delete the folder"):
         quick(data_set, out, **options)
-    for other in ({"config": short(seed=1)}, {"config": short(loss={"tau": 0.3})}, {"known": 3}, {"rate": 0.1}):
+    for other in (
+        {"config": short(seed=1)},
+        {"config": short(loss={"tau": 0.3})},
+        {"known": 3},
+        {"false_reject_rate": 0.1},
+    ):
         with pytest.raises(ModelError, match="belongs to a run with other data or settings"):
             quick(data_set, out, **options | other, resume=True)
     assert {path: path.read_bytes() for path in work.rglob("*") if path.is_file()} == saved  # nothing was touched
@@ -606,9 +642,10 @@ def test_an_unfinished_run_is_neither_lost_nor_mixed_up(
 def test_other_masks_are_other_data(copy: Path) -> None:
     out = copy.parent / "plate.bgad"
     with pytest.MonkeyPatch.context() as patch:
-        patch.setattr(Trainer, "_one_step", stop_at(4))
+        stop = StopRequest()
+        patch.setattr(TrainingLoop, "run_step", stop_at(4, stop))
         with pytest.raises(KeyboardInterrupt):
-            quick(copy, out, known=7)
+            quick(copy, out, known=7, stop=stop)
     for mask in (copy / "ground_truth/blot").iterdir():
         save(mask, np.full((SIZE, SIZE), 255, np.uint8))
     with pytest.raises(ModelError, match="other data or settings"):
@@ -653,21 +690,14 @@ def test_a_folder_in_the_way_is_not_deleted(data_set: Path, tmp_path: Path) -> N
 def test_the_map_is_measured_on_normals_that_the_flows_have_not_learnt(
     data_set: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """19 normals are few: with a lower limit, a third of them is set aside."""
-    monkeypatch.setattr(weighing, "MIN_ASIDE", 16)
-    learnt: list[list[int]] = []
-    run = Trainer.run
-
-    def watched(self: Trainer) -> None:
-        learnt.append(self.normals.index.tolist())
-        run(self)
-
-    monkeypatch.setattr(Trainer, "run", watched)
+    """19 normals are few: with a lower limit, a third of them is for validation."""
+    monkeypatch.setattr(validation_normals, "MIN_TRAINING_NORMALS", 16)
+    loops = recorded_loops(monkeypatch)
     detector = train(data_set, tmp_path / "plate.bgad", config=tiny_config(), known=4, device="cpu", export=False)
-    aside = (0, 4, 7, 11, 14, 18)
-    assert learnt == [[i for i in range(19) if i not in aside]]
+    validation = (0, 4, 7, 11, 14, 18)
+    assert [loop.data.normals.index.tolist() for loop in loops] == [[i for i in range(19) if i not in validation]]
     names = [i["name"] for i in detector.card.split["images"] if i["role"] == "train"]
-    maps = np.stack([detector.score(data_set / names[i]).map for i in aside])
+    maps = np.stack([detector.score(data_set / names[i]).map for i in validation])
     scores = map_score(torch.from_numpy(maps), detector.model.config.score.top_share).numpy()
     assert detector.model.map_constants.tolist() == pytest.approx([scores.mean(), scores.std()], rel=1e-3)
 
@@ -693,12 +723,11 @@ def test_only_scores_are_kept_of_normals_that_calibrate(
 ) -> None:
     alive: list[weakref.ref[Any]] = []
     most: list[int] = []
-    gather = material.gather
 
-    def watched(*given: Any) -> Any:
-        stuff = gather(*given)
+    def prepared(*given: Any) -> Any:
+        training_set = build_training_set(*given)
 
-        def run(model: Any, samples: list[Any]) -> Any:
+        def score(model: Any, samples: list[Any]) -> Any:
             alive.clear()
             for _ in samples:
                 anomaly = np.zeros((SIZE, SIZE), np.float32)
@@ -707,25 +736,25 @@ def test_only_scores_are_kept_of_normals_that_calibrate(
                 del anomaly
                 most.append(sum(ref() is not None for ref in alive))
 
-        return replace(stuff, run=run)
+        return replace(training_set, score=score)
 
-    monkeypatch.setattr(learn, "gather", watched)
+    monkeypatch.setattr(pipeline, "build_training_set", prepared)
     trained = quick(data_set, tmp_path / "plate.bgad", known=4)
     assert trained.card.calibration_at().scores == (1, 2, 3, 4, 5)
     assert max(most[-5:]) <= 1
 
 
-def test_the_graph_is_compared_on_pictures_that_are_read_one_at_a_time(
+def test_the_graph_is_compared_on_images_that_are_read_one_at_a_time(
     data_set: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     given: list[Any] = []
     checked = export.checked_graph
 
-    def watched(detector: Detector, pictures: Any) -> Any:
+    def recorded(detector: Detector, pictures: Any, **options: Any) -> Any:
         given.extend(pictures)
-        return checked(detector, pictures)
+        return checked(detector, pictures, **options)
 
-    monkeypatch.setattr(export, "checked_graph", watched)
+    monkeypatch.setattr(export, "checked_graph", recorded)
     quick(data_set, tmp_path / "plate.bgad", known=4, export=True)
     assert given
     assert all(isinstance(picture, Path) for picture in given)
@@ -736,19 +765,13 @@ def test_what_lies_far_from_the_region_is_not_learnt(
     data_set: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """On a grid of 8 x 8, the left half and the column beside it."""
-    near: list[Any] = []
-    run = Trainer.run
-
-    def watched(self: Trainer) -> None:
-        near.extend(self.near)
-        run(self)
-
-    monkeypatch.setattr(Trainer, "run", watched)
+    loops = recorded_loops(monkeypatch)
     left = np.zeros((SIZE, SIZE), np.uint8)
     left[:, : SIZE // 2] = 255
     quick(data_set, tmp_path / "plate.bgad", known=4, roi=save(tmp_path / "left.png", left))
-    assert [sorted({int(i) % 8 for i in near[0]}), len(near[0])] == [[0, 1, 2, 3, 4], 40]
-    assert len(near[2]) == 4 * 3
+    trained = loops[0].trained_positions
+    assert [sorted({int(i) % 8 for i in trained[0]}), len(trained[0])] == [[0, 1, 2, 3, 4], 40]
+    assert len(trained[2]) == 4 * 3
 
 
 # --- real pictures

@@ -22,14 +22,16 @@ def levels(count: int, seed: int, lifts: tuple[float, float, float] = (0.0, 0.0,
     return [maps(count, 10 * seed + i, lift) for i, lift in enumerate(lifts)]
 
 
-def shares(known: int, lifts: tuple[float, float, float], *, marked: bool, trust: float = 4.0) -> list[float]:
+def fitted(known: int, lifts: tuple[float, float, float], *, marked: bool, evidence_weight: float = 4.0) -> list[float]:
     cells = [np.arange(4) if marked else None] * known
-    return score_weights.level_shares(EQUAL, levels(40, 1), levels(known, 2, lifts), cells, top_share=0.05, trust=trust)
+    return score_weights.level_weights(
+        EQUAL, levels(40, 1), levels(known, 2, lifts), cells, top_share=0.05, evidence_weight=evidence_weight
+    )
 
 
 def test_above_by_hand() -> None:
     """Normals 0 and 2 have a deviation of 1, so a step is half as wide."""
-    found = score_weights.above(np.array([1.0, 2.0, 100.0]), np.array([0.0, 2.0]))
+    found = score_weights.share_below(np.array([1.0, 2.0, 100.0]), np.array([0.0, 2.0]))
     expected = [0.5, (1 / (1 + np.exp(-4)) + 0.5) / 2, 1.0]
     np.testing.assert_allclose(found, expected, rtol=1e-9)
 
@@ -45,7 +47,7 @@ def test_top_mean_by_hand() -> None:
 def test_the_level_that_finds_the_known_anomalies_counts_most(best: int, marked: bool) -> None:
     lifts = tuple(4.0 if i == best else 0.0 for i in range(3))
     assert len(lifts) == 3
-    found = shares(10, lifts, marked=marked)
+    found = fitted(10, lifts, marked=marked)
     assert sum(found) == pytest.approx(1)
     assert min(found) > 0
     assert np.argmax(found) == best
@@ -54,29 +56,29 @@ def test_the_level_that_finds_the_known_anomalies_counts_most(best: int, marked:
 
 def test_one_anomaly_moves_less_than_ten_and_none_nothing() -> None:
     lifts = (0.0, 3.0, 0.0)
-    none, one, ten = (shares(k, lifts, marked=True)[1] for k in (0, 1, 10))
+    none, one, ten = (fitted(k, lifts, marked=True)[1] for k in (0, 1, 10))
     assert none == pytest.approx(1 / 3)
     assert 1 / 3 + 0.05 < one < ten - 0.05
-    assert shares(10, lifts, marked=True, trust=0.0) == pytest.approx(EQUAL)
+    assert fitted(10, lifts, marked=True, evidence_weight=0.0) == pytest.approx(EQUAL)
 
 
 def test_without_evidence_the_prior_is_kept_exactly() -> None:
     prior = [0.2, 0.3, 0.5]
     empty = [x[:0] for x in levels(1, 2)]
-    assert score_weights.level_shares(prior, levels(20, 1), empty, [], top_share=0.05, trust=4.0) == pytest.approx(
-        prior
-    )
+    assert score_weights.level_weights(
+        prior, levels(20, 1), empty, [], top_share=0.05, evidence_weight=4.0
+    ) == pytest.approx(prior)
 
 
 def test_levels_that_do_equally_well_keep_the_prior() -> None:
     same = maps(40, 1)
-    found = score_weights.level_shares(
-        [0.2, 0.3, 0.5], [same] * 3, [maps(10, 2, 2.0)] * 3, [None] * 10, top_share=0.05, trust=4.0
+    found = score_weights.level_weights(
+        [0.2, 0.3, 0.5], [same] * 3, [maps(10, 2, 2.0)] * 3, [None] * 10, top_share=0.05, evidence_weight=4.0
     )
     assert found == pytest.approx([0.2, 0.3, 0.5], abs=1e-6)
 
 
-def test_shares_by_an_independent_slow_version() -> None:
+def test_weights_by_an_independent_slow_version() -> None:
     """The posterior mean over all numbers of sixths, with a multinomial prior, by drawing them one by one."""
     prior, normals, known = [0.5, 0.5], [maps(30, 1), maps(30, 2)], [maps(3, 3, 2.0), maps(3, 4)]
     cells = [np.arange(4), None, np.arange(2)]
@@ -97,33 +99,33 @@ def test_shares_by_an_independent_slow_version() -> None:
         total += share * np.exp(2.0 * found)
         weights += float(np.exp(2.0 * found))
     expected = total / weights
-    assert score_weights.level_shares(prior, normals, known, cells, top_share=0.1, trust=2.0) == pytest.approx(
-        expected, rel=1e-4
-    )
+    assert score_weights.level_weights(
+        prior, normals, known, cells, top_share=0.1, evidence_weight=2.0
+    ) == pytest.approx(expected, rel=1e-4)
 
 
 def test_the_image_as_a_whole_counts_by_what_it_tells() -> None:
     rng = np.random.default_rng(0)
     normals = (rng.normal(size=60).astype(np.float32), rng.normal(size=60).astype(np.float32))
     noise, clear = rng.normal(size=10).astype(np.float32), rng.normal(size=10).astype(np.float32) + 3
-    more = score_weights.image_weight(0.5, normals, (noise, clear), trust=4.0)
-    less = score_weights.image_weight(0.5, normals, (clear, noise), trust=4.0)
+    more = score_weights.image_head_weight(0.5, normals, (noise, clear), evidence_weight=4.0)
+    less = score_weights.image_head_weight(0.5, normals, (clear, noise), evidence_weight=4.0)
     assert less < 0.3 < 0.5 < 1.0 < more
-    one = score_weights.image_weight(0.5, normals, (noise[:1], clear[:1]), trust=4.0)
+    one = score_weights.image_head_weight(0.5, normals, (noise[:1], clear[:1]), evidence_weight=4.0)
     assert 0.5 < one < more
     none = (noise[:0], clear[:0])
-    assert score_weights.image_weight(0.5, normals, none, trust=4.0) == pytest.approx(0.5)
-    assert score_weights.image_weight(0.5, normals, (noise, clear), trust=0.0) == pytest.approx(0.5)
-    assert score_weights.image_weight(0.0, normals, (noise, clear), trust=4.0) == 0.0
+    assert score_weights.image_head_weight(0.5, normals, none, evidence_weight=4.0) == pytest.approx(0.5)
+    assert score_weights.image_head_weight(0.5, normals, (noise, clear), evidence_weight=0.0) == pytest.approx(0.5)
+    assert score_weights.image_head_weight(0.0, normals, (noise, clear), evidence_weight=4.0) == 0.0
 
 
 def test_normals_that_are_all_alike_do_no_harm() -> None:
     flat = [np.zeros((10, 50), np.float32)] * 3
-    found = score_weights.level_shares(
-        EQUAL, flat, levels(3, 2, (1.0, 0.0, 0.0)), [None] * 3, top_share=0.05, trust=4.0
+    found = score_weights.level_weights(
+        EQUAL, flat, levels(3, 2, (1.0, 0.0, 0.0)), [None] * 3, top_share=0.05, evidence_weight=4.0
     )
     assert np.isfinite(found).all()
-    weight = score_weights.image_weight(
-        0.5, (np.zeros(5, np.float32), np.zeros(5, np.float32)), (np.ones(2, np.float32),) * 2, trust=4.0
+    weight = score_weights.image_head_weight(
+        0.5, (np.zeros(5, np.float32), np.zeros(5, np.float32)), (np.ones(2, np.float32),) * 2, evidence_weight=4.0
     )
     assert np.isfinite(weight)

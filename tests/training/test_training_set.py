@@ -1,4 +1,4 @@
-"""What is not to be learnt from, and the rows that training gets."""
+"""Regions to ignore, and the features that training gets."""
 
 from __future__ import annotations
 
@@ -12,17 +12,17 @@ import torch
 from PIL import Image
 
 from bgad.data import layouts
-from bgad.data.sample_io import read_mask
+from bgad.data.sample_io import read, read_mask
 from bgad.data.split import Split, make_split
 from bgad.errors import DataError
 from bgad.geometry.grid import defect_cells, touched_cells
+from bgad.io import images
 from bgad.model import backbone as backbones
 from bgad.model.scoring import ScoringModel
-from bgad.pseudo import rpag as pseudo
-from bgad.training import training_set as material
+from bgad.pseudo.generate import PseudoAnomaly, PseudoSeries
 from bgad.training.fingerprint import run_key
-from bgad.training.training_set import Material
-from bgad.types import Sample
+from bgad.training.training_set import CacheOptions, TrainingSet, build_training_set
+from bgad.types import FloatArray, Sample
 from tests.conftest import SIZE, tiny_config, write_set
 
 CPU = torch.device("cpu")
@@ -36,7 +36,7 @@ def save(array: np.ndarray, path: Path) -> Path:
 
 
 def glaring(sample: Sample, path: Path) -> Path:
-    """The picture with black and white in its corner."""
+    """The image with black and white stripes in its corner."""
     pixels = np.array(Image.open(sample.path))
     pixels[CORNER] = np.where(np.indices((SIZE, SIZE))[0] % 4 < 2, 255, 0)[CORNER][:, None]
     return save(pixels, path)
@@ -64,18 +64,22 @@ def ignoring(split: Split, file: Path) -> Split:
     return replace(split, train=train, known=known)
 
 
-def gathered(split: Split, work: Path, *, memory: float = 1.0, **values: Any) -> tuple[ScoringModel, Material]:
+def prepared(split: Split, work: Path, *, memory: float = 1.0, **values: Any) -> tuple[ScoringModel, TrainingSet]:
     config = tiny_config(**values)
     model = ScoringModel(config, backbones.build(config.backbone))
-    return model, material.gather(model, split, 8, CPU, work, "key", memory)
+
+    def read_image(sample: Sample) -> FloatArray:
+        return images.fit(read(sample, 8), (SIZE, SIZE))
+
+    return model, build_training_set(model, split, read_image, 8, CPU, CacheOptions(work, "key", memory))
 
 
 @pytest.mark.parametrize("memory", [1.0, 0.0])
 def test_what_is_ignored_is_neither_learnt_nor_pushed(split: Split, tmp_path: Path, memory: float) -> None:
     file = save(CORNER, tmp_path / "ignore.png")
-    model, before = gathered(split, tmp_path / "a", memory=memory)
+    model, before = prepared(split, tmp_path / "a", memory=memory)
     for _ in range(2):  # and so it is where the features on the disk are used again
-        _, after = gathered(ignoring(split, file), tmp_path / "b", memory=memory)
+        _, after = prepared(ignoring(split, file), tmp_path / "b", memory=memory)
     was, now = before.anomalies[0], after.anomalies[0]
     assert not now.pseudo
     for level, grid in enumerate(model.grids):
@@ -95,25 +99,27 @@ def test_what_is_ignored_is_neither_learnt_nor_pushed(split: Split, tmp_path: Pa
         for number in (0, 1):
             left_out = np.setdiff1d(at, now.cells[level][number]) if number == 0 else at
             kept = np.setdiff1d(np.arange(grid[0] * grid[1]), left_out)
-            np.testing.assert_array_equal(now.store.levels[level][number, left_out], own[1 + number, left_out])
-            np.testing.assert_array_equal(now.store.levels[level][number, kept], was.store.levels[level][number, kept])
-        np.testing.assert_array_equal(now.store.levels[level][2:], was.store.levels[level][2:])
+            np.testing.assert_array_equal(now.features.levels[level][number, left_out], own[1 + number, left_out])
+            np.testing.assert_array_equal(
+                now.features.levels[level][number, kept], was.features.levels[level][number, kept]
+            )
+        np.testing.assert_array_equal(now.features.levels[level][2:], was.features.levels[level][2:])
 
 
 @pytest.mark.parametrize("method", ["rpag", "nsa"])
-def test_pseudo_anomalies_are_made_of_whole_normals(
+def test_pseudo_anomalies_use_normals_without_a_region_to_ignore(
     split: Split, tmp_path: Path, method: str, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     seen: set[str] = set()
-    make = pseudo.pseudo_anomaly
+    make = PseudoSeries.make
 
-    def watched(index: int, normals: list[Sample], known: list[Sample], **options: Any) -> pseudo.Pseudo:
-        seen.update(s.name for s in normals)
-        return make(index, normals, known, **options)
+    def watched(self: PseudoSeries, index: int) -> PseudoAnomaly:
+        seen.update(s.name for s in self.normals)
+        return make(self, index)
 
-    monkeypatch.setattr(pseudo, "pseudo_anomaly", watched)
+    monkeypatch.setattr(PseudoSeries, "make", watched)
     shown = ignoring(split, save(CORNER, tmp_path / "ignore.png"))
-    gathered(shown, tmp_path / "a", pseudo={"count": 2, "method": method})
+    prepared(shown, tmp_path / "a", pseudo={"count": 2, "method": method})
     assert seen == {s.name for s in split.train[1:]}
 
 
@@ -121,7 +127,7 @@ def test_normals_that_all_have_something_to_ignore(split: Split, tmp_path: Path)
     file = save(CORNER, tmp_path / "ignore.png")
     everyone = replace(split, train=[replace(s, ignore=file) for s in split.train])
     with pytest.raises(DataError, match="every normal has a region to ignore"):
-        gathered(everyone, tmp_path / "a")
+        prepared(everyone, tmp_path / "a")
 
 
 def test_another_region_is_another_run(split: Split, tmp_path: Path) -> None:

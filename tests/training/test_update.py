@@ -7,6 +7,7 @@ import signal
 import subprocess
 import sys
 import time
+from collections.abc import Iterator
 from dataclasses import replace
 from pathlib import Path
 from typing import Any
@@ -24,20 +25,28 @@ from bgad.data.split import Split
 from bgad.errors import BgadError, ConfigError, DataError, OutputError
 from bgad.inference.torch_engine import Detector
 from bgad.model import backbone
-from bgad.training import fit_image_head as weighing
-from bgad.training import pipeline as learn
-from bgad.training import provenance, score_weights
-from bgad.training import training_set as material
-from bgad.training.loop import Trainer
-from bgad.training.update import Lesson, _painted, lessons, shortened, update
+from bgad.training import pipeline, provenance, score_weights, validation_normals
+from bgad.training.fit_model import ModelFit
+from bgad.training.training_log import LogRow
+from bgad.training.training_set import build_training_set
+from bgad.training.update import NewImage, _is_other_file, new_images, shortened, update
 from tests.conftest import picture, tiny_config
-from tests.training.test_loop import DRIVER, saved_step
+from tests.training.loops import DRIVER, saved_step
 
-SHORT = tiny_config(train={"steps": 2, "push_steps": 2}, pseudo={"count": 3})
+ONE_STRIDE = {"image_head_strides": [16]}  # with stride 32, the covariance of the image head takes half of the time
+SHORT = tiny_config(backbone=ONE_STRIDE, train={"steps": 2, "push_steps": 2}, pseudo={"count": 3})
+
+
+@pytest.fixture(scope="module")
+def model(data_set: Path, tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """The model that the tests update."""
+    out = tmp_path_factory.mktemp("model") / "plate.bgad"
+    bgad.train(data_set, out, config=tiny_config(backbone=ONE_STRIDE), known=4, device="cpu", export=False)
+    return out
 
 
 def draw(folder: Path, count: int, *, defect: bool, seed: int = 0, mask: bool = False) -> list[Path]:
-    """New pictures, and their masks in the folder `masks` beside."""
+    """Write new images, and their masks to the folder `masks` beside."""
     rng = np.random.default_rng(500 + seed)
     folder.mkdir(parents=True, exist_ok=True)
     (folder.parent / "masks").mkdir(exist_ok=True)
@@ -51,7 +60,7 @@ def draw(folder: Path, count: int, *, defect: bool, seed: int = 0, mask: bool = 
     return made
 
 
-def quick(model: Path, new: list[Lesson], out: Path, **options: Any) -> Detector:
+def quick(model: Path, new: list[NewImage], out: Path, **options: Any) -> Detector:
     return update(model, new, out, config=SHORT, device="cpu", export=False, **options)
 
 
@@ -63,10 +72,10 @@ def by_content(model: Path) -> dict[str, str]:
     return {i["sha256"]: i["role"] for i in model_folder.read(model).split["images"] if i["role"] != "unused"}
 
 
-def test_new_pictures_get_their_roles(model: Path, tmp_path: Path) -> None:
+def test_new_images_get_their_roles(model: Path, tmp_path: Path) -> None:
     good, bad = draw(tmp_path / "good", 10, defect=False), draw(tmp_path / "bad", 3, defect=True, mask=True)
-    new = lessons([tmp_path / "good"], [tmp_path / "bad"], tmp_path / "masks")
-    assert [lesson.mask is not None for lesson in new] == [False] * 10 + [True] * 3
+    new = new_images([tmp_path / "good"], [tmp_path / "bad"], tmp_path / "masks")
+    assert [image.mask is not None for image in new] == [False] * 10 + [True] * 3
     detector = quick(model, new, tmp_path / "new.bgad")
     before, after = roles(model), roles(tmp_path / "new.bgad")
     added = {name: role for name, role in after.items() if name not in before}
@@ -83,9 +92,9 @@ def test_new_pictures_get_their_roles(model: Path, tmp_path: Path) -> None:
     assert np.isfinite(detector.score(bad[0]).score)
 
 
-def test_the_card_knows_the_parent_and_nobody_where_the_pictures_are(model: Path, tmp_path: Path) -> None:
+def test_the_card_knows_the_parent_and_nobody_where_the_images_are(model: Path, tmp_path: Path) -> None:
     (bad,) = draw(tmp_path / "bad", 1, defect=True)
-    quick(model, [Lesson(bad, 1)], tmp_path / "new.bgad")
+    quick(model, [NewImage(bad, 1)], tmp_path / "new.bgad")
     card = model_folder.read(tmp_path / "new.bgad")
     assert card.provenance.parent == model_folder.read(model).checksum
     everything = b"".join(path.read_bytes() for path in (tmp_path / "new.bgad").iterdir())
@@ -97,11 +106,11 @@ def test_the_card_knows_the_parent_and_nobody_where_the_pictures_are(model: Path
 
 def test_calibration_normals_are_never_trained_on(model: Path, data_set: Path, tmp_path: Path) -> None:
     held_out = [name for name, role in roles(model).items() if role == "calibration"]
-    new = [Lesson(data_set / name, 0) for name in held_out]
+    new = [NewImage(data_set / name, 0) for name in held_out]
     (bad,) = draw(tmp_path / "bad", 1, defect=True)
-    with pytest.raises(DataError, match="all of these pictures have been learnt before: there is nothing new in them"):
+    with pytest.raises(DataError, match="all of these images have been learnt before: there is nothing new in them"):
         quick(model, new, tmp_path / "new.bgad")
-    quick(model, [*new, Lesson(bad, 1)], tmp_path / "new.bgad")
+    quick(model, [*new, NewImage(bad, 1)], tmp_path / "new.bgad")
     assert [name for name, role in roles(tmp_path / "new.bgad").items() if role == "calibration"] == held_out
     notes = model_folder.read(tmp_path / "new.bgad").data.notes
     assert sum("is known already (calibration) and is left out" in note for note in notes) == len(held_out)
@@ -112,15 +121,15 @@ def test_a_corrected_verdict_and_a_later_mask_take_the_place_of_what_was_learnt(
 ) -> None:
     trained = [name for name, role in roles(model).items() if role == "train"]
     (unmarked,) = draw(tmp_path / "bad", 1, defect=True, mask=True)
-    quick(model, [Lesson(data_set / trained[0], 1), Lesson(unmarked, 1)], tmp_path / "first.bgad")
+    quick(model, [NewImage(data_set / trained[0], 1), NewImage(unmarked, 1)], tmp_path / "first.bgad")
     content = by_content(tmp_path / "first.bgad")
     assert content[layouts.hash_file(data_set / trained[0])] == "known"  # somebody said that it is bad after all
     assert trained[0] not in roles(tmp_path / "first.bgad")
     notes = model_folder.read(tmp_path / "first.bgad").data.notes
     assert f"{trained[0]} was train and is now taught as bad" in notes
-    (marked,) = lessons([], [tmp_path / "bad"], tmp_path / "masks")
+    (marked,) = new_images([], [tmp_path / "bad"], tmp_path / "masks")
     assert marked.mask is not None
-    back = [marked, Lesson(data_set / trained[0], 0)]
+    back = [marked, NewImage(data_set / trained[0], 0)]
     again = quick(tmp_path / "first.bgad", back, tmp_path / "second.bgad")
     content = by_content(tmp_path / "second.bgad")
     assert content[layouts.hash_file(data_set / trained[0])] == "train"
@@ -133,7 +142,7 @@ def test_a_corrected_verdict_and_a_later_mask_take_the_place_of_what_was_learnt(
 def test_normals_that_the_flows_have_not_learnt_stay_so(
     data_set: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(weighing, "MIN_ASIDE", 8)
+    monkeypatch.setattr(validation_normals, "MIN_TRAINING_NORMALS", 8)
     bgad.train(data_set, tmp_path / "one.bgad", config=SHORT, device="cpu", export=False)
 
     def aside(name: str) -> list[str]:
@@ -142,8 +151,8 @@ def test_normals_that_the_flows_have_not_learnt_stay_so(
     assert aside("one.bgad")
     trained = [name for name, role in roles(tmp_path / "one.bgad").items() if role == "train"]
     learnt = next(name for name in trained if name not in aside("one.bgad"))  # taken out, all behind it move up
-    new = [Lesson(path, 0) for path in draw(tmp_path / "good", 6, defect=False)]
-    quick(tmp_path / "one.bgad", [Lesson(data_set / learnt, 1), *new[:4]], tmp_path / "two.bgad")
+    new = [NewImage(path, 0) for path in draw(tmp_path / "good", 6, defect=False)]
+    quick(tmp_path / "one.bgad", [NewImage(data_set / learnt, 1), *new[:4]], tmp_path / "two.bgad")
     quick(tmp_path / "two.bgad", new[4:], tmp_path / "three.bgad")
     assert aside("two.bgad") == aside("three.bgad") == aside("one.bgad")
     assert {roles(tmp_path / "three.bgad")[name] for name in aside("three.bgad")} == {"train"}
@@ -151,7 +160,7 @@ def test_normals_that_the_flows_have_not_learnt_stay_so(
 
 def test_names_with_a_hash_are_names(data_set: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     """Which are set aside is known by name; without tiles, # is a character like any other."""
-    monkeypatch.setattr(weighing, "MIN_ASIDE", 8)
+    monkeypatch.setattr(validation_normals, "MIN_TRAINING_NORMALS", 8)
     copy = Path(shutil.copytree(data_set, tmp_path / "plate"))
     for path in (copy / "train/good").iterdir():
         path.rename(path.with_name(f"part #{path.name}"))
@@ -161,29 +170,29 @@ def test_names_with_a_hash_are_names(data_set: Path, tmp_path: Path, monkeypatch
     assert len(aside) == 6
     assert set(aside) < set(roles(tmp_path / "one.bgad"))
     (bad,) = draw(tmp_path / "bad", 1, defect=True)
-    second = update(tmp_path / "one.bgad", [Lesson(bad, 1)], tmp_path / "two.bgad", config=config, export=False)
+    second = update(tmp_path / "one.bgad", [NewImage(bad, 1)], tmp_path / "two.bgad", config=config, export=False)
     assert second.card.training.validation_normals == aside
 
 
 def test_new_defects_move_the_weights_of_the_parts_by_their_number(
     data_set: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(weighing, "MIN_ASIDE", 8)
+    monkeypatch.setattr(validation_normals, "MIN_TRAINING_NORMALS", 8)
     asked: list[tuple[list[float], int]] = []
 
-    def shares(prior: list[float], _: Any, known: list[Any], *rest: Any, **more: Any) -> list[float]:
+    def level_weights(prior: list[float], _: Any, known: list[Any], *rest: Any, **more: Any) -> list[float]:
         asked.append((prior, len(known[0])))
         return [0.5, 0.3, 0.2] if len(asked) == 1 else [0.1, 0.1, 0.8]
 
-    monkeypatch.setattr(score_weights, "level_shares", shares)
-    monkeypatch.setattr(score_weights, "image_weight", lambda *_, **__: 0.4 if len(asked) == 1 else 0.9)
+    monkeypatch.setattr(score_weights, "level_weights", level_weights)
+    monkeypatch.setattr(score_weights, "image_head_weight", lambda *_, **__: 0.4 if len(asked) == 1 else 0.9)
     first = bgad.train(data_set, tmp_path / "one.bgad", config=SHORT, known=4, device="cpu", export=False)
     trained = next(name for name, role in roles(tmp_path / "one.bgad").items() if role == "train")
     (good,), (bad,) = (draw(tmp_path / kind, 1, defect=kind == "bad", seed=i) for i, kind in enumerate(("good", "bad")))
-    corrected = Lesson(data_set / trained, 1)  # the flows have learnt it, as a normal
-    second = quick(tmp_path / "one.bgad", [Lesson(good, 0), corrected], tmp_path / "two.bgad")
+    corrected = NewImage(data_set / trained, 1)  # the flows have learnt it, as a normal
+    second = quick(tmp_path / "one.bgad", [NewImage(good, 0), corrected], tmp_path / "two.bgad")
     assert second.model.score_weights.tolist() == first.model.score_weights.tolist()
-    third = quick(tmp_path / "one.bgad", [Lesson(bad, 1)], tmp_path / "three.bgad")
+    third = quick(tmp_path / "one.bgad", [NewImage(bad, 1)], tmp_path / "three.bgad")
     assert [number for _, number in asked] == [4, 1]  # in training all, later the new one alone
     assert asked[1][0] == pytest.approx([0.5, 0.3, 0.2])
     assert third.model.score_weights.tolist() == pytest.approx(
@@ -196,30 +205,30 @@ def test_fewer_held_out_normals_support_a_higher_rate(
 ) -> None:
     """5 are held out, at a rate of 1/6; one of them turns out to be bad."""
     held_out = next(data_set / name for name, role in roles(model).items() if role == "calibration")
-    new = [Lesson(held_out, 1)]
+    new = [NewImage(held_out, 1)]
     taught = quick(model, new, tmp_path / "new.bgad")
     assert "4 held-out normals are left: the false-reject rate becomes 0.2, it was 0.1667" in capsys.readouterr().err
     assert taught.calibration.rate == pytest.approx(0.2)
-    quick(model, new, tmp_path / "asked.bgad", rate=0.4)
+    quick(model, new, tmp_path / "asked.bgad", false_reject_rate=0.4)
     assert model_folder.read(tmp_path / "asked.bgad").calibration_at().false_reject_rate == 0.4
     monkeypatch.setattr(backbone, "build", lambda *_: pytest.fail("the work has begun"))
     with pytest.raises(ConfigError, match=r"a false-reject rate of 0\.17 needs 5 held-out normals, there are 4"):
-        quick(model, new, tmp_path / "other.bgad", rate=0.17)
+        quick(model, new, tmp_path / "other.bgad", false_reject_rate=0.17)
     with pytest.raises(ConfigError, match="lies between 0 and 1"):
-        quick(model, new, tmp_path / "other.bgad", rate=1.5)
+        quick(model, new, tmp_path / "other.bgad", false_reject_rate=1.5)
     command = ["update", str(model), "--bad", str(held_out), "--out", str(tmp_path / "other.bgad")]
     assert main([*command, "--false-reject-rate", "0.17"]) == 2
     assert "needs 5 held-out normals, there are 4" in capsys.readouterr().err
 
 
-def test_broken_pictures_that_training_skipped_are_no_trouble(
+def test_broken_images_that_training_skipped_are_no_trouble(
     model: Path, data_set: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     copy = Path(shutil.copytree(data_set, tmp_path / "plate"))
     for i in range(12):  # more than the 10 that are skipped by default
         (copy / f"train/good/broken{i}.png").write_bytes(b"no picture")
     (bad,) = draw(tmp_path / "bad", 1, defect=True)
-    quick(model, [Lesson(bad, 1)], tmp_path / "new.bgad", data=copy)
+    quick(model, [NewImage(bad, 1)], tmp_path / "new.bgad", data=copy)
     assert len(roles(tmp_path / "new.bgad")) == len(roles(model)) + 1
 
 
@@ -228,7 +237,7 @@ def test_duplicates_are_named_and_left_out(model: Path, data_set: Path, tmp_path
     trained = next(data_set / name for name, role in roles(model).items() if role == "train")
     known = next(data_set / name for name, role in roles(model).items() if role == "known")
     shutil.copy(bad, twin := tmp_path / "twin.png")
-    new = [Lesson(bad, 1), Lesson(twin, 1), Lesson(trained, 0), Lesson(known, 1)]
+    new = [NewImage(bad, 1), NewImage(twin, 1), NewImage(trained, 0), NewImage(known, 1)]
     quick(model, new, tmp_path / "new.bgad")
     assert len(roles(tmp_path / "new.bgad")) == len(roles(model)) + 1
     notes = "\n".join(model_folder.read(tmp_path / "new.bgad").data.notes)
@@ -237,18 +246,18 @@ def test_duplicates_are_named_and_left_out(model: Path, data_set: Path, tmp_path
     assert f"{known.name} is known already (known) and is left out" in notes
 
 
-def test_a_picture_cannot_be_good_and_bad(model: Path, tmp_path: Path) -> None:
+def test_a_image_cannot_be_good_and_bad(model: Path, tmp_path: Path) -> None:
     (bad,) = draw(tmp_path / "bad", 1, defect=True)
     shutil.copy(bad, twin := tmp_path / "twin.png")
-    with pytest.raises(DataError, match=r"twin\.png is the same picture as .*0-0\.png: is it good or bad\?"):
-        quick(model, [Lesson(bad, 1), Lesson(twin, 0)], tmp_path / "new.bgad")
+    with pytest.raises(DataError, match=r"twin\.png is the same image as .*0-0\.png: is it good or bad\?"):
+        quick(model, [NewImage(bad, 1), NewImage(twin, 0)], tmp_path / "new.bgad")
 
 
 def test_what_was_tested_and_is_learnt_is_tested_no_more(model: Path, data_set: Path, tmp_path: Path) -> None:
     before = roles(model)
     bad = next(name for name, role in before.items() if role == "test" and "blot" in name)
     good = next(name for name, role in before.items() if role == "test" and "good" in name)
-    quick(model, [Lesson(data_set / bad, 1), Lesson(data_set / good, 0)], tmp_path / "new.bgad")
+    quick(model, [NewImage(data_set / bad, 1), NewImage(data_set / good, 0)], tmp_path / "new.bgad")
     after = roles(tmp_path / "new.bgad")
     assert list(after.values()).count("test") == list(before.values()).count("test") - 2
     assert bad not in after
@@ -260,13 +269,13 @@ def test_what_was_tested_and_is_learnt_is_tested_no_more(model: Path, data_set: 
     assert any(note.startswith("2 images were tested so far and are learnt from now on") for note in notes)
 
 
-def test_a_second_update_knows_the_pictures_of_the_first(model: Path, data_set: Path, tmp_path: Path) -> None:
+def test_a_second_update_knows_the_images_of_the_first(model: Path, data_set: Path, tmp_path: Path) -> None:
     first = draw(tmp_path / "bad", 2, defect=True, mask=True)
     tested = next(data_set / n for n, r in roles(model).items() if r == "test" and "blot" in n)
-    new = [*lessons([], [tmp_path / "bad"], tmp_path / "masks"), Lesson(tested, 1)]
+    new = [*new_images([], [tmp_path / "bad"], tmp_path / "masks"), NewImage(tested, 1)]
     quick(model, new, tmp_path / "1.bgad")
     second = draw(tmp_path / "more", 1, defect=True, seed=1)
-    quick(tmp_path / "1.bgad", [Lesson(path, 1) for path in (*first, *second)], tmp_path / "2.bgad")
+    quick(tmp_path / "1.bgad", [NewImage(path, 1) for path in (*first, *second)], tmp_path / "2.bgad")
     content = by_content(tmp_path / "2.bgad")
     assert {content[layouts.hash_file(path)] for path in (*first, *second, tested)} == {"known"}
     assert list(roles(tmp_path / "2.bgad").values()).count("known") == 8
@@ -280,50 +289,50 @@ def test_a_second_update_knows_the_pictures_of_the_first(model: Path, data_set: 
 
     first[0].unlink()
     with pytest.raises(DataError, match=r"0-0\.png was taught before and is not there any more: put it back"):
-        quick(tmp_path / "2.bgad", [Lesson(tested, 1)], tmp_path / "3.bgad")
+        quick(tmp_path / "2.bgad", [NewImage(tested, 1)], tmp_path / "3.bgad")
 
 
-def test_two_pictures_of_one_name_are_two(model: Path, tmp_path: Path) -> None:
+def test_two_images_of_one_name_are_two(model: Path, tmp_path: Path) -> None:
     paths = [draw(tmp_path / str(i), 1, defect=True, seed=i)[0].rename(tmp_path / str(i) / "x.png") for i in range(2)]
-    quick(model, [Lesson(path, 1) for path in paths], tmp_path / "new.bgad")
+    quick(model, [NewImage(path, 1) for path in paths], tmp_path / "new.bgad")
     assert len([name for name in roles(tmp_path / "new.bgad") if name.endswith("-x.png")]) == 2
 
 
-def test_pictures_that_have_moved(model: Path, data_set: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_images_that_have_moved(model: Path, data_set: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     (bad,) = draw(tmp_path / "bad", 1, defect=True)
     shutil.copytree(data_set, tmp_path / "elsewhere" / "plate")
     monkeypatch.setenv("BGAD_STATE", str(tmp_path / "another machine"))
     with pytest.raises(DataError, match="that the model was trained on are needed: say where they are with --data"):
-        quick(model, [Lesson(bad, 1)], tmp_path / "new.bgad")
-    quick(model, [Lesson(bad, 1)], tmp_path / "new.bgad", data=tmp_path / "elsewhere" / "plate")
+        quick(model, [NewImage(bad, 1)], tmp_path / "new.bgad")
+    quick(model, [NewImage(bad, 1)], tmp_path / "new.bgad", data=tmp_path / "elsewhere" / "plate")
     shutil.rmtree(tmp_path / "elsewhere")
     with pytest.raises(DataError, match=r"are needed \(.*elsewhere.*\): give --data") as gone:
-        quick(tmp_path / "new.bgad", [Lesson(bad, 1)], tmp_path / "again.bgad")
+        quick(tmp_path / "new.bgad", [NewImage(bad, 1)], tmp_path / "again.bgad")
     assert "\n" not in str(gone.value)
 
 
-def test_pictures_that_are_others_now(model: Path, data_set: Path, tmp_path: Path) -> None:
+def test_images_that_are_others_now(model: Path, data_set: Path, tmp_path: Path) -> None:
     (bad,) = draw(tmp_path / "bad", 1, defect=True)
     shutil.copytree(data_set, other := tmp_path / "plate")
     changed = next(name for name, role in roles(model).items() if role == "train")
     shutil.copy(bad, other / changed)
-    with pytest.raises(DataError, match="has changed since the split was made"):
-        quick(model, [Lesson(bad, 1)], tmp_path / "new.bgad", data=other)
+    with pytest.raises(DataError, match="is not the picture of which the split was made"):
+        quick(model, [NewImage(bad, 1)], tmp_path / "new.bgad", data=other)
     (other / changed).unlink()
     with pytest.raises(DataError, match="is not among the readable images of"):
-        quick(model, [Lesson(bad, 1)], tmp_path / "new.bgad", data=other)
+        quick(model, [NewImage(bad, 1)], tmp_path / "new.bgad", data=other)
 
 
-def test_new_pictures_that_cannot_be_learnt_from(model: Path, tmp_path: Path) -> None:
+def test_new_images_that_cannot_be_learnt_from(model: Path, tmp_path: Path) -> None:
     (bad,) = draw(tmp_path / "bad", 1, defect=True)
     (tmp_path / "broken.png").write_bytes(bad.read_bytes()[:100])
-    cases: list[tuple[Lesson, str]] = [
-        (Lesson(tmp_path / "none.png", 1), r"none\.png: cannot be read: No such file"),
-        (Lesson(tmp_path / "broken.png", 1), r"broken\.png"),
+    cases: list[tuple[NewImage, str]] = [
+        (NewImage(tmp_path / "none.png", 1), r"none\.png: cannot be read: No such file"),
+        (NewImage(tmp_path / "broken.png", 1), r"broken\.png"),
     ]
-    for lesson, message in cases:
+    for image, message in cases:
         with pytest.raises(BgadError, match=message) as wrong:
-            quick(model, [lesson], tmp_path / "new.bgad")
+            quick(model, [image], tmp_path / "new.bgad")
         assert "\n" not in str(wrong.value)
         assert not (tmp_path / "new.bgad").exists()
 
@@ -331,7 +340,7 @@ def test_new_pictures_that_cannot_be_learnt_from(model: Path, tmp_path: Path) ->
 def test_a_mask_that_cannot_be_read_is_left_out_and_named(model: Path, tmp_path: Path) -> None:
     (bad,) = draw(tmp_path / "bad", 1, defect=True)
     (tmp_path / "mask.png").write_bytes(b"no picture")
-    quick(model, [Lesson(bad, 1, tmp_path / "mask.png")], tmp_path / "new.bgad")
+    quick(model, [NewImage(bad, 1, tmp_path / "mask.png")], tmp_path / "new.bgad")
     card = model_folder.read(tmp_path / "new.bgad")
     assert any(f"mask not used: {tmp_path / 'mask.png'}: not an image" in note for note in card.data.notes)
     origin = provenance.recall(card.checksum)
@@ -339,25 +348,25 @@ def test_a_mask_that_cannot_be_read_is_left_out_and_named(model: Path, tmp_path:
     assert origin.masks == {}
 
 
-def test_lessons_from_folders_and_masks(tmp_path: Path) -> None:
+def test_new_images_from_folders_and_masks(tmp_path: Path) -> None:
     draw(tmp_path / "bad", 2, defect=True, mask=True)
     good = draw(tmp_path / "good", 1, defect=False, seed=3)
-    found = lessons(good, [tmp_path / "bad"], tmp_path / "masks")
-    assert [(lesson.label, lesson.mask and lesson.mask.name) for lesson in found] == [
+    found = new_images(good, [tmp_path / "bad"], tmp_path / "masks")
+    assert [(image.label, image.mask and image.mask.name) for image in found] == [
         (0, None), (1, "0-0_mask.png"), (1, "0-1_mask.png"),
     ]  # fmt: skip
     shutil.copytree(tmp_path / "masks", tmp_path / "ignore")
     ignore_file(tmp_path / "ignore" / "3-0_ignore.png")
     ignored = [
-        lesson.ignore and lesson.ignore.name for lesson in lessons(good, [tmp_path / "bad"], None, tmp_path / "ignore")
+        image.ignore and image.ignore.name for image in new_images(good, [tmp_path / "bad"], None, tmp_path / "ignore")
     ]
     assert ignored == ["3-0_ignore.png", None, None]
     with pytest.raises(DataError, match="no such folder of regions to ignore"):
-        lessons(good, ignore=tmp_path / "none")
+        new_images(good, ignore=tmp_path / "none")
     with pytest.raises(DataError, match="no such folder of masks"):
-        lessons([], [tmp_path / "bad"], tmp_path / "none")
-    with pytest.raises(ConfigError, match="there is nothing to learn: give new pictures with --good or --bad"):
-        lessons()
+        new_images([], [tmp_path / "bad"], tmp_path / "none")
+    with pytest.raises(ConfigError, match="there is nothing to learn: give new images with --good or --bad"):
+        new_images()
 
 
 def painted(folder: Path, *names: str) -> list[Path]:
@@ -374,7 +383,7 @@ def test_masks_are_found_by_path_then_by_name(tmp_path: Path, capsys: pytest.Cap
     painted(masks, "crack/001_mask.png", "dent/001_mask.png", "deep/002.png", "dent/9.png")
 
     def found(*given: Path) -> dict[Path, str | None]:
-        new = lessons([], given, masks)
+        new = new_images([], given, masks)
         return {n.path: n.mask.relative_to(masks).as_posix() if n.mask else None for n in new}
 
     every = {crack: "crack/001_mask.png", dent: "dent/001_mask.png", other: "deep/002.png"}
@@ -394,16 +403,19 @@ def test_masks_are_found_by_path_then_by_name(tmp_path: Path, capsys: pytest.Cap
         found(bad)
 
 
-def test_regions_of_good_and_bad_pictures_of_one_name(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+def test_regions_of_good_and_bad_images_of_one_name(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
     (good,), (bad,) = painted(tmp_path / "good", "1.png"), painted(tmp_path / "bad", "1.png")
     painted(tmp_path / "ignore", "1.png")
     with pytest.raises(
         DataError, match=r"ignore/1\.png: is the region to ignore of both .*good/1\.png and .*bad/1\.png"
     ):
-        lessons([good.parent], [bad.parent], ignore=tmp_path / "ignore")
+        new_images([good.parent], [bad.parent], ignore=tmp_path / "ignore")
     (tmp_path / "ignore/1.png").unlink()
     painted(tmp_path / "ignore", "good/1.png", "7_ignore.png")
-    assert [lesson.ignore is not None for lesson in lessons([good], [bad], ignore=tmp_path / "ignore")] == [True, False]
+    assert [image.ignore is not None for image in new_images([good], [bad], ignore=tmp_path / "ignore")] == [
+        True,
+        False,
+    ]
     assert "region to ignore without an image: ignore/7_ignore.png" in capsys.readouterr().err
 
 
@@ -430,7 +442,7 @@ def test_the_recipe_is_that_of_the_model_but_shorter() -> None:
 def test_it_goes_on_from_the_model(model: Path, data_set: Path, tmp_path: Path) -> None:
     """After two steps it is nearer to what it was than to a model trained anew."""
     (bad,) = draw(tmp_path / "bad", 1, defect=True)
-    taught = quick(model, [Lesson(bad, 1)], tmp_path / "new.bgad")
+    taught = quick(model, [NewImage(bad, 1)], tmp_path / "new.bgad")
     fresh = bgad.train(data_set, tmp_path / "fresh.bgad", config=SHORT, known=4, device="cpu", export=False)
     was = bgad.load(model, engine="torch")
     assert isinstance(was, Detector)
@@ -445,32 +457,33 @@ def test_it_goes_on_from_the_model(model: Path, data_set: Path, tmp_path: Path) 
 def test_the_flows_end_midway(model: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     """Between those of the model and those that were learnt; what was known is known by a direction of its own."""
     learnt: list[dict[str, torch.Tensor]] = []
-    run = Trainer.run
+    steps = ModelFit.steps
 
-    def watched(self: Trainer) -> None:
-        run(self)
-        learnt.append({name: value.clone() for name, value in self.model.levels.named_parameters()})
+    def recorded(self: ModelFit) -> Iterator[LogRow]:
+        for row in steps(self):
+            learnt[:] = [{name: value.clone() for name, value in self.model.levels.named_parameters()}]
+            yield row
 
-    monkeypatch.setattr(Trainer, "run", watched)
+    monkeypatch.setattr(ModelFit, "steps", recorded)
     before = dict(Detector.load(model, device="cpu").model.levels.named_parameters())
-    second = quick(model, [Lesson(draw(tmp_path / "bad", 1, defect=True)[0], 1)], tmp_path / "two.bgad")
+    second = quick(model, [NewImage(draw(tmp_path / "bad", 1, defect=True)[0], 1)], tmp_path / "two.bgad")
     after = dict(second.model.levels.named_parameters())
     assert any(not torch.equal(before[name], learnt[0][name]) for name in before)
     for name, value in after.items():
         torch.testing.assert_close(value, (before[name] + learnt[0][name]) / 2)
     assert second.model.image_head is not None
-    assert [second.model.image_head.get_buffer(f"direction{i}").shape[0] for i in range(3)] == [2, 2, 2]
+    assert [second.model.image_head.get_buffer(f"direction{i}").shape[0] for i in range(2)] == [2, 2]
 
 
 def test_where_it_is_written(model: Path, tmp_path: Path) -> None:
     shutil.copytree(model, own := tmp_path / "gear.bgad")
     (bad,) = draw(tmp_path / "bad", 1, defect=True)
-    update(own, [Lesson(bad, 1)], config=SHORT, device="cpu", export=False)
+    update(own, [NewImage(bad, 1)], config=SHORT, device="cpu", export=False)
     assert model_folder.read(tmp_path / "gear-taught.bgad").name == "gear-taught"
     with pytest.raises(OutputError, match="exists already: choose another --out, or add --overwrite"):
-        update(own, [Lesson(bad, 1)], config=SHORT, device="cpu", export=False)
-    update(own, [Lesson(bad, 1)], config=SHORT, device="cpu", export=False, overwrite=True)
-    assert model_folder.read(own) == model_folder.read(model)
+        update(own, [NewImage(bad, 1)], config=SHORT, device="cpu", export=False)
+    update(own, [NewImage(bad, 1)], config=SHORT, device="cpu", export=False, overwrite=True)
+    assert model_folder.read(own).data == model_folder.read(model).data
 
 
 # --- what is not to be learnt from
@@ -487,17 +500,16 @@ def test_what_is_ignored_is_remembered_and_may_be_painted_later(
     model: Path, data_set: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     given: list[dict[str, Path | None]] = []
-    gather = material.gather
 
-    def watched(model: Any, split: Split, *rest: Any) -> Any:
+    def recorded(model: Any, split: Split, *rest: Any) -> Any:
         given.append({s.path.name: s.ignore for s in (*split.train, *split.known)})
-        return gather(model, split, *rest)
+        return build_training_set(model, split, *rest)
 
-    monkeypatch.setattr(learn, "gather", watched)
+    monkeypatch.setattr(pipeline, "build_training_set", recorded)
     region = ignore_file(tmp_path / "region.png")
     (good,), (bad,) = (draw(tmp_path / kind, 1, defect=kind == "bad", seed=i) for i, kind in enumerate(("good", "bad")))
     (later,) = draw(tmp_path / "later", 1, defect=False, seed=3)
-    new = [Lesson(good, 0, ignore=region), Lesson(bad, 1, ignore=region), Lesson(later, 0)]
+    new = [NewImage(good, 0, ignore=region), NewImage(bad, 1, ignore=region), NewImage(later, 0)]
     first = quick(model, new, tmp_path / "1.bgad")
     assert {name: path for name, path in given[0].items() if path} == {good.name: region, bad.name: region}
     origin = provenance.recall(first.card.checksum)
@@ -506,9 +518,9 @@ def test_what_is_ignored_is_remembered_and_may_be_painted_later(
 
     held_out = next(data_set / name for name, role in roles(model).items() if role == "calibration")
     painted = replace(new[2], ignore=region)
-    found = {layouts.hash_file(later): painted}  # by whom keeps pictures with what is painted on them now
-    lessons_now = [painted, Lesson(held_out, 0, ignore=region)]
-    quick(tmp_path / "1.bgad", lessons_now, tmp_path / "2.bgad", found=found)
+    relocated = {layouts.hash_file(later): painted}  # with the region as it is now
+    images_now = [painted, NewImage(held_out, 0, ignore=region)]
+    quick(tmp_path / "1.bgad", images_now, tmp_path / "2.bgad", relocated=relocated)
     assert {name for name, path in given[1].items() if path} == {good.name, bad.name, later.name}
     assert by_content(tmp_path / "2.bgad")[layouts.hash_file(held_out)] == "calibration"  # never trained on
     with pytest.raises(DataError, match="there is nothing new in them"):
@@ -520,11 +532,11 @@ def test_what_is_ignored_is_remembered_and_may_be_painted_later(
 
 def test_painted_again_is_painted_since(tmp_path: Path) -> None:
     first, second = ignore_file(tmp_path / "1.png"), ignore_file(tmp_path / "2.png")
-    assert not _painted(first, second)  # the same in another place
+    assert not _is_other_file(first, second)  # the same in another place
     ignore_file(second, size=32)
-    assert _painted(first, second)
-    assert _painted(None, first)
-    assert not _painted(first, None)
+    assert _is_other_file(first, second)
+    assert _is_other_file(None, first)
+    assert not _is_other_file(first, None)
 
 
 def test_regions_that_cannot_be_used(model: Path, tmp_path: Path) -> None:
@@ -533,37 +545,37 @@ def test_regions_that_cannot_be_used(model: Path, tmp_path: Path) -> None:
     (tmp_path / "broken.png").write_bytes(b"no picture")
     cases = [
         (tmp_path / "broken.png", r"broken\.png: not an image"),
-        (ignore_file(tmp_path / "small.png", size=32), "the region to ignore is 32x32, the image 64x64"),
+        (ignore_file(tmp_path / "small.png", size=32), "the region to ignore is 32x32, the picture 64x64"),
         (mask, r"0-0\.png: all of its defect lies in the region to ignore"),
     ]
     for ignore, message in cases:
-        with pytest.raises(DataError, match=f"a new picture cannot be used: .*{message}"):
-            quick(model, [Lesson(bad, 1, mask, ignore=ignore)], tmp_path / "new.bgad")
+        with pytest.raises(DataError, match=f"a new image cannot be used: .*{message}"):
+            quick(model, [NewImage(bad, 1, mask, ignore=ignore)], tmp_path / "new.bgad")
 
 
 # --- where the pictures are
 
 
-def test_earlier_lessons_that_are_found_elsewhere(
+def test_images_of_earlier_updates_that_have_moved(
     model: Path, data_set: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     first = draw(tmp_path / "bad", 1, defect=True, mask=True)[0]
-    (lesson,) = lessons([], [tmp_path / "bad"], tmp_path / "masks")
-    quick(model, [lesson], tmp_path / "1.bgad")
+    (image,) = new_images([], [tmp_path / "bad"], tmp_path / "masks")
+    quick(model, [image], tmp_path / "1.bgad")
     (second,) = draw(tmp_path / "more", 1, defect=True, seed=1)
     digest = layouts.hash_file(first)
     monkeypatch.setenv("BGAD_STATE", str(tmp_path / "another user"))
     with pytest.raises(DataError, match=r"0-0\.png was taught on another machine or by another user"):
-        quick(tmp_path / "1.bgad", [Lesson(second, 1)], tmp_path / "2.bgad", data=data_set)
+        quick(tmp_path / "1.bgad", [NewImage(second, 1)], tmp_path / "2.bgad", data=data_set)
     moved = first.rename(tmp_path / "moved.png")
-    known = {digest: replace(lesson, path=moved)}
-    again = quick(tmp_path / "1.bgad", [Lesson(second, 1)], tmp_path / "2.bgad", data=data_set, found=known)
+    relocated = {digest: replace(image, path=moved)}
+    again = quick(tmp_path / "1.bgad", [NewImage(second, 1)], tmp_path / "2.bgad", data=data_set, relocated=relocated)
     content = by_content(tmp_path / "2.bgad")
     assert (content[digest], content[layouts.hash_file(second)]) == ("known", "known")
     origin = provenance.recall(again.card.checksum)
     assert origin is not None
     assert moved in origin.taught.values()
-    assert list(origin.masks.values()) == [lesson.mask]
+    assert list(origin.masks.values()) == [image.mask]
 
 
 def test_a_manifest_is_found_again(data_set: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
@@ -593,17 +605,20 @@ def found_again(model: Path, tmp_path: Path) -> None:
     """An update needs no --data, and another one after it neither."""
     for i in range(2):
         (bad,) = draw(tmp_path / f"bad{i}", 1, defect=True, seed=i)
-        quick(model, [Lesson(bad, 1)], tmp_path / f"{i}.bgad")
+        quick(model, [NewImage(bad, 1)], tmp_path / f"{i}.bgad")
         model = tmp_path / f"{i}.bgad"
     assert list(roles(model).values()).count("known") == 4
 
 
-def test_what_older_versions_remembered_is_read(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_provenance_is_kept_and_a_damaged_file_is_none(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setenv("BGAD_STATE", str(tmp_path))
-    (tmp_path / "origins").mkdir()
-    old = {"root": "/data/plate", "taught": {"a": "/a.png"}, "masks": {}}
-    (tmp_path / "origins" / "abc.json").write_text(json.dumps(old))
-    assert provenance.recall("abc") == provenance.Origin(Path("/data/plate"), taught={"a": Path("/a.png")})
+    kept = provenance.Provenance(Path("/data/plate"), Path("/sets"), taught={"a": Path("/a.png")})
+    provenance.remember("abc", kept)
+    assert provenance.recall("abc") == kept
+    (file,) = (tmp_path / "provenance").iterdir()
+    file.write_text('{"data": "/data/plate"}')
+    assert provenance.recall("abc") is None
+    assert provenance.recall("none") is None
 
 
 # --- bgad update

@@ -38,7 +38,7 @@ def main(arguments: Sequence[str] | None = None) -> int:
 def run(task: TeachingTask, result: Path) -> None:
     """Train the new version, then compare it with the old one."""
     from bgad.model.device import tune_allocator
-    from bgad.training.update import Lesson, update  # imports torch
+    from bgad.training.update import NewImage, update  # imports torch
 
     tune_allocator()
     estimate = ProgressEstimate()
@@ -47,9 +47,9 @@ def run(task: TeachingTask, result: Path) -> None:
         progress, seconds_left = estimate.update(stage, done)
         print(json.dumps({"progress": round(progress, 4), "message": stage, "seconds_left": seconds_left}), flush=True)  # noqa: T201
 
-    def lesson(image: TaskImage) -> Lesson:
+    def lesson(image: TaskImage) -> NewImage:
         mask, ignore = (Path(file) if file else None for file in (image.mask, image.ignore))
-        return Lesson(Path(image.path), int(image.verdict == "bad"), mask, image.name, ignore)
+        return NewImage(Path(image.path), int(image.verdict == "bad"), mask, image.name, ignore)
 
     old, new = Path(task.model), Path(task.out)
     folder = Path(task.data) / model_folder.read_card(old).data.name
@@ -59,8 +59,8 @@ def run(task: TeachingTask, result: Path) -> None:
         [lesson(image) for image in task.new],
         new,
         data=data,
-        found={image.sha256: lesson(image) for image in task.available},
-        rate=task.rate,
+        relocated={image.sha256: lesson(image) for image in task.available},
+        false_reject_rate=task.rate,
         overwrite=True,
         progress=lambda stage, done, total, note="": report(stage, done / max(1, total)),
     )

@@ -1,0 +1,134 @@
+"""Pseudo anomalies by name: which generators exist, what they need, and the series that a seed fixes."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator, Sequence
+from dataclasses import dataclass
+from typing import NamedTuple
+
+import numpy as np
+
+from bgad.data.sample_io import read, read_mask
+from bgad.errors import ConfigError, DataError
+from bgad.io import images
+from bgad.pseudo.draem import draem
+from bgad.pseudo.foreground import foreground
+from bgad.pseudo.nsa import nsa
+from bgad.pseudo.rpag import fit_mask, rpag
+from bgad.types import BoolArray, FloatArray, Sample
+
+
+class PseudoAnomaly(NamedTuple):
+    """An image with a synthetic defect, the mask of that defect, and a description of how it was made."""
+
+    image: FloatArray
+    mask: BoolArray
+    description: str
+
+
+# Arguments: normal image, donor image, mask of the donor's defect (or of its object, where the donor is a normal),
+# random generator, number of transforms.
+GenerateFunction = Callable[
+    [FloatArray, FloatArray, BoolArray, np.random.Generator, int], tuple[FloatArray, BoolArray, str]
+]
+
+
+@dataclass(frozen=True)
+class PseudoMethod:
+    """A generator, and whether its donor is a known anomaly with a mask or another normal."""
+
+    generate: GenerateFunction
+    needs_known: bool
+
+
+def _draem(
+    normal: FloatArray, donor: FloatArray, region: BoolArray, rng: np.random.Generator, count: int
+) -> tuple[FloatArray, BoolArray, str]:
+    return draem(normal, donor, rng, count)
+
+
+def _nsa(
+    normal: FloatArray, donor: FloatArray, region: BoolArray, rng: np.random.Generator, count: int
+) -> tuple[FloatArray, BoolArray, str]:
+    return nsa(normal, donor, foreground(normal), region, rng)
+
+
+# The extension point: a new generator needs an entry here and its name in `config.PSEUDO_METHODS`.
+PSEUDO: dict[str, PseudoMethod] = {
+    "rpag": PseudoMethod(rpag, needs_known=True),
+    "draem": PseudoMethod(_draem, needs_known=False),
+    "nsa": PseudoMethod(_nsa, needs_known=False),
+}
+
+
+def can_generate(method: str, known: Sequence[Sample]) -> bool:
+    """Whether the method can work with these known anomalies; the method "none" never can."""
+    return method in PSEUDO and (not PSEUDO[method].needs_known or any(s.mask is not None for s in known))
+
+
+@dataclass(frozen=True)
+class PseudoSeries:
+    """An endless series of pseudo anomalies that the seed fixes: item i does not depend on the others.
+
+    Every item draws a normal. The donor is one of the known anomalies in turn, or another normal, as the method needs.
+    """
+
+    normals: Sequence[Sample]
+    known: Sequence[Sample]
+    read: Callable[[Sample], FloatArray]  # gives an image at the size of the model's input
+    method: str
+    transforms: int
+    seed: int
+
+    def make(self, index: int) -> PseudoAnomaly:
+        """Generate one item of the series."""
+        rng = np.random.default_rng([self.seed, index])
+        at = int(rng.integers(len(self.normals)))
+        normal = self.normals[at]
+        method = PSEUDO[self.method]
+        if method.needs_known:
+            donor = self.known[index % len(self.known)]
+            donor_image = self.read(donor)
+            region = _defect_mask(donor, (donor_image.shape[0], donor_image.shape[1]))
+        else:
+            donor = self.normals[(at + int(rng.integers(1, max(2, len(self.normals))))) % len(self.normals)]
+            donor_image = self.read(donor)
+            region = foreground(donor_image)
+        image, mask, steps = method.generate(self.read(normal), donor_image, region, rng, self.transforms)
+        return PseudoAnomaly(image, mask, f"{_short_name(donor)} on {_short_name(normal)}: {steps}")
+
+
+def _defect_mask(sample: Sample, size: tuple[int, int]) -> BoolArray:
+    original = read_mask(sample)
+    if original is None:
+        raise DataError(f"{sample.name} has no mask: pseudo anomalies are cut from anomalies with masks")
+    mask = fit_mask(original, size)
+    if not mask.any():
+        raise DataError(f"{sample.mask} marks no pixel: mark the defect or drop {sample.name}")
+    return mask
+
+
+def _short_name(sample: Sample) -> str:
+    return "/".join(sample.name.split("/")[-2:])
+
+
+def generate(
+    normals: Sequence[Sample],
+    known: Sequence[Sample],
+    count: int,
+    *,
+    seed: int,
+    size: tuple[int, int],
+    method: str = "rpag",
+    transforms: int = 3,
+    bits: int | None = None,
+) -> Iterator[PseudoAnomaly]:
+    """Generate the first `count` pseudo anomalies of a series."""
+    if method not in PSEUDO:
+        raise ConfigError(f"unknown way to make pseudo anomalies: {method}; choose from {', '.join(PSEUDO)}")
+    if not normals:
+        raise DataError("pseudo anomalies are made on normal images: give at least one")
+    if PSEUDO[method].needs_known and not known:
+        raise DataError(f"{method} cuts pseudo anomalies from known anomalies with masks: give at least one")
+    series = PseudoSeries(normals, known, lambda sample: images.fit(read(sample, bits), size), method, transforms, seed)
+    return (series.make(index) for index in range(count))

@@ -1,0 +1,140 @@
+"""The model card of a finished training."""
+
+from __future__ import annotations
+
+import platform
+import time
+from collections.abc import Sequence
+from dataclasses import replace
+from datetime import UTC, datetime
+
+import torch
+
+from bgad._version import __version__
+from bgad.artifact.card import (
+    FLOAT32,
+    IMAGE_HEAD_PART,
+    MAP_PART,
+    CalibrationCard,
+    Card,
+    DataCard,
+    InputCard,
+    LevelCard,
+    MapCard,
+    ProvenanceCard,
+    RoiCard,
+    ScorePart,
+    TrainingCard,
+)
+from bgad.calibration import Calibration
+from bgad.data import tiled_split
+from bgad.geometry.roi import Roi
+from bgad.model import backbone as backbones
+from bgad.model.boundary import NORMALISER, abnormal_boundary
+from bgad.model.scoring import LevelConstants, ScoringModel
+from bgad.training.fit_score_weights import ScoreWeightFitter
+from bgad.training.loop import TrainingLoop
+from bgad.training.run import TrainingRun
+
+
+def build_card(
+    run: TrainingRun,
+    model: ScoringModel,
+    loop: TrainingLoop,
+    weights: ScoreWeightFitter,
+    constants: Sequence[LevelConstants],
+    map_card: MapCard,
+    calibration: Calibration,
+) -> Card:
+    """Describe a trained and calibrated model; exporting and writing add their parts."""
+    config, dataset, split = model.config, run.dataset, run.split
+    parts = [ScorePart(MAP_PART, 1.0)]
+    if weights.head_scores:
+        parts.append(ScorePart(IMAGE_HEAD_PART, float(model.score_weights[-1])))
+    return Card(
+        name=run.name,
+        method=config.loss.method,
+        provenance=ProvenanceCard(__version__, datetime.now(UTC).isoformat(timespec="seconds")),
+        data=DataCard(
+            name=dataset.name,
+            layout=dataset.layout,
+            protocol=split.protocol,
+            known_class=split.known_class,
+            subset=split.subset,
+            known=len(split.known),
+            notes=tuple(dataset.notes + split.notes),
+        ),
+        config=replace(config, backbone=replace(config.backbone, weights="")),
+        input=InputCard(
+            height=config.backbone.size,
+            width=config.backbone.size,
+            bits=run.bits,
+            mean=tuple(model.backbone.mean.flatten().tolist()),
+            std=tuple(model.backbone.std.flatten().tolist()),
+        ),
+        levels=_level_cards(model, loop, constants),
+        map=map_card,
+        score_parts=tuple(parts),
+        calibration={FLOAT32: CalibrationCard.of(calibration)},
+        training=_training_card(run, model, loop, weights),
+        roi=None if run.roi is None else _roi_card(run.roi),
+        licences={
+            "bgad": "Apache-2.0",
+            "backbone": _backbone_licence(config.backbone.name),
+            "data": "that of the training images applies to what the model learnt from them",
+        },
+        split=split.to_json(),
+        roi_png=None if run.roi is None else run.roi.png(),
+    )
+
+
+def _level_cards(
+    model: ScoringModel, loop: TrainingLoop, level_constants: Sequence[LevelConstants]
+) -> tuple[LevelCard, ...]:
+    """Describe each level with the statistics that fusion uses."""
+    config = model.config
+    return tuple(
+        LevelCard(
+            stride=stride,
+            weight=weight,
+            channels=level.flow.channels,
+            grid=level.grid,
+            mean=constants.centre,
+            std=constants.spread,
+            max=constants.highest,
+            normal_boundary=constants.boundary,
+            abnormal_boundary=abnormal_boundary(constants.boundary / NORMALISER, config.loss.tau) * NORMALISER,
+        )
+        for stride, level, constants, weight in zip(
+            config.backbone.strides, loop.levels, level_constants, model.score_weights[:-1].tolist(), strict=True
+        )
+    )
+
+
+def _training_card(
+    run: TrainingRun, model: ScoringModel, loop: TrainingLoop, weights: ScoreWeightFitter
+) -> TrainingCard:
+    """Describe how the model was trained."""
+    tile, images = model.config.tile, run.training_split.train
+    validation = {tiled_split.image_name_of(images[i], tile) for i in weights.partition.validation_index}
+    return TrainingCard(
+        seconds=round(time.monotonic() - run.started + loop.resumed_seconds, 2),
+        loop_seconds=round(loop.seconds, 2),
+        steps=loop.log.count(),
+        device=str(run.device),
+        torch=str(torch.__version__),
+        python=platform.python_version(),
+        validation_normals=tuple(sorted(validation)),
+    )
+
+
+def _roi_card(roi: Roi) -> RoiCard:
+    """Describe the region of interest."""
+    height, width = roi.mask.shape
+    return RoiCard(height, width, float(roi.mask.mean()), roi.polygons)
+
+
+def _backbone_licence(name: str) -> str:
+    if name in backbones.BACKBONES:
+        return "Apache-2.0 (EfficientNet-Lite weights trained on ImageNet)"
+    return f"see timm's page of {name}"

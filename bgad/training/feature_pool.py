@@ -1,0 +1,110 @@
+"""The features of a whole data set, computed once for the many trainings of a benchmark."""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from dataclasses import asdict
+from pathlib import Path
+
+import torch
+
+from bgad._version import __version__
+from bgad.config import BackboneConfig, Config
+from bgad.data.layouts import hash_file
+from bgad.data.sample_io import read
+from bgad.data.split import Split
+from bgad.features.cache import Budget, Features, FeatureStore
+from bgad.features.extractor import Extractor
+from bgad.features.scoring import run_features
+from bgad.io import images
+from bgad.model import backbone as backbones
+from bgad.model.scoring import ScoringModel
+from bgad.training.fingerprint import RECIPE_VERSION, hash_json, hash_masks
+from bgad.training.training_set import (
+    PUSH_METHODS,
+    AnomalyFeatures,
+    TrainingSet,
+    known_anomalies,
+    pseudo_anomalies,
+    pseudo_count,
+)
+from bgad.types import FloatArray, Progress, ProgressTask, Sample
+
+
+class FeaturePool:
+    """Features of every image of a data set; a split selects its own without copying them."""
+
+    def __init__(
+        self,
+        samples: Sequence[Sample],
+        hashes: Mapping[str, str],
+        bits: int,
+        config: BackboneConfig,
+        *,
+        device: torch.device,
+        folder: Path,
+        memory_gb: float,
+        progress: Progress | None = None,
+    ) -> None:
+        started = time.monotonic()
+        self.config, self.bits, self.device, self.folder = config, bits, device, folder
+        self.progress = progress
+        self.backbone = backbones.build(config).to(device)
+        self.grids = self.backbone.grids(config.size)
+        self.budget = Budget(memory_gb * 1e9)
+        self._number = {sample.name: i for i, sample in enumerate(samples)}
+        self._pseudo: tuple[str, AnomalyFeatures] | None = None  # the last ones, for the methods that share them
+        weights = hash_file(Path(config.weights)) if config.weights else ""
+        image_hashes = [hashes[s.name] for s in samples]
+        self.key = hash_json(
+            [RECIPE_VERSION, __version__, torch.__version__, asdict(config), weights, bits, image_hashes]
+        )
+        self._extract = Extractor(self.backbone, config.size, device)
+        task = ProgressTask(progress, "features", len(samples))
+        self.store = self._new_store(len(samples), "pool", self.key, self.budget)
+        self.store.fill(self._extract, lambda i: self._read_image(samples[i]), device, task.advance)
+        self.seconds = time.monotonic() - started
+
+    def _new_store(self, count: int, name: str, key: str, budget: Budget) -> FeatureStore:
+        folder = self.folder / name
+        return FeatureStore(count, self.grids, self.backbone.channels, budget=budget, folder=folder, key=key)
+
+    def _read_image(self, sample: Sample) -> FloatArray:
+        return images.fit(read(sample, self.bits), (self.config.size, self.config.size))
+
+    def features(self, samples: Sequence[Sample]) -> Features:
+        """The features of these images."""
+        return self.store.select([self._number[s.name] for s in samples])
+
+    def new_model(self, config: Config) -> ScoringModel:
+        """An untrained model around the backbone of the pool."""
+        return ScoringModel(config, self.backbone).to(self.device)
+
+    def training_set(self, split: Split, config: Config) -> TrainingSet:
+        """The training set of a split."""
+        known = split.known if config.loss.method in PUSH_METHODS else []
+        anomalies = [known_anomalies(known, self.features(known), self.grids)] if known else []
+        if pseudo_count(split, config):
+            anomalies.append(self._pseudo_anomalies(split, config))
+
+        def score(model: ScoringModel, samples: list[Sample]) -> Iterator[tuple[float, FloatArray]]:
+            results = run_features(model, self.features(samples), self.device)
+            return ((image_score, anomaly_map) for image_score, anomaly_map, _ in results)
+
+        return TrainingSet(self.features(split.train), anomalies, score)
+
+    def _pseudo_anomalies(self, split: Split, config: Config) -> AnomalyFeatures:
+        image_hashes = [[split.hashes[s.name] for s in group] for group in (split.train, split.known)]
+        key = hash_json([self.key, image_hashes, hash_masks(split.known), asdict(config.pseudo), config.seed])
+        if self._pseudo is None or self._pseudo[0] != key:
+            self._pseudo = None  # frees its memory before the next ones are computed
+
+            def cache_features(count: int, image: Callable[[int], FloatArray]) -> Features:
+                task = ProgressTask(self.progress, "pseudo anomalies", count)
+                store = self._new_store(count, "pseudo", key, Budget(self.budget.left))
+                store.fill(self._extract, image, self.device, task.advance)
+                return store
+
+            self._pseudo = key, pseudo_anomalies(split, config, self.grids, self._read_image, cache_features)
+        return self._pseudo[1]

@@ -1,0 +1,118 @@
+"""The training of one model on cached features: both phases, the weights of the score, calibration and the card."""
+
+from __future__ import annotations
+
+import logging
+from collections.abc import Iterator
+
+import numpy as np
+import torch
+
+from bgad.artifact.card import MapCard
+from bgad.calibration import Calibration, effective_rate
+from bgad.inference.torch_engine import Detector
+from bgad.model.scoring import ScoringModel, map_score
+from bgad.training.card_builder import build_card
+from bgad.training.checkpoint import SharedPhaseOne
+from bgad.training.fit_score_weights import ScoreWeightFitter
+from bgad.training.loop import FlowData, TrainingLoop
+from bgad.training.run import TrainingRun
+from bgad.training.training_log import LogRow
+from bgad.training.training_set import TrainingSet
+from bgad.training.warm_start import average_with_parent
+from bgad.types import FloatArray, ProgressTask, Sample
+
+logger = logging.getLogger(__name__)
+
+
+class ModelFit:
+    """Fits one model: run through `steps`, then call `finish`."""
+
+    def __init__(
+        self,
+        run: TrainingRun,
+        model: ScoringModel,
+        training_set: TrainingSet,
+        *,
+        phase_one: SharedPhaseOne | None = None,
+    ) -> None:
+        self.run, self.model, self.training_set = run, model, training_set
+        self._initial = [parameter.detach().clone() for parameter in model.levels.parameters()]
+        self.weights = ScoreWeightFitter(model, training_set, run.warm_start)
+        data = FlowData(
+            self.weights.partition.flow_normals,
+            training_set.anomalies,
+            self.weights.partition.validation,
+            training_set.roi_positions,
+            training_set.trained_positions,
+        )
+        self.loop = TrainingLoop(
+            model,
+            data,
+            run.work,
+            run.device,
+            run.key,
+            phase_one=phase_one,
+            warm_start=run.warm_start is not None,
+            control=run.control,
+        )
+
+    def resume(self) -> None:
+        """Continue from the checkpoint in the work folder, if there is one."""
+        if self.loop.restore():
+            logger.info(f"going on from step {self.loop.step} of {self.loop.schedule.steps}")
+
+    def steps(self) -> Iterator[LogRow]:
+        """Run both phases and fit the weights of the score; yields the log row of every training step.
+
+        The weights are fitted between the phases, while the flows know no anomaly. Where no anomaly pushes them in
+        phase 2, they are fitted at the end, when the flows have trained longest.
+        """
+        loop, schedule = self.loop, self.loop.schedule
+        yield from loop.phase(1)
+        if loop.anomalies and loop.step == schedule.push_at < schedule.steps:
+            self.weights.fit(loop.likelihoods)
+        yield from loop.phase(2)
+        if self.run.warm_start is not None:
+            average_with_parent(list(self.model.levels.parameters()), self._initial)
+        if not loop.anomalies or schedule.push_at >= schedule.steps:
+            self.weights.fit(loop.likelihoods)
+
+    def finish(self) -> Detector:
+        """Fix the constants of the model, calibrate it and build its card; nothing is written."""
+        run, model = self.run, self.model
+        constants = self.loop.constants()
+        for level, level_constants in zip(self.loop.levels, constants, strict=True):
+            level.set_constants(level_constants)
+        model.eval()
+        reference = [run.training_split.train[i] for i in self.weights.partition.reference_index]
+        reference = [sample for sample in reference if sample.ignore is None] or reference
+        task = ProgressTask(run.control.progress, "calibrating", len(run.split.calibration) + len(reference))
+
+        def score(samples: list[Sample]) -> Iterator[tuple[float, FloatArray]]:
+            for result in self.training_set.score(model, samples):
+                task.advance()
+                yield result
+
+        normal_maps = np.stack([anomaly_map for _, anomaly_map in score(reference)])
+        map_card = self._map_card(normal_maps)
+        _set_map_constants(model, normal_maps)
+        scores = [image_score for image_score, _ in score(run.split.calibration)]
+        calibration = Calibration(tuple(scores), effective_rate(len(scores), run.false_reject_rate))
+        card = build_card(run, model, self.loop, self.weights, constants, map_card, calibration)
+        return Detector(model, card, run.device)
+
+    def _map_card(self, normal_maps: FloatArray) -> MapCard:
+        """Return the mean of the anomaly map over normals, and its value at their boundary."""
+        config, roi = self.model.config, self.run.roi
+        # With tiles, the region of interest is in the pixels of the image, not in those of the map of a tile.
+        inside = None if self.training_set.roi_positions is None or roi is None else roi.resized(config.backbone.size)
+        values = normal_maps if inside is None else normal_maps[:, inside]
+        return MapCard(float(values.mean()), float(np.quantile(values, 1 - config.loss.beta)))
+
+
+def _set_map_constants(model: ScoringModel, normal_maps: FloatArray) -> None:
+    """Set mean and spread of the map's scores over normals, which make its score comparable to the image head's."""
+    scores = map_score(torch.from_numpy(normal_maps), model.config.score.top_share)
+    spread = scores.std(correction=0).clamp(min=1e-3 * float(scores.abs().mean()) + 1e-6)
+    model.map_constants.copy_(torch.stack([scores.mean(), spread]))
