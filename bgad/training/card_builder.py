@@ -28,7 +28,7 @@ def build_card(
     run: TrainingRun,
     model: ScoringModel,
     loop: TrainingLoop,
-    weights: ScoreWeightFitter,
+    weight_fitter: ScoreWeightFitter,
     constants: Sequence[LevelConstants],
     boundary: float,
     centre: float,
@@ -36,9 +36,8 @@ def build_card(
 ) -> dict[str, Any]:
     """The contents of card.json, except the parts that exporting and writing add."""
     config, dataset, split = model.config, run.dataset, run.split
-    validation = {
-        tiled_split.picture_of(run.training_split.train[i], config.tile) for i in weights.partition.validation_index
-    }
+    train = run.training_split.train
+    validation = {tiled_split.picture_of(train[i], config.tile) for i in weight_fitter.partition.validation_index}
     return {
         "bgad": __version__,
         "created": datetime.now(UTC).isoformat(timespec="seconds"),
@@ -74,7 +73,7 @@ def build_card(
                 config.backbone.strides, loop.levels, constants, model.mix[:-1].tolist(), strict=True
             )
         ],
-        "image_weight": float(model.mix[-1]) if weights.head_scores else None,
+        "image_weight": float(model.mix[-1]) if weight_fitter.head_scores else None,
         "boundary": boundary,
         "centre": centre,
         "roi": None if run.roi is None else {"file": model_folder.ROI, **run.roi.about()},
