@@ -18,15 +18,7 @@ from bgad.config import Config, from_dict
 console.show_log()  # as every command does: tests read the log from standard error
 
 SIZE = 64
-SLOW = (
-    "test_update.py",
-    "test_runner.py",
-    "test_pipeline.py",
-    "test_checkpoint.py",
-    "test_loop.py",
-    "test_page.py",
-    "test_page_held.py",
-)
+SLOW = ("test_update.py", "test_runner.py", "test_pipeline.py", "test_loop.py", "test_page.py", "test_page_held.py")
 STATE = tempfile.mkdtemp(prefix="bgad-state-")
 os.environ["BGAD_STATE"] = STATE  # not the user's own; child processes inherit it
 atexit.register(shutil.rmtree, STATE, ignore_errors=True)
