@@ -38,11 +38,11 @@ class ModelFit:
     ) -> None:
         self.run, self.model, self.training_set = run, model, training_set
         self._initial = [parameter.detach().clone() for parameter in model.levels.parameters()]
-        self.weights = ScoreWeightFitter(model, training_set, run.warm_start)
+        self.weight_fitter = ScoreWeightFitter(model, training_set, run.warm_start)
         data = FlowData(
-            self.weights.partition.flow_normals,
+            self.weight_fitter.partition.flow_normals,
             training_set.anomalies,
-            self.weights.partition.validation,
+            self.weight_fitter.partition.validation,
             training_set.roi_positions,
             training_set.trained_positions,
         )
@@ -71,12 +71,12 @@ class ModelFit:
         loop, schedule = self.loop, self.loop.schedule
         yield from loop.phase(1)
         if loop.anomalies and loop.step == schedule.push_at < schedule.steps:
-            self.weights.fit(loop.likelihoods)
+            self.weight_fitter.fit(loop.likelihoods)
         yield from loop.phase(2)
         if self.run.warm_start is not None:
             average_with_parent(list(self.model.levels.parameters()), self._initial)
         if not loop.anomalies or schedule.push_at >= schedule.steps:
-            self.weights.fit(loop.likelihoods)
+            self.weight_fitter.fit(loop.likelihoods)
 
     def finish(self) -> Detector:
         """Fix the constants of the model, calibrate it and build its card; nothing is written."""
@@ -85,7 +85,7 @@ class ModelFit:
         for level, level_constants in zip(self.loop.levels, constants, strict=True):
             level.set_constants(level_constants)
         model.eval()
-        reference = [run.training_split.train[i] for i in self.weights.partition.reference_index]
+        reference = [run.training_split.train[i] for i in self.weight_fitter.partition.reference_index]
         reference = [sample for sample in reference if sample.ignore is None] or reference
         task = ProgressTask(run.control.progress, "calibrating", len(run.split.calibration) + len(reference))
 
@@ -99,7 +99,7 @@ class ModelFit:
         _set_map_constants(model, normal_maps)
         scores = [image_score for image_score, _ in score(run.split.calibration)]
         calibration = Calibration(tuple(scores), effective_rate(len(scores), run.false_reject_rate))
-        card = build_card(run, model, self.loop, self.weights, constants, map_card, calibration)
+        card = build_card(run, model, self.loop, self.weight_fitter, constants, map_card, calibration)
         return Detector(model, card, run.device)
 
     def _map_card(self, normal_maps: FloatArray) -> MapCard:
