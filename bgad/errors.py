@@ -1,4 +1,4 @@
-"""Errors that a user can cause, each one line that says what, where and what to do; and helpers for such lines."""
+"""Errors that a user can cause: each message is one line that says what is wrong, where, and what to do."""
 
 from __future__ import annotations
 
@@ -11,7 +11,7 @@ class BgadError(Exception):
 
 
 class ImageError(BgadError):
-    """An image cannot be read or has a form that we do not take."""
+    """An image cannot be read or has an unsupported form."""
 
 
 class DataError(BgadError):

@@ -1,4 +1,4 @@
-"""The seams of the package: what goes in (Sample), what comes out (Scores), and who does it (Scorer)."""
+"""Types that packages exchange: a sample of a data set, the scores of an image, a scorer, a progress callback."""
 
 from __future__ import annotations
 
@@ -16,52 +16,52 @@ AnyArray = npt.NDArray[Any]
 FloatArray = npt.NDArray[np.float32]
 BoolArray = npt.NDArray[np.bool_]
 Index = npt.NDArray[np.int64]
-ImageLike = str | Path | npt.NDArray[Any]
+ImageLike = str | Path | AnyArray
 
 Box = tuple[int, int, int, int]  # left, top, right, bottom, in pixels
 Shape = tuple[int, int]  # height, width
 
 GOOD = "good"
-TAUGHT = "taught"  # the kind of a defect, and the folder in the names, of what `bgad update` was given
+TAUGHT = "taught"  # defect class, and first part of the names, of images given to `bgad update`
 
 
 @dataclass(frozen=True, slots=True)
 class Sample:
-    """One image of a data set and what is known about it."""
+    """One image of a data set, or one tile of it, with its label and annotations."""
 
     path: Path
-    name: str  # path relative to the data root, with forward slashes: how reports and splits call it
+    name: str  # path relative to the data root, with forward slashes; identifies the sample in reports and splits
     label: int  # 0 normal, 1 anomalous
     defect: str = GOOD  # defect class; GOOD for a normal image
-    mask: Path | None = None  # where the defect is; None when nobody marked it
+    mask: Path | None = None  # image that marks the defect; None where it is not marked
     split: str = ""  # "train", "test", or "" where the layout does not say
-    box: Box | None = None  # left, top, right, bottom: the tile of the picture that this is
-    more_masks: tuple[Path, ...] = ()  # files that mark the rest of the defect, where one is not all
-    roi: Path | None = None  # a picture of where to look; what is black there is not looked at
-    ignore: Path | None = None  # a picture of what is not learnt from; what is black there is
+    box: Box | None = None  # the tile of the image; None: the image itself
+    more_masks: tuple[Path, ...] = ()  # further masks of the same defect
+    roi: Path | None = None  # mask of the region of interest: black is outside
+    ignore: Path | None = None  # mask of what training ignores: all but black
 
 
 @dataclass(frozen=True, slots=True)
 class Scores:
-    """What a model says about one image."""
+    """The anomaly score and anomaly map of one image, and the decision that follows."""
 
-    score: float  # higher is stranger
-    p_value: float  # the share of good images at least this strange
+    score: float  # higher is more anomalous
+    p_value: float  # conformal: share of normal images that score at least as high
     threshold: float
     is_anomaly: bool  # score > threshold
-    map: FloatArray  # (H, W) in the pixel grid of the image that came in; higher is stranger
+    map: FloatArray  # (H, W) at the resolution of the given image; higher is more anomalous
     boundary: float  # map values above it lie outside the normal boundary
     levels: tuple[FloatArray, ...] = ()  # log p / d of each level, (h, w), before fusion
 
 
 class Progress(Protocol):
-    """Callback that long work reports to: the task, the units done, all units, and a note on the present state."""
+    """Callback for long work: the task, the units done, the total, and a note on the current state."""
 
     def __call__(self, task: str, done: int, total: int, note: str = "") -> None: ...
 
 
 class ProgressTask:
-    """Counts the units of one task and reports every change to a callback, if there is one."""
+    """Counts the finished units of one task and reports each change to a callback, if given."""
 
     def __init__(self, report: Progress | None, task: str, total: int, done: int = 0) -> None:
         self._report, self._task, self._total, self._done = report, task, total, done
@@ -75,7 +75,7 @@ class ProgressTask:
 
 
 class Scorer(Protocol):
-    """Images in, Scores out; a score belongs to the image alone, not to its batch."""
+    """Scores images; the score of an image does not depend on the others in its batch."""
 
     @property
     def threshold(self) -> float: ...
