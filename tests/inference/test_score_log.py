@@ -23,7 +23,7 @@ from bgad.io import images
 
 
 def row(path: Path, stem: str | None = None, error: str | None = None) -> Row:
-    return {"path": str(path), "score": 1.5, "error": error, "stem": stem}
+    return Row(path=str(path), score=1.5, p_value=0.1, is_anomaly=True, threshold=1.0, error=error, stem=stem)
 
 
 def files(folder: Path, *names: str) -> list[Path]:
