@@ -13,7 +13,6 @@ from collections.abc import Sequence
 from pathlib import Path
 
 from bgad.artifact import folder as model_folder
-from bgad.cli import console
 from bgad.errors import BgadError
 from bgad.service.teaching.comparison import Comparison
 from bgad.service.teaching.progress import ProgressEstimate
@@ -46,6 +45,9 @@ def run(task: TeachingTask, result: Path) -> None:
         progress, seconds_left = estimate.update(stage, done)
         print(json.dumps({"progress": round(progress, 4), "message": stage, "seconds_left": seconds_left}), flush=True)  # noqa: T201
 
+    def on_progress(task_name: str, done: int, total: int, note: str = "") -> None:
+        report(task_name, done / max(1, total))
+
     def lesson(image: TaskImage) -> Lesson:
         mask, ignore = (Path(file) if file else None for file in (image.mask, image.ignore))
         return Lesson(Path(image.path), int(image.verdict == "bad"), mask, image.name, ignore)
@@ -53,7 +55,6 @@ def run(task: TeachingTask, result: Path) -> None:
     old, new = Path(task.model), Path(task.out)
     folder = Path(task.data) / model_folder.read(old).data["data"]["name"]
     data = folder if folder.is_dir() else None
-    console.listen(lambda stage, done, total: report(stage, done / max(1, total)))
     update(
         old,
         [lesson(image) for image in task.new],
@@ -62,8 +63,8 @@ def run(task: TeachingTask, result: Path) -> None:
         found={image.sha256: lesson(image) for image in task.available},
         rate=task.rate,
         overwrite=True,
+        progress=on_progress,
     )
-    console.listen(None)
     report("comparing", 0.0)
     comparison = Comparison(old, new, task.rate, result.with_name(COMPARISONS))
     result.write_text(json.dumps(comparison.run(task.reviewed, data, lambda done: report("comparing", done))))
