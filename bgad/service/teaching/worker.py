@@ -47,6 +47,9 @@ def run(task: TeachingTask, result: Path) -> None:
         progress, seconds_left = estimate.update(stage, done)
         print(json.dumps({"progress": round(progress, 4), "message": stage, "seconds_left": seconds_left}), flush=True)  # noqa: T201
 
+    def on_progress(task_name: str, done: int, total: int, note: str = "") -> None:
+        report(task_name, done / max(1, total))
+
     def lesson(image: TaskImage) -> NewImage:
         mask, ignore = (Path(file) if file else None for file in (image.mask, image.ignore))
         return NewImage(Path(image.path), int(image.verdict == "bad"), mask, image.name, ignore)
@@ -62,7 +65,7 @@ def run(task: TeachingTask, result: Path) -> None:
         relocated={image.sha256: lesson(image) for image in task.available},
         false_reject_rate=task.rate,
         overwrite=True,
-        progress=lambda stage, done, total, note="": report(stage, done / max(1, total)),
+        progress=on_progress,
     )
     report("comparing", 0.0)
     comparison = Comparison(old, new, task.rate, result.with_name(COMPARISONS))

@@ -192,7 +192,7 @@ def test_progress_goes_on(page: Any, live: Start) -> None:
     sync_api.expect(line).to_contain_text("10 %")
     cancel = line.get_by_role("button", name="Cancel")
     cancel.focus()
-    next_of(page, events).fulfill(body=event(progress=0.4) + event(progress=0.5, message="learns", left=41.2))
+    next_of(page, events).fulfill(body=event(progress=0.4) + event(progress=0.5, message="learns", seconds_left=41.2))
     sync_api.expect(line).to_contain_text("50 % learns, about 40 s left")
     assert line.locator("progress").evaluate("bar => bar.value") == 0.5
     sync_api.expect(cancel).to_be_focused()

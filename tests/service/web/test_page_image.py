@@ -252,7 +252,7 @@ def test_a_picture_that_was_dropped(page: Any, live: Start) -> None:
     expect(page.locator("#message-text")).to_be_empty()
     expect(page.locator(".side button")).to_have_text(["Back"])
     page.keyboard.press("g")
-    said(page, "is kept no more: send it again")
+    said(page, "is kept no more: send the image again")
     assert verdicts(service, number) == []
 
 
