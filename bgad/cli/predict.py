@@ -5,14 +5,19 @@ from __future__ import annotations
 import argparse
 import json
 import sys
-from contextlib import ExitStack
+from collections.abc import Sequence
 from pathlib import Path
-from typing import Any
+from typing import TYPE_CHECKING, Any, NamedTuple
 
 from bgad.cli import console
 from bgad.cli.options import add_command, add_engine, add_model, load_scorer
 from bgad.errors import ConfigError, OutputError
-from bgad.types import ProgressTask
+from bgad.types import Progress, ProgressTask
+
+if TYPE_CHECKING:
+    from bgad.inference.base import BaseScorer
+    from bgad.inference.batch import Row
+    from bgad.inference.score_log import ScoreLog
 
 EXIT_BAD_IMAGES = 1
 TABLE_ROWS = 1000  # rows that the table on a terminal shows at most
@@ -55,27 +60,70 @@ def add_predict(commands: Any) -> None:
 
 
 def _predict(arguments: argparse.Namespace) -> int:
-    from bgad.cli.tables import score_table
-    from bgad.inference import score_log
-    from bgad.inference.batch import Row, input_images, most_anomalous, output_stems, predict
+    from bgad.inference.batch import input_images
 
-    out = arguments.out
+    out: Path | None = arguments.out
     if out is None and (arguments.no_overlays or arguments.overwrite):
         raise ConfigError("--no-overlays and --overwrite need --out: give it, or leave them out")
     paths = input_images(arguments.paths, out)
-    scorer = load_scorer(arguments)  # after the paths are known to be good
-    terminal = bool(sys.stdout and sys.stdout.isatty())
-    as_table = terminal and not arguments.json
-    rows: list[Row] = []
-    failed = 0
+    scorer = load_scorer(arguments)  # after the paths, whose errors come sooner
+    is_terminal = bool(sys.stdout and sys.stdout.isatty())
+    printer = _RowPrinter(as_table=is_terminal and not arguments.json)
+    with console.progress(show=printer.as_table or not is_terminal) as progress:
+        counts = _score(arguments, scorer, paths, printer, progress)
+    printer.finish(len(paths), len(scorer.calibration.scores))
+    content = "rows are in" if arguments.no_overlays else "rows, overlays and maps are in"
+    images = f"{counts.scored} image{'' if counts.scored == 1 else 's'}"
+    summary = f"{counts.failed} of {images} could not be scored" if counts.failed else f"{images} scored"
+    console.say(summary + (f"; {content} {out}" if out else ""))
+    return EXIT_BAD_IMAGES if counts.failed else 0
 
-    def show(row: Row) -> None:
-        nonlocal rows
-        if not as_table:
+
+class _Counts(NamedTuple):
+    """Images of a run: those that it handled, and those of them that could not be scored."""
+
+    scored: int
+    failed: int
+
+
+class _RowPrinter:
+    """Prints rows: as JSON lines at once, or as a table of the most anomalous ones at the end."""
+
+    def __init__(self, *, as_table: bool) -> None:
+        self.as_table = as_table
+        self._rows: list[Row] = []
+
+    def add(self, row: Row) -> None:
+        """Print a row, or keep it for the table."""
+        from bgad.inference.batch import most_anomalous
+
+        if not self.as_table:
             print(json.dumps(row), flush=True)  # noqa: T201
             return
-        rows.append(row)
-        rows = most_anomalous(rows, TABLE_ROWS) if len(rows) > 2 * TABLE_ROWS else rows
+        self._rows.append(row)
+        if len(self._rows) > 2 * TABLE_ROWS:  # so that memory does not grow with the number of images
+            self._rows = most_anomalous(self._rows, TABLE_ROWS)
+
+    def finish(self, images: int, calibration_normals: int) -> None:
+        """Print the table, if there is one."""
+        if not self.as_table:
+            return
+        from bgad.cli.tables import score_table
+        from bgad.inference.batch import most_anomalous
+
+        console.stdout_console().print(score_table(most_anomalous(self._rows, TABLE_ROWS), calibration_normals))
+        if images > TABLE_ROWS:
+            console.say(f"{images - TABLE_ROWS} images with lower scores are not shown")
+
+
+def _score(
+    arguments: argparse.Namespace, scorer: BaseScorer, paths: list[Path], printer: _RowPrinter, progress: Progress
+) -> _Counts:
+    """Score the images that have no row yet, and print the rows of all."""
+    if arguments.out is None:
+        return _run(scorer, paths, printer, ProgressTask(progress, "scoring", len(paths)))
+    from bgad.inference import score_log
+    from bgad.inference.batch import output_stems
 
     about = {
         "model": scorer.card.checksum,
@@ -84,40 +132,45 @@ def _predict(arguments: argparse.Namespace) -> int:
         "tile": scorer.tile.size,
         "overlays": not arguments.no_overlays,
     }
-    drawn = None if arguments.no_overlays else out
-    with ExitStack() as stack:
-        kept = (
-            stack.enter_context(score_log.open_log(out, about, paths, overwrite=arguments.overwrite)) if out else None
-        )
-        stems = dict(zip(paths, output_stems(paths, kept.stems), strict=True)) if kept and drawn else {}
-        left = paths if kept is None else [path for path in paths if not score_log.is_done(path, kept.done)]
-        if len(left) < len(paths):
-            console.say(f"{len(paths) - len(left)} of {len(paths)} images have their rows in {out} already")
-        display = stack.enter_context(console.progress(show=as_table or not terminal))
-        task = ProgressTask(display, "scoring", len(paths), len(paths) - len(left))
-        for row in kept.rows() if kept else ():
-            show(row)
+    with score_log.open_log(arguments.out, about, paths, overwrite=arguments.overwrite) as log:
+        todo = [path for path in paths if not score_log.is_done(path, log.done)]
+        done = len(paths) - len(todo)
+        if done:
+            console.say(f"{done} of {len(paths)} images have their rows in {arguments.out} already")
+        task = ProgressTask(progress, "scoring", len(paths), done)
+        for row in log.rows():
+            printer.add(row)
+        stems = None
+        if not arguments.no_overlays:
+            all_stems = dict(zip(paths, output_stems(paths, log.stems), strict=True))
+            stems = [all_stems[path] for path in todo]
         try:
-            for row in predict(scorer, left, drawn, [stems[path] for path in left] if stems else None):
-                if kept:
-                    row.setdefault("stem", None)
-                    kept.append(row)
-                failed += row["error"] is not None
-                show(row)
-                task.advance()
+            return _run(scorer, todo, printer, task, log, None if stems is None else arguments.out, stems)
         except KeyboardInterrupt:
-            if out:
-                console.say(f"stopped; what was scored is in {out}: go on with the same command")
+            console.say(f"stopped; the rows so far are in {arguments.out}: run the same command to continue")
             raise
         except OutputError as error:
             raise error if score_log.KEPT in str(error) else OutputError(f"{error}; {score_log.KEPT}") from error
-    scored = len(left)
-    if as_table:
-        console.stdout_console().print(score_table(most_anomalous(rows, TABLE_ROWS), len(scorer.calibration.scores)))
-        if len(paths) > TABLE_ROWS:
-            console.say(f"{len(paths) - TABLE_ROWS} images with lower scores are not shown")
-    what = "rows are in" if arguments.no_overlays else "rows, overlays and maps are in"
-    images = f"{scored} image{'' if scored == 1 else 's'}"
-    flagged = f"{failed} of {images} could not be scored" if failed else f"{images} scored"
-    console.say(flagged + (f"; {what} {out}" if out else ""))
-    return EXIT_BAD_IMAGES if failed else 0
+
+
+def _run(
+    scorer: BaseScorer,
+    paths: Sequence[Path],
+    printer: _RowPrinter,
+    task: ProgressTask,
+    log: ScoreLog | None = None,
+    overlays: Path | None = None,
+    stems: Sequence[Path] | None = None,
+) -> _Counts:
+    """Score images; append their rows to the log and print them."""
+    from bgad.inference.batch import predict
+
+    failed = 0
+    for row in predict(scorer, paths, overlays, stems):
+        if log is not None:
+            row.setdefault("stem", None)
+            log.append(row)
+        failed += row["error"] is not None
+        printer.add(row)
+        task.advance()
+    return _Counts(len(paths), failed)

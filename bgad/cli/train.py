@@ -71,6 +71,11 @@ def add_train(commands: Any) -> None:
         "file with polygons",
     )
     add_tile(parser, "cut images into tiles of this side, for defects that are too small in the whole image")
+    _add_run_options(parser)
+
+
+def _add_run_options(parser: argparse.ArgumentParser) -> None:
+    """Add the options that change how a training runs, not its result."""
     group = parser.add_argument_group("run")
     group.add_argument("--device", default="auto", help="auto (CUDA or MPS where available), cpu, cuda, mps")
     group.add_argument(

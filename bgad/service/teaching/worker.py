@@ -47,8 +47,8 @@ def run(task: TeachingTask, result: Path) -> None:
         progress, seconds_left = estimate.update(stage, done)
         print(json.dumps({"progress": round(progress, 4), "message": stage, "seconds_left": seconds_left}), flush=True)  # noqa: T201
 
-    def on_progress(task_name: str, done: int, total: int, note: str = "") -> None:
-        report(task_name, done / max(1, total))
+    def on_progress(task: str, done: int, total: int, note: str = "") -> None:
+        report(task, done / max(1, total))
 
     def lesson(image: TaskImage) -> NewImage:
         mask, ignore = (Path(file) if file else None for file in (image.mask, image.ignore))
