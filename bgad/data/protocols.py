@@ -9,7 +9,6 @@ from __future__ import annotations
 from collections import Counter
 from collections.abc import Collection, Mapping
 from dataclasses import dataclass
-from functools import partial
 from typing import NamedTuple
 
 from bgad.data.draw import check_leakage, distinct, shuffle_by_class
@@ -26,6 +25,8 @@ PROTOCOLS = {
     "unseen": "known anomalies of MVTec AD's easy classes; the hard ones are tested",
     "unsupervised": "no known anomalies; all are tested",
 }
+
+TEST_SHARE = 0.25  # of the normals of a data set without a test split: the share of the literature
 
 # Category -> easy and hard classes of the first subset (by detection), then of the second (by localisation).
 _SUBSETS = {
@@ -110,24 +111,22 @@ def protocol_split(
     *,
     known: int,
     seed: int,
-    rate: float | None = None,
-    test_share: float = 0.25,
     hashes: Mapping[str, str] | None = None,
 ) -> Split:
     """Divide a data set by a protocol, with `known` known anomalies (none for unsupervised).
 
     The roles of the normals depend on the seed alone, not on the protocol, the case or `known`. A draw of fewer known
-    anomalies is the beginning of a draw of more. `test_share` of the normals are tested where the data set has no
-    test split; `rate` is the false-reject rate that the held-out normals must support. Known anomalies come from the
-    training set where it has some of the right class, otherwise from the test set, of which at least half stays. Fewer
-    than `known` available anomalies are a note, not an error. `hashes` of another split of the data save reading.
+    anomalies is the beginning of a draw of more. Where the data set has no test split, TEST_SHARE of the normals are
+    tested. Known anomalies come from the training set where it has some of the right class, otherwise from the test
+    set, of which at least half stays. Fewer than `known` available anomalies are a note, not an error. With the
+    `hashes` of another split of the same data, no file is read again.
     """
-    check_numbers(known, seed, test_share)
+    check_numbers(known, seed, TEST_SHARE)
     _check_case(protocol, case)
     digests = check_leakage(dataset.samples, hashes)
     choice = _choose(dataset, protocol, case, digests, known, seed)
-    setting = Setting(seed, test_share, protocol, case.known_class, case.subset)
-    return assemble(dataset, digests, choice, setting, partial(holdout_size, rate=rate))
+    setting = Setting(seed, TEST_SHARE, protocol, case.known_class, case.subset)
+    return assemble(dataset, digests, choice, setting, holdout_size)
 
 
 def _check(protocol: str) -> str:

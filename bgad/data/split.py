@@ -15,7 +15,6 @@ from bgad.data.draw import Stream, check_leakage, distinct, draw, shuffle_by_cla
 from bgad.data.layouts import Dataset
 from bgad.data.sample_io import digest
 from bgad.errors import ConfigError, DataError
-from bgad.io import files as output_files
 from bgad.types import ROLES, UNUSED, Sample, SplitImage, SplitRecord
 
 DEFAULT_KNOWN = 10  # known anomalies drawn from a test set that has no training anomalies: the paper's number
@@ -92,10 +91,6 @@ class Split:
     def to_bytes(self) -> bytes:
         """Return the split file."""
         return json.dumps(self.to_json(), indent=1).encode()
-
-    def save(self, path: str | Path) -> None:
-        """Write the split file; an existing one is replaced."""
-        output_files.write_atomic(Path(path), self.to_bytes())
 
     @classmethod
     def load(cls: type[Self], path: str | Path, dataset: Dataset) -> Self:

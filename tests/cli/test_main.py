@@ -406,7 +406,7 @@ def test_a_split_of_the_benchmark_is_followed_on_tiles(
     monkeypatch.setenv("BGAD_DATA", str(write_aitex(tmp_path / "sets")))
     monkeypatch.chdir(tmp_path)
     split = protocol_split(registry.load("aitex"), "multi-class", Case(), known=1, seed=5)
-    split.save("roles.json")
+    Path("roles.json").write_bytes(split.to_bytes())
     assert main(["train", "aitex", "--split", "roles.json", "--config", recipe, "--device", "cpu"]) == 0
     stored = model_folder.read(tmp_path / "aitex.bgad").split
     roles = {image["name"]: image["role"] for image in stored["images"]}

@@ -1,9 +1,10 @@
-"""The demo set: layout, determinism, masks that tell the truth, defects that are neither absent nor glaring."""
+"""The demo data set: layout, determinism, exact masks, and defects of the intended strength."""
 
 from __future__ import annotations
 
 import hashlib
 import json
+from functools import cache
 from pathlib import Path
 
 import numpy as np
@@ -29,14 +30,21 @@ def hashes(root: Path) -> dict[str, str]:
 
 
 def pairs(category: str, defect: str, count: int) -> list[tuple[npt.NDArray[np.int16], npt.NDArray[np.bool_]]]:
-    """The change that a defect makes to the same scene, and its mask."""
-    found = []
-    for i in range(count):
-        bad, mask = draw(category, defect, rng(3, i), 256)
-        good, none = draw(category, GOOD, rng(3, i), 256)
-        assert not none.any()
-        found.append((bad.astype(np.int16) - good, mask))
-    return found
+    """Return the change that a defect makes to each of `count` scenes, and its mask."""
+    return [pair(category, defect, i) for i in range(count)]
+
+
+@cache  # several tests look at the same scenes
+def pair(category: str, defect: str, number: int) -> tuple[npt.NDArray[np.int16], npt.NDArray[np.bool_]]:
+    anomalous, mask = draw(category, defect, rng(3, number), 256)
+    return anomalous.astype(np.int16) - normal(category, number), mask
+
+
+@cache
+def normal(category: str, number: int) -> npt.NDArray[np.uint8]:
+    image, mask = draw(category, GOOD, rng(3, number), 256)
+    assert not mask.any()
+    return image
 
 
 @pytest.fixture(scope="module")
