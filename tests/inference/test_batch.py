@@ -327,6 +327,29 @@ def pseudo_terminal(monkeypatch: pytest.MonkeyPatch, columns: int) -> Any:
     return read
 
 
+def test_each_image_is_decoded_once(
+    model: Path, data_set: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """The overlay is drawn on the image that was decoded for scoring, with and without tiles."""
+    decoded: list[str] = []
+    read = images.read
+
+    def counted(source: Any, **options: Any) -> Any:
+        decoded.append(str(source))
+        return read(source, **options)
+
+    monkeypatch.setattr(images, "read", counted)
+    paths = sorted((data_set / "test/blot").iterdir())
+    scorer = bgad.load(model, "cpu", threads=2, batch=3)
+    for tile in (0, 40):
+        decoded.clear()
+        scorer.set_tile(tile)
+        rows = list(predict(scorer, paths, tmp_path / str(tile)))
+        assert sorted(decoded) == [str(path) for path in paths]
+        assert [row["path"] for row in rows] == [str(path) for path in paths]
+        assert len(list((tmp_path / str(tile)).glob("*.overlay.png"))) == len(paths)
+
+
 def test_table_ranks_and_escapes() -> None:
     def row(path: str, score: float | None, p_value: float | None, error: str | None = None) -> Row:
         anomalous = None if score is None else score > 1.0

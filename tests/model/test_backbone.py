@@ -363,7 +363,7 @@ def test_a_network_that_cannot_be_folded_stays_as_it_is() -> None:
 
 
 def test_a_size_that_the_network_does_not_take() -> None:
-    with pytest.raises(ModelError, match=r"odd cannot take pictures of 96 x 96 .*choose another --size"):
+    with pytest.raises(ModelError, match=r"odd cannot take images of 96 x 96 .*choose another --size"):
         backbones._fused(_Odd().eval(), BackboneConfig(name="odd", size=96))
 
 

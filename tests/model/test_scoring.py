@@ -1,6 +1,7 @@
 from __future__ import annotations
 
 import math
+from concurrent.futures import ThreadPoolExecutor
 from dataclasses import replace
 from itertools import count, islice
 from pathlib import Path
@@ -64,6 +65,21 @@ def test_a_score_belongs_to_the_image_not_to_its_company(detector: Detector, pic
         assert_same(together[i], expected)
         assert_same(shuffled[list(order).index(i)], expected)
         assert_same(crowd[7 + i], expected)
+
+
+def test_scoring_leaves_the_threads_of_the_process_alone(model: Path, pictures: list[ImageLike]) -> None:
+    """An image alone uses the cores that were asked for; neither loading nor scoring changes another thread."""
+    before = torch.get_num_threads()
+    scorer = Detector.load(model, "cpu", threads=before + 1)
+    seen: list[int] = []
+    watch = scorer.model.register_forward_hook(lambda *_: seen.append(torch.get_num_threads()))
+    scorer.score(pictures[0])
+    scorer.score_many(pictures)
+    watch.remove()
+    assert seen[0] == before + 1
+    assert set(seen[1:]) == {1}
+    with ThreadPoolExecutor(1) as pool:
+        assert pool.submit(torch.get_num_threads).result() == before == torch.get_num_threads()
 
 
 def test_loading_again_gives_the_same_numbers(detector: Detector, model: Path, pictures: list[ImageLike]) -> None:
