@@ -417,10 +417,10 @@ class Workbench:
 
     def _marked(self, kind: str, content: bytes) -> BoolArray:
         try:
-            images.check_bytes(content, max_pixels=self.max_pixels)
+            images.check_bytes(content, max_pixels=self.max_pixels, name=f"the {kind}")
             return images.mask_from_png(content)
-        except ImageError as error:
-            raise ImageError(str(error).replace("picture", f"the {kind}", 1)) from error
+        except ImageError:
+            raise
         except Exception as error:  # a decoder may throw anything
             raise ImageError(f"the {kind} is not a PNG that can be read") from error
 
