@@ -85,9 +85,9 @@ def bit_depth(source: ImageLike) -> int:
     return _depth(raw) if raw.dtype == np.uint16 else 8
 
 
-def check_bytes(content: bytes, *, max_pixels: int = MAX_PIXELS) -> None:
-    """Raise ImageError where `read` would refuse these bytes because of their header; nothing is decoded."""
-    with _opened(io.BytesIO(content), "image", max_pixels):
+def check_bytes(content: bytes, *, max_pixels: int = MAX_PIXELS, name: str = "image") -> None:
+    """Raise ImageError, with `name`, where `read` would refuse these bytes because of their header."""
+    with _opened(io.BytesIO(content), name, max_pixels):
         pass
 
 
