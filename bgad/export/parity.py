@@ -66,7 +66,7 @@ def compare(
         map_difference = max(map_difference, float(np.abs(expected_maps - maps).max()))
         count += len(pixels)
     if not count:
-        raise ModelError("there is no picture to compare the exported graph with torch on")
+        raise ModelError("there is no image to compare the exported graph with torch on")
     return Parity(count, score_difference, map_difference / max(map_high - map_low, 1e-12))
 
 
