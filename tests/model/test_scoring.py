@@ -189,7 +189,7 @@ def image_head_by_hand(detector: Detector, path: Path) -> float:
     return weight * total
 
 
-def test_the_image_level_knows_the_training_set(detector: Detector, data_set: Path) -> None:
+def test_the_image_head_is_fitted_to_the_training_set(detector: Detector, data_set: Path) -> None:
     """Its parts are set, and what resembles the known anomalies lies beyond the normals in each direction."""
     level = detector.model.image_head
     assert level is not None
