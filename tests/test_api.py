@@ -39,8 +39,8 @@ def test_fields_of_what_comes_out_and_goes_in() -> None:
 def test_signatures() -> None:
     assert list(inspect.signature(bgad.load).parameters) == ["folder", "device", "engine", "threads", "batch", "strict"]
     assert list(inspect.signature(bgad.train).parameters) == [
-        "data", "out", "root", "config", "known", "test_share", "split", "rate", "device", "memory_gb", "max_bad",
-        "resume", "overwrite", "tensorboard", "export", "roi", "progress",
+        "data", "out", "root", "config", "known", "test_share", "split", "false_reject_rate", "device", "memory_gb",
+        "max_unreadable", "resume", "overwrite", "tensorboard", "export", "roi", "progress", "stop",
     ]  # fmt: skip
 
 

@@ -18,9 +18,10 @@ from bgad.features.cache import Budget, Features, FeatureStore
 from bgad.features.extractor import Extractor
 from bgad.features.scoring import run_features
 from bgad.io import images
+from bgad.io.files import sha256_json
 from bgad.model import backbone as backbones
 from bgad.model.scoring import ScoringModel
-from bgad.training.fingerprint import RECIPE_VERSION, hash_json, hash_masks
+from bgad.training.fingerprint import RECIPE_VERSION, hash_masks
 from bgad.training.training_set import (
     PUSH_METHODS,
     AnomalyFeatures,
@@ -57,7 +58,7 @@ class FeaturePool:
         self._pseudo: tuple[str, AnomalyFeatures] | None = None  # the last ones, for the methods that share them
         weights = hash_file(Path(config.weights)) if config.weights else ""
         image_hashes = [hashes[s.name] for s in samples]
-        self.key = hash_json(
+        self.key = sha256_json(
             [RECIPE_VERSION, __version__, torch.__version__, asdict(config), weights, bits, image_hashes]
         )
         self._extract = Extractor(self.backbone, config.size, device)
@@ -96,7 +97,7 @@ class FeaturePool:
 
     def _pseudo_anomalies(self, split: Split, config: Config) -> AnomalyFeatures:
         image_hashes = [[split.hashes[s.name] for s in group] for group in (split.train, split.known)]
-        key = hash_json([self.key, image_hashes, hash_masks(split.known), asdict(config.pseudo), config.seed])
+        key = sha256_json([self.key, image_hashes, hash_masks(split.known), asdict(config.pseudo), config.seed])
         if self._pseudo is None or self._pseudo[0] != key:
             self._pseudo = None  # frees its memory before the next ones are computed
 

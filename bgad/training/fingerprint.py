@@ -2,12 +2,9 @@
 
 from __future__ import annotations
 
-import hashlib
-import json
 from collections.abc import Sequence
 from dataclasses import fields, replace
 from pathlib import Path
-from typing import Any
 
 import torch
 
@@ -16,6 +13,7 @@ from bgad.config import Config, PseudoConfig, ScoreConfig, to_dict
 from bgad.data import layouts
 from bgad.data.split import Split
 from bgad.geometry.roi import Roi
+from bgad.io.files import sha256_bytes, sha256_json
 from bgad.model.weights import FLOW_FILE
 from bgad.training.training_set import PUSH_METHODS, pseudo_count
 from bgad.types import Sample
@@ -41,11 +39,6 @@ PHASE_TWO_KEYS: dict[str, tuple[str, ...]] = {
 }
 
 
-def hash_json(content: Any) -> str:
-    """SHA-256 of the JSON text of a value; the order of keys does not matter."""
-    return hashlib.sha256(json.dumps(content, sort_keys=True).encode()).hexdigest()
-
-
 def hash_masks(samples: Sequence[Sample]) -> list[list[str] | None]:
     """SHA-256 of every mask of each sample; None for a sample without a mask."""
     return [[layouts.hash_file(path) for path in (s.mask, *s.more_masks)] if s.mask else None for s in samples]
@@ -65,10 +58,10 @@ def run_key(
     if ignored:
         parts.append(ignored)
     if roi is not None:
-        parts.append(hashlib.sha256(roi.png()).hexdigest())
+        parts.append(sha256_bytes(roi.png()))
     if parent is not None:
         parts.append(layouts.hash_file(parent / FLOW_FILE))
-    return hash_json(parts)
+    return sha256_json(parts)
 
 
 def phase_key(config: Config, split: Split, device: torch.device) -> str:
@@ -79,7 +72,7 @@ def phase_key(config: Config, split: Split, device: torch.device) -> str:
     normals = [(s.name, split.hashes[s.name]) for s in split.train]  # in order, as steps draw them by number
     weights = _hash_backbone_weights(config)
     has_validation = config.score.evidence_weight > 0  # then the flows are not trained on all normals
-    return hash_json(
+    return sha256_json(
         [RECIPE_VERSION, recipe, has_validation, normals, weights, device.type, torch.__version__, __version__]
     )
 
@@ -92,4 +85,4 @@ def flow_key(config: Config, split: Split, device: torch.device) -> str | None:
         return None
     method = "bgad-wo" if config.loss.method == "bgad" else config.loss.method
     kept = replace(config, loss=replace(config.loss, method=method), pseudo=PseudoConfig(), score=ScoreConfig())
-    return hash_json([to_dict(kept), phase_key(config, split, device)])
+    return sha256_json([to_dict(kept), phase_key(config, split, device)])

@@ -42,7 +42,7 @@ class ScoreWeightFitter:
             model.image_head is None and model.config.score.evidence_weight <= 0
         ):  # nothing here needs validation normals
             chosen = np.arange(0)
-        elif warm_start is not None and warm_start.validation is not None:
+        elif warm_start is not None:
             chosen = warm_start.validation
         else:
             chosen = choose_validation_normals(count, training_set.image_numbers)

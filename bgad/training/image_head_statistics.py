@@ -12,6 +12,7 @@ from dataclasses import dataclass
 import numpy as np
 import numpy.typing as npt
 
+from bgad import arrays
 from bgad.model.image_head import DIRECTION_PEAK_SHARE, DescriptorGaussian, DiscriminantDirection, peak_count
 from bgad.types import FloatArray
 
@@ -151,9 +152,7 @@ class FeatureStatistics:
 
 def direction_peaks(projections: npt.NDArray[np.floating]) -> npt.NDArray[np.floating]:
     """Return the mean of each row's highest projections (n, P), as the image head computes it."""
-    count = peak_count(projections.shape[1], DIRECTION_PEAK_SHARE)
-    means: npt.NDArray[np.floating] = np.partition(projections, -count, axis=1)[:, -count:].mean(axis=1)
-    return means
+    return arrays.top_mean(projections, peak_count(projections.shape[1], DIRECTION_PEAK_SHARE))
 
 
 def _highest(row: Array) -> Index:

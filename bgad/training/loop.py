@@ -283,7 +283,7 @@ class TrainingLoop:
         for i, optimiser in enumerate(self.optimisers):
             for number, state in optimiser.state_dict()["state"].items():
                 tensors |= {f"adam.{i}.{number}.{key}": torch.as_tensor(value) for key, value in state.items()}
-        tensors["mix"] = self.model.score_weights
+        tensors["score_weights"] = self.model.score_weights
         tensors |= self.early_stopping.tensors()
         for i, boundary in enumerate(self.boundaries):
             tensors[f"window.{i}"] = torch.from_numpy(boundary.window[: boundary.filled].copy())
@@ -332,6 +332,6 @@ class TrainingLoop:
             group.cells = [[np.array(c, np.int64) for c in level] for level in cells]
         self.step, self.seconds, self._boundaries_started = note["step"], note["seconds"], note["boundaries_started"]
         if self.step > self.schedule.push_at:  # before that, the file may come from another recipe
-            self.model.score_weights.copy_(tensors["mix"])
+            self.model.score_weights.copy_(tensors["score_weights"])
         self.resumed_seconds = self.seconds
         return note

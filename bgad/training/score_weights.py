@@ -14,6 +14,7 @@ from collections.abc import Sequence
 import numpy as np
 import numpy.typing as npt
 
+from bgad import arrays
 from bgad.types import FloatArray
 
 # Level weights are multiples of one sixth: three levels then have 28 combinations, few enough to try all of them, and
@@ -86,19 +87,9 @@ def share_below(known: npt.NDArray[np.floating], normals: npt.NDArray[np.floatin
     return shares
 
 
-def top_k_mean(rows: npt.NDArray[np.floating], count: int) -> npt.NDArray[np.floating]:
-    """Mean of the `count` highest values of each row.
-
-    >>> top_k_mean(np.array([[1.0, 4.0, 2.0, 3.0]]), 2)
-    array([3.5])
-    """
-    means: npt.NDArray[np.floating] = np.partition(rows, -count, axis=1)[:, -count:].mean(axis=1)
-    return means
-
-
 def top_mean(maps: npt.NDArray[np.floating], share: float) -> npt.NDArray[np.floating]:
     """Mean of the highest share of each row, or its maximum for 0: the image score of a map."""
-    return top_k_mean(maps, max(1, round(share * maps.shape[1])))
+    return arrays.top_mean(maps, max(1, round(share * maps.shape[1])))
 
 
 def _detection(normals: FloatArray, known: FloatArray, cells: Sequence[Index | None], top_share: float) -> Array:

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import os
 from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass
 from pathlib import Path
@@ -21,6 +20,7 @@ from bgad.geometry import tiles
 from bgad.geometry.grid import defect_cells, touched_cells
 from bgad.geometry.roi import Roi, mask_outside
 from bgad.inference.torch_engine import run_model
+from bgad.io.cpus import usable_cpus
 from bgad.model import device as devices
 from bgad.model.scoring import ScoringModel
 from bgad.pseudo.generate import PseudoSeries, can_generate
@@ -145,7 +145,7 @@ def sample_scorer(config: Config, read_image: ReadImage, bits: int, device: torc
                 results.append((float(scores[0]), maps[0]))
             return max(results, key=lambda result: result[0])
 
-        return devices.WorkerPool(os.cpu_count() or 1, device).stream(score_one, samples)
+        return devices.WorkerPool(usable_cpus(), device).stream(score_one, samples)
 
     return score
 

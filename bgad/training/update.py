@@ -16,7 +16,7 @@ from pathlib import Path
 from typing import Any
 
 from bgad.artifact import folder as model_folder
-from bgad.calibration import check_rate, rank, require_supported, smallest_rate
+from bgad.calibration import check_rate, is_supported, require_supported, smallest_rate
 from bgad.config import Config
 from bgad.data import layouts
 from bgad.data.split import Split
@@ -118,7 +118,7 @@ def update(
     dataset = replace(dataset, samples=[*dataset.samples, *earlier])
     training_data = _joined_data(folder, dataset, source, new, recipe, progress)
     rate = _rate(len(training_data.split.calibration), card.calibration_at().false_reject_rate, false_reject_rate)
-    training_data = replace(training_data, roi=None if card.roi_png is None else Roi.from_png(card.roi_png))
+    training_data = replace(training_data, roi=Roi.from_png(card.roi_png) if card.roi_png else None)
     options = replace(options, false_reject_rate=rate)
     return train_on_split(training_data, recipe, options, started=started, parent=folder)
 
@@ -161,7 +161,7 @@ def _rate(held_out: int, before: float, asked: float | None) -> float:
     if asked is not None:
         require_supported(held_out, asked)
         return asked
-    if rank(held_out, before) >= 1:
+    if is_supported(held_out, before):
         return before
     rate = smallest_rate(held_out)
     logger.warning(

@@ -95,7 +95,7 @@ def test_pixel_figures_inside(tmp_path: Path) -> None:
     assert found.auroc == pytest.approx(metrics.pixel_metrics(*cropped).auroc)
     assert found.ap == pytest.approx(metrics.pixel_metrics(*cropped).ap)
     assert found.pro == pytest.approx(metrics.pixel_metrics(*cropped).pro)
-    with pytest.raises(ValueError, match="what is looked at"):
+    with pytest.raises(ValueError, match="the region of interest"):
         metrics.pixel_metrics(maps, masks, inside=inside[1:])
 
 

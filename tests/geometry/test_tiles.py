@@ -206,7 +206,7 @@ def test_tiles_for_a_model_that_was_trained_without(
     Image.fromarray(image[: 2 * SIZE, : 2 * SIZE]).save(tmp_path / "a.png")
     assert main(["predict", str(model), str(tmp_path / "a.png"), "--tile", "--out", str(tmp_path / "out")]) == 0
     said = capsys.readouterr()
-    assert "the threshold was not set with tiles of 64 pixels" in " ".join(said.err.split())
+    assert "the threshold was not calibrated with tiles of 64 pixels" in " ".join(said.err.split())
     assert json.loads(said.out)["is_anomaly"]
     with Image.open(tmp_path / "out/a.map.tif") as opened:
         found = np.asarray(opened)

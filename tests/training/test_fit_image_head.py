@@ -9,8 +9,8 @@ import numpy as np
 import pytest
 import torch
 
-from bgad.training import image_head_statistics as head_statistics
-from bgad.training.fit_image_head import fit_image_head, summarise
+from bgad.training.fit_image_head import descriptors_of, fit_image_head
+from bgad.training.image_head_statistics import DescriptorStatistics, FeatureStatistics, direction_peaks
 from tests.training.prepared import one_stride, prepared
 
 
@@ -25,21 +25,17 @@ def test_known_anomalies_are_scored_out_of_fold(data_set: Path, tmp_path: Path) 
     assert (scores.normals.shape, scores.known.shape) == ((5,), (6,))
     # the first of six, by hand: directions from those that are not in its fold
     rest = np.array([1, 2, 3, 4])  # 0 and 5 are one fold of five
-    summaries = summarise(model, head, known.features)
-    fitted = head_statistics.DescriptorStatistics(summarise(model, head, training_set.normals))
+    summaries = descriptors_of(model, head, known.features)
+    fitted = DescriptorStatistics(descriptors_of(model, head, training_set.normals))
     direction, _ = fitted.direction(summaries[rest])
     total = float(fitted.distances(summaries[:1])[0])
     places = [float(direction.excess(summaries[:1] @ direction.vector)[0])]
     for i in model.image_head_maps:
         cells = [known.cells[i][k] for k in rest]
-        along = head_statistics.FeatureStatistics(
-            training_set.normals.rows(i, np.arange(training_set.normals.count))
-        ).direction(known.features.rows(i, rest), cells)
-        places.append(
-            float(
-                along.excess(head_statistics.direction_peaks(known.features.rows(i, np.array([0])) @ along.vector))[0]
-            )
+        along = FeatureStatistics(training_set.normals.rows(i, np.arange(training_set.normals.count))).direction(
+            known.features.rows(i, rest), cells
         )
+        places.append(float(along.excess(direction_peaks(known.features.rows(i, np.array([0])) @ along.vector))[0]))
     assert max(places) > 0
     expected = total + config.score.direction_weight * sum(max(place, 0.0) for place in places)
     assert scores.known[0] == pytest.approx(expected, rel=1e-3)
@@ -59,10 +55,10 @@ def test_taught_anomalies_have_directions_of_their_own(data_set: Path, tmp_path:
     reference, first, taught = np.arange(5), np.array([0, 1, 3, 4]), np.array([2, 5])
     scores = fit_image_head(model, head, training_set.normals, known, reference, taught)
     assert scores is not None
-    summaries = summarise(model, head, known.features)
-    fitted = head_statistics.DescriptorStatistics(summarise(model, head, training_set.normals))
+    summaries = descriptors_of(model, head, known.features)
+    fitted = DescriptorStatistics(descriptors_of(model, head, training_set.normals))
     places = {
-        i: head_statistics.FeatureStatistics(training_set.normals.rows(i, np.arange(training_set.normals.count)))
+        i: FeatureStatistics(training_set.normals.rows(i, np.arange(training_set.normals.count)))
         for i in model.image_head_maps
     }
 
@@ -75,7 +71,7 @@ def test_taught_anomalies_have_directions_of_their_own(data_set: Path, tmp_path:
                 places[i].direction(known.features.rows(i, kind), [known.cells[i][n] for n in kind]) for kind in kinds
             ]
             rows = known.features.rows(i, np.array([k]))
-            far.append(max(float(d.excess(head_statistics.direction_peaks(rows @ d.vector))[0]) for d in of_map))
+            far.append(max(float(d.excess(direction_peaks(rows @ d.vector))[0]) for d in of_map))
         return far
 
     with torch.inference_mode():

@@ -10,6 +10,7 @@ import pytest
 import torch
 
 from bgad import train
+from bgad.artifact.card import IMAGE_HEAD_PART
 from bgad.model.scoring import default_score_weights
 from bgad.training import score_weights, validation_normals
 from bgad.training.fit_score_weights import MAX_HEAD_WEIGHT_FACTOR, MIN_LEVEL_PRIOR, ScoreWeightFitter
@@ -63,8 +64,9 @@ def test_the_weights_are_fitted_before_anomalies_push(
     for key, value in normals_only.model.levels.state_dict().items():
         if not key.endswith("constants"):
             assert torch.equal(levels[key], value), key
-    assert detector.card.part_weight("image_head") == pytest.approx(float(detector.model.score_weights[-1]))
-    assert [level.weight for level in detector.card.levels] == pytest.approx(detector.model.score_weights[:-1].tolist())
+    weights = detector.model.score_weights.tolist()
+    assert detector.card.part_weight(IMAGE_HEAD_PART) == pytest.approx(weights[-1])
+    assert [level.weight for level in detector.card.levels] == pytest.approx(weights[:-1])
 
 
 def test_without_a_push_the_weights_are_fitted_at_the_end(
@@ -155,7 +157,8 @@ def test_an_update_fits_the_weights_to_new_anomalies_only(
     monkeypatch.setattr(score_weights, "level_weights", recorded)
     for new, voters in (([], []), ([1, 4, 5], [3])):
         model.score_weights.copy_(torch.tensor(parent))
-        warm_start = WarmStart(np.zeros(0, np.int64), np.array(new, np.int64), np.zeros(0, np.int64))
+        validation = validation_normals.choose_validation_normals(training_set.normals.count)
+        warm_start = WarmStart(validation, np.array(new, np.int64), np.zeros(0, np.int64))
         fitter = ScoreWeightFitter(model, training_set, warm_start)
         fitter.fit(loop_of(fitter, tmp_path).likelihoods)
         assert [number for _, number in asked] == voters
