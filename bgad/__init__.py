@@ -1,4 +1,4 @@
-"""bgad finds defects in pictures: `load("part.bgad").score("photo.png")`."""
+"""bgad finds defects in images: `load("part.bgad").score("photo.png")`."""
 
 from __future__ import annotations
 
@@ -6,6 +6,7 @@ import os
 from importlib import import_module
 from typing import TYPE_CHECKING, Any
 
+from bgad._version import __version__
 from bgad.errors import BgadError
 from bgad.types import Sample, Scorer, Scores
 
@@ -13,14 +14,11 @@ if TYPE_CHECKING:
     from bgad.inference.load import load
     from bgad.training.pipeline import train
 
-# Threads that wait for work sleep instead of spinning. OpenMP reads this once, when torch is loaded; without it a
-# second busy process on a small machine makes every step many times slower.
+# Let idle OpenMP threads sleep instead of spin; OpenMP reads the variable once, when torch is loaded. Without it, a
+# second busy process on a small machine makes every training step many times slower.
 os.environ.setdefault("OMP_WAIT_POLICY", "passive")
-# Nothing is told to anybody: ONNX Runtime writes down what it is used for and looks for its makers' server unless this
-# is there before it is loaded.
+# Disable ONNX Runtime's telemetry; the variable must be set before the library loads.
 os.environ.setdefault("ORT_DISABLE_TELEMETRY", "1")
-
-from bgad._version import __version__
 
 __all__ = ["BgadError", "Sample", "Scorer", "Scores", "__version__", "load", "train"]
 

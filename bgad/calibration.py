@@ -193,15 +193,15 @@ def p_words(p_value: float, held_out: int = 0) -> str:
     """Express a p-value as a sentence for people.
 
     >>> p_words(1 / 301)
-    '1 in 300 good parts looks this strange'
+    '1 in 300 good parts scores this high'
     >>> p_words(1 / 25, 24)
-    'stranger than all 24 good parts it was compared with'
+    'scores higher than all 24 good parts it was compared with'
     >>> p_words(0.8)
-    'looks like most good parts'
+    'scores like most good parts'
     """
     if not 0 < p_value <= 1:
         return ""
     share = odds(p_value, held_out)
     if share.startswith("none"):
-        return f"stranger than all {held_out} good parts it was compared with"
-    return "looks like most good parts" if share == "most" else f"{share} good parts looks this strange"
+        return f"scores higher than all {held_out} good parts it was compared with"
+    return "scores like most good parts" if share == "most" else f"{share} good parts scores this high"

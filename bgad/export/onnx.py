@@ -51,7 +51,7 @@ def to_onnx(model: ScoringModel) -> bytes:
         graph,
         model.config.backbone.size,
         output_names=names,
-        dynamic_axes={name: {0: "pictures"} for name in (PIXELS, *names)},
+        dynamic_axes={name: {0: "images"} for name in (PIXELS, *names)},
         do_constant_folding=False,  # an engine folds when it loads the graph: the file stays small
     )
 

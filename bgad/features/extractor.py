@@ -62,7 +62,7 @@ class _Maps(nn.Module):
 
 def graph(backbone: Backbone, size: int) -> bytes:
     """Export the backbone alone as an ONNX graph for any number of images at a time; ModelError where that fails."""
-    return export_graph(_Maps(backbone, size), size, dynamic_axes={PIXELS: {0: "pictures"}})
+    return export_graph(_Maps(backbone, size), size, dynamic_axes={PIXELS: {0: "images"}})
 
 
 def _session(backbone: Backbone, size: int) -> Any:

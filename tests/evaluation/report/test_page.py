@@ -35,7 +35,7 @@ def test_page_is_well_formed_and_complete() -> None:
     assert "mean of 2" in shown
     assert "1 of 20 rejected" in shown
     assert "2 of 10 missed" in shown
-    assert "1 in 300 good parts looks this strange" in shown
+    assert "1 in 300 good parts scores this high" in shown
     assert "images from 0 to 2.6; threshold 1.000" in shown  # what a screen reader hears about the histogram
 
 

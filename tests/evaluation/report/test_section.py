@@ -74,10 +74,10 @@ def test_only_real_images_are_embedded() -> None:
 @pytest.mark.parametrize(
     ("p_value", "sentence"),
     [
-        (1 / 3, "1 in 3 good parts looks this strange"),
-        (1 / 57, "1 in 57 good parts looks this strange"),
-        (1 / 12345, "1 in 12,000 good parts looks this strange"),
-        (1.0, "looks like most good parts"),
+        (1 / 3, "1 in 3 good parts scores this high"),
+        (1 / 57, "1 in 57 good parts scores this high"),
+        (1 / 12345, "1 in 12,000 good parts scores this high"),
+        (1.0, "scores like most good parts"),
         (float("nan"), ""),
     ],
 )
