@@ -42,7 +42,7 @@ class DataCard:
     layout: str
     protocol: str
     known_class: str  # defect class of the known anomalies where the protocol allows only one
-    subset: int  # number of the protocol's random subset
+    subset: int  # 1 or 2: which class list of the protocols `hard` and `unseen`; 0 for other protocols
     known: int  # known anomalies
     notes: tuple[str, ...] = ()  # warnings of reading and splitting the data
 
@@ -84,7 +84,7 @@ class MapCard:
 
     mean: float  # over the normals
     boundary: float  # map value at the normal boundary
-    threshold: float | None = None  # map value above which a contour is drawn
+    threshold: float | None = None  # calibrated map value for contours; None: not calibrated
 
 
 @dataclass(frozen=True)

@@ -78,13 +78,12 @@ def run_demo(
             for category in categories:
                 config = Config(seed=seed)
                 config = replace(config, loss=replace(config.loss, method=method))
-                first = method == methods[-1] and seed == 0
-                model = out / (f"{category.name}.bgad" if first else f"{category.name}-{method}-{seed}.bgad")
-                again = unfinished(model)
+                is_main = method == methods[-1] and seed == 0  # `bgad serve` and the tutorial use this one
+                model = out / (f"{category.name}.bgad" if is_main else f"{category.name}-{method}-{seed}.bgad")
                 detector = train(
                     category,
                     model,
-                    resume=again,
+                    resume=unfinished(model),
                     config=config,
                     known=known,
                     device=device,

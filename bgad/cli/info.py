@@ -31,7 +31,7 @@ def add_info(commands: Any) -> None:
 
 
 def _info(arguments: argparse.Namespace) -> int:
-    from bgad.artifact import folder as modelfile
+    from bgad.artifact import folder as model_folder
     from bgad.artifact.card import to_json
 
     if arguments.json and arguments.recipe:
@@ -43,13 +43,13 @@ def _info(arguments: argparse.Namespace) -> int:
         return 0
     if arguments.preset:
         raise ConfigError("a model has its own recipe: leave out --preset or MODEL")
-    card = modelfile.verify(arguments.model)
+    card = model_folder.verify(arguments.model)
     if arguments.json:
         print(json.dumps(to_json(card), indent=1))  # noqa: T201
     elif arguments.recipe:
         print(to_toml(card.config), end="")  # noqa: T201
     else:
-        for line in modelfile.describe(card):
+        for line in model_folder.describe(card):
             print(console.printable(line))  # noqa: T201
     return 0
 

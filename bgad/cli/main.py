@@ -22,7 +22,7 @@ COMMANDS = {  # name -> the module that adds it to the parser, and its line in t
     "train": ("bgad.cli.train", "Train a model on a folder of images"),
     "predict": ("bgad.cli.predict", "Score images with a model"),
     "evaluate": ("bgad.cli.evaluate", "Measure a model on labelled images that it has not seen"),
-    "update": ("bgad.cli.service", "Teach a model new good parts and new defects"),
+    "update": ("bgad.cli.update", "Teach a model new good parts and new defects"),
     "serve": ("bgad.cli.service", "Start the workbench: score, review, teach, compare and release"),
     "token": ("bgad.cli.service", "Create, list or revoke the access tokens of the workbench"),
     "export": ("bgad.cli.export", "Write a model's graph, which scores without torch"),

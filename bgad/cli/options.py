@@ -87,10 +87,12 @@ def add_model(parser: argparse.ArgumentParser) -> None:
 
 def add_engine(parser: argparse.ArgumentParser) -> None:
     """Add the options that `load_scorer` reads."""
+    from bgad.inference.load import ENGINES
+
     group = parser.add_argument_group("engine")
     group.add_argument(
         "--engine",
-        choices=("auto", "onnx", "openvino", "torch"),
+        choices=("auto", *ENGINES),
         default="auto",
         help="onnx runs the model's graph and needs no torch; openvino runs what `bgad export --to openvino` wrote "
         "(default: onnx where the model has a graph, else torch)",
@@ -198,11 +200,13 @@ def read_config(arguments: argparse.Namespace) -> Config:
 
 
 def add_max_unreadable(parser: Any) -> None:
-    """--max-unreadable."""
+    """Add --max-unreadable to a parser or to a group of options."""
+    from bgad.data.validation import MAX_UNREADABLE
+
     parser.add_argument(
         "--max-unreadable",
         type=number(int, 0),
-        default=10,
+        default=MAX_UNREADABLE,
         metavar="N",
-        help="unreadable images to skip before giving up",
+        help=f"unreadable images to skip before giving up (default {MAX_UNREADABLE})",
     )

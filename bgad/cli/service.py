@@ -10,7 +10,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from bgad.cli import console
-from bgad.cli.options import add_command, add_model, number
+from bgad.cli.options import add_command, number
 from bgad.errors import ConfigError, DataError
 
 if TYPE_CHECKING:
@@ -79,10 +79,18 @@ def _add_limits(group: Any) -> None:
         help="drop images that nobody reviewed in N days; their scores stay (default: keep all)",
     )
     group.add_argument(
-        "--job-minutes", type=number(float, 0.01), default=120, metavar="N", help="time limit of a teaching (120)"
+        "--job-minutes",
+        type=number(float, 0.01),
+        default=120,
+        metavar="N",
+        help="time limit of a teaching job (default 120)",
     )
     group.add_argument(
-        "--job-memory", type=number(float, 0.1), default=12, metavar="GB", help="memory limit of a teaching (12)"
+        "--job-memory",
+        type=number(float, 0.1),
+        default=12,
+        metavar="GB",
+        help="memory limit of a teaching job (default 12)",
     )
 
 
@@ -227,7 +235,7 @@ def add_token(commands: Any) -> None:
         commands,
         "token",
         _token,
-        "Make, list or remove the access tokens of the workbench.",
+        "Create, list or revoke the access tokens of the workbench.",
         "Roles: score (send images), review (also look at results and review them), admin (also teach and release).\n"
         "A token is shown once; the store keeps only its hash.\n\n"
         "examples:\n  bgad token add camera-3 --role score\n  bgad token list\n  bgad token drop camera-3",
@@ -263,70 +271,4 @@ def _change_tokens(arguments: argparse.Namespace, store: Store) -> int:
         return 0
     print(access.new_token(store.tokens, arguments.name, arguments.role))  # noqa: T201
     console.say(f"the token of {arguments.name} ({arguments.role}); it is not shown again")
-    return 0
-
-
-def add_update(commands: Any) -> None:
-    """Register the command `update`."""
-    parser = add_command(
-        commands,
-        "update",
-        _update,
-        "Teach a model new good parts and new defects, starting from its weights. Takes a fraction of a training.",
-        "Training continues from the model's flows on the old and the new images, so the images of the training must\n"
-        "still exist (--data, if they have moved). The threshold is calibrated again.\n\n"
-        "examples:\n  bgad update gear.bgad --bad misses/ --masks misses-masks/\n"
-        "  bgad update gear.bgad --good false-alarms/ --bad misses/ --out gear-2.bgad",
-    )
-    add_model(parser)
-    parser.add_argument("--good", nargs="+", default=[], metavar="PATH", help="new good parts")
-    parser.add_argument("--bad", nargs="+", default=[], metavar="PATH", help="new bad parts")
-    parser.add_argument(
-        "--masks",
-        type=Path,
-        metavar="DIR",
-        help="masks of the defects of --bad: for each image a file of the same path or name",
-    )
-    parser.add_argument(
-        "--ignore",
-        type=Path,
-        metavar="DIR",
-        help="masks of pixels to ignore in --good and --bad (all that is not black): for each image a file of the same "
-        "path or name",
-    )
-    parser.add_argument(
-        "--data", type=Path, metavar="DATA", help="the folder, manifest or data set of the training, if it has moved"
-    )
-    parser.add_argument("--out", type=Path, metavar="DIR", help="(default: MODEL-taught.bgad)")
-    parser.add_argument(
-        "--false-reject-rate",
-        type=float,
-        metavar="RATE",
-        help="share of good parts that may be rejected (default: the model's, or the smallest that the data supports)",
-    )
-    parser.add_argument("--overwrite", action="store_true", help="replace an existing model")
-    parser.add_argument("--resume", action="store_true", help="continue a run that was stopped")
-    parser.add_argument("--device", default="auto", help="auto, cpu, cuda, mps")
-
-
-def _update(arguments: argparse.Namespace) -> int:
-    from bgad.cli.interrupt import stop_on_interrupt
-    from bgad.model.device import tune_allocator
-    from bgad.training.update import new_images, update
-
-    tune_allocator()
-    new = new_images(arguments.good, arguments.bad, arguments.masks, arguments.ignore)
-    with console.progress() as progress, stop_on_interrupt() as stop:
-        update(
-            arguments.model,
-            new,
-            arguments.out,
-            data=arguments.data,
-            false_reject_rate=arguments.false_reject_rate,
-            device=arguments.device,
-            resume=arguments.resume,
-            overwrite=arguments.overwrite,
-            progress=progress,
-            stop=stop,
-        )
     return 0

@@ -214,18 +214,6 @@ class GraphScorer(BaseScorer):
 
     FILES: ClassVar[tuple[str, ...]]
 
-    def __init__(
-        self,
-        card: Card,
-        *graph: bytes,
-        device: str = "auto",
-        threads: int | None = None,
-        batch: int | None = None,
-        strict: bool = False,
-    ) -> None:
-        """`graph` is the content of FILES; `strict` makes a device that is not usable an error, not a warning."""
-        super().__init__(card, threads=threads, batch=batch)
-
     @staticmethod
     @abstractmethod
     def not_exported(folder: Path) -> ModelError:

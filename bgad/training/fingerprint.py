@@ -71,7 +71,7 @@ def phase_key(config: Config, split: Split, device: torch.device) -> str:
         recipe[part] = {name: value for name, value in recipe[part].items() if name not in names}
     normals = [(s.name, split.hashes[s.name]) for s in split.train]  # in order, as steps draw them by number
     weights = _hash_backbone_weights(config)
-    has_validation = config.score.evidence_weight > 0  # then the flows are not trained on all normals
+    has_validation = config.score.evidence_weight > 0  # one of the two reasons to hold out validation normals
     return sha256_json(
         [RECIPE_VERSION, recipe, has_validation, normals, weights, device.type, torch.__version__, __version__]
     )

@@ -64,7 +64,7 @@ class TrainingSet:
     score: ScoreSamples
     roi_positions: list[Index] | None = None  # of each level, those inside the region of interest; None: all
     trained_positions: list[Index] | None = None  # of each level, those that the map in the region needs; None: all
-    image_numbers: Index | None = None  # number of the image that each normal is or is a tile of; None: no tiles
+    image_numbers: Index | None = None  # number of the image that each normal is or is a tile of; None: one each
 
     @property
     def known(self) -> AnomalyFeatures | None:

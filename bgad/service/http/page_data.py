@@ -73,7 +73,7 @@ def threshold(workbench: Workbench, name: str) -> schemas.Threshold:
 def drift(workbench: Workbench, name: str, since: float, options: DriftOptions) -> schemas.DriftView:
     """Return the scores of the released version over time and the state of its drift test.
 
-    The test sees the images that arrived while this version was released, without those with the verdict bad.
+    The test sees the images that this version was the first of its model to score, without those reviewed as bad.
     """
     version = workbench.store.versions.released(name)
     state = workbench.drift.state(version, since)
