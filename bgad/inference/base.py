@@ -214,6 +214,18 @@ class GraphScorer(BaseScorer):
 
     FILES: ClassVar[tuple[str, ...]]
 
+    def __init__(
+        self,
+        card: Card,
+        *graph: bytes,
+        device: str = "auto",
+        threads: int | None = None,
+        batch: int | None = None,
+        strict: bool = False,
+    ) -> None:
+        """Declare what every graph engine takes: the content of FILES, a device, and whether to fail without it."""
+        super().__init__(card, threads=threads, batch=batch)
+
     @staticmethod
     @abstractmethod
     def not_exported(folder: Path) -> ModelError:
