@@ -282,7 +282,7 @@ def test_finished_cells_are_kept_and_a_changed_recipe_is_a_new_cell(
     before = {path: path.read_bytes() for path in (tmp_path / "cells").iterdir()}
     with monkeypatch.context() as patch:
         patch.setattr(benchmark, "ModelFit", lambda *_, **__: pytest.fail("it was run again"))
-        patch.setattr(benchmark, "Pool", lambda *_, **__: pytest.fail("features were computed again"))
+        patch.setattr(benchmark, "FeaturePool", lambda *_, **__: pytest.fail("features were computed again"))
         fast(tmp_path, root, "nfad")
     assert {path: path.read_bytes() for path in (tmp_path / "cells").iterdir()} == before
 

@@ -65,7 +65,7 @@ def test_demo_end_to_end(tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys
     # the command that it names next works word for word
     words = said.err.splitlines()[-1].removeprefix("next: bgad ").split()
     assert main(words) == 0
-    assert len(list((out / "looked-at").glob("*.overlay.png"))) == 2
+    assert len(list((out / "scored").glob("*.overlay.png"))) == 2
 
     assert main(["demo", "--seeds", "2", "--known", "4"]) == 0  # over the old one: the pictures stay
     assert len(json.loads((out / "results.json").read_text())["cells"]) == 4

@@ -108,7 +108,7 @@ def test_nothing_is_written_where_the_graph_differs(
     shutil.copytree(model, folder)
     before = {path.name: path.read_bytes() for path in folder.iterdir()}
     monkeypatch.setattr(Parity, "holds", property(lambda _: False))
-    with pytest.raises(ModelError, match=r"the exported graph differs from torch by .* of the range over 12 pictures"):
+    with pytest.raises(ModelError, match=r"the exported graph differs from torch by .* of the range over 12 images"):
         export.export(folder)
     assert {path.name: path.read_bytes() for path in folder.iterdir()} == before
     short = from_dict({"train": {"steps": 3, "push_steps": 2}}, tiny_config())
@@ -124,7 +124,7 @@ def test_export_command(plain_model: Path, data_set: Path, tmp_path: Path, capsy
     capsys.readouterr()
     assert main(["export", str(old), "--check", str(data_set / "test")]) == 0
     said = capsys.readouterr().err
-    assert "on 18 pictures the graph is within" in said
+    assert "on 18 images the graph is within" in said
     assert said.splitlines()[-1] == f"graph: {old / GRAPH}"
     card = model_folder.read(old, (GRAPH,))
     assert card.split["images"]

@@ -211,7 +211,7 @@ def test_predict_goes_on(model: Path, data_set: Path, tmp_path: Path, capsys: py
     assert main(["predict", str(model), all_of_them, "--out", str(out), "--overwrite"]) == 0
     assert len(list(out.rglob("*.overlay.png"))) == 18
     assert main(["predict", str(model), all_of_them, "--overwrite"]) == 2
-    assert "--overwrite say something about --out" in capsys.readouterr().err.replace("\n", " ")
+    assert "--overwrite need --out" in capsys.readouterr().err.replace("\n", " ")
 
 
 def test_pictures_of_two_folders_do_not_meet(model: Path, tmp_path: Path) -> None:

@@ -451,7 +451,7 @@ def test_a_broken_image_is_named_skipped_and_counted(copy: Path, capsys: pytest.
     (copy / "train/good/901.png").write_bytes(whole[: len(whole) // 2])
     trained = quick(copy, copy.parent / "plate.bgad", known=2)
     said = " ".join(capsys.readouterr().err.split())
-    assert "2 broken images skipped: train/good/900.png, train/good/901.png" in said
+    assert "2 unreadable images skipped: train/good/900.png, train/good/901.png" in said
     assert {image["name"] for image in trained.card.split["images"]}.isdisjoint(
         {"train/good/900.png", "train/good/901.png"}
     )
@@ -462,7 +462,7 @@ def test_a_broken_image_is_named_skipped_and_counted(copy: Path, capsys: pytest.
 def test_too_many_broken_images_are_an_error(copy: Path) -> None:
     for i in range(3):
         (copy / f"train/good/90{i}.png").write_text("no picture")
-    with pytest.raises(DataError, match=r"3 images of .* cannot be read \(more than --max-bad 2\), the first: .*900"):
+    with pytest.raises(DataError, match=r"3 images of .* cannot be read \(more than --max-unreadable 2\), the first: .*900"):
         quick(copy, copy.parent / "plate.bgad", max_unreadable=2)
     assert [path.name for path in copy.parent.iterdir()] == ["plate"]
 
@@ -513,7 +513,7 @@ def test_a_mask_of_another_size_marks_the_same_cells(copy: Path) -> None:
 @pytest.mark.usefixtures("no_training")
 def test_leakage_is_refused(copy: Path) -> None:
     shutil.copy(copy / "test/blot/004.png", copy / "train/good/999.png")
-    with pytest.raises(DataError, match=r"leakage: train/good/999\.png is the same picture as test/blot/004\.png"):
+    with pytest.raises(DataError, match=r"leakage: train/good/999\.png is the same image as test/blot/004\.png"):
         quick(copy, copy.parent / "plate.bgad")
 
 

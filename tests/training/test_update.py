@@ -316,7 +316,7 @@ def test_images_that_are_others_now(model: Path, data_set: Path, tmp_path: Path)
     shutil.copytree(data_set, other := tmp_path / "plate")
     changed = next(name for name, role in roles(model).items() if role == "train")
     shutil.copy(bad, other / changed)
-    with pytest.raises(DataError, match="is not the picture of which the split was made"):
+    with pytest.raises(DataError, match="has changed since the split was made"):
         quick(model, [NewImage(bad, 1)], tmp_path / "new.bgad", data=other)
     (other / changed).unlink()
     with pytest.raises(DataError, match="is not among the readable images of"):
@@ -545,7 +545,7 @@ def test_regions_that_cannot_be_used(model: Path, tmp_path: Path) -> None:
     (tmp_path / "broken.png").write_bytes(b"no picture")
     cases = [
         (tmp_path / "broken.png", r"broken\.png: not an image"),
-        (ignore_file(tmp_path / "small.png", size=32), "the region to ignore is 32x32, the picture 64x64"),
+        (ignore_file(tmp_path / "small.png", size=32), "the region to ignore is 32x32, the image 64x64"),
         (mask, r"0-0\.png: all of its defect lies in the region to ignore"),
     ]
     for ignore, message in cases:

@@ -55,7 +55,7 @@ def test_a_model_that_was_trained_anew_takes_the_place_of_the_old_one(models: Pa
     old = first.client.get("/v1/models/plate").json()["version"]
     card = models / "plate.bgad" / "card.json"
     data = json.loads(card.read_text())
-    data["created"] = "another time"
+    data["provenance"]["created"] = "another time"
     from bgad.artifact.folder import checksum
 
     data["checksum"] = checksum(data)

@@ -27,7 +27,8 @@ def taught(service: Service, name: str = "taught") -> Version:
     place = Path(WORKSPACE) / "versions" / f"{name}.bgad"
     shutil.copytree(service.bench.folders.models / "plate.bgad", service.bench.folders.models / place)
     card = service.bench.folders.models / place / "card.json"
-    data = json.loads(card.read_text()) | {"created": f"another time: {name}"}
+    data = json.loads(card.read_text())
+    data["provenance"]["created"] = f"another time: {name}"
     data["checksum"] = checksum(data)
     card.write_text(json.dumps(data))
     return service.store.versions.add("plate", data["checksum"], place.as_posix(), state="candidate", parent=old.id)

@@ -246,7 +246,7 @@ def test_the_api_has_a_page(page: Any, live: Start, models: Path) -> None:
     sync_api.expect(page.locator("pre")).to_contain_text(f"{service.address}/v1/models/NAME/score")
     score = operations.filter(has_text="/v1/models/{name}/score")
     score.locator("> summary").click()
-    for text in ("POST", "Score one picture", "filename", "application/octet-stream", "multipart/form-data"):
+    for text in ("POST", "Score one image", "filename", "application/octet-stream", "multipart/form-data"):
         sync_api.expect(score).to_contain_text(text)
     score.get_by_role("link", name="Score", exact=True).click()
     sync_api.expect(page.locator("#schema-Score")).to_contain_text("share of good parts that look at least as strange")

@@ -28,6 +28,6 @@ def page_types() -> dict[str, set[str]]:
 def test_the_page_knows_the_fields_that_the_api_sends(service: Service) -> None:
     schemas = service.client.get("/v1/openapi.json").json()["components"]["schemas"]
     types = page_types()
-    assert {"Model", "ImageDetail", "Job", "DriftView", "Driver", "Said"} <= types.keys()
+    assert {"Model", "ImageDetail", "Job", "DriftView", "Driver", "RecordedScore"} <= types.keys()
     for name in types.keys() - PAGE_ONLY:
         assert types[name] == set(schemas[name]["properties"]), f"{TYPES.name} and the API differ on {name}"
