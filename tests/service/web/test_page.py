@@ -249,7 +249,7 @@ def test_the_api_has_a_page(page: Any, live: Start, models: Path) -> None:
     for text in ("POST", "Score one image", "filename", "application/octet-stream", "multipart/form-data"):
         sync_api.expect(score).to_contain_text(text)
     score.get_by_role("link", name="Score", exact=True).click()
-    sync_api.expect(page.locator("#schema-Score")).to_contain_text("share of good parts that look at least as strange")
+    sync_api.expect(page.locator("#schema-Score")).to_contain_text("share of good parts with a score at least as high")
     page.get_by_role("link", name="Workbench").click()
     sync_api.expect(page.locator("#who")).to_contain_text("ann (score)")  # the same token
     page.get_by_role("link", name="API").click()
