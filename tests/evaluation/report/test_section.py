@@ -89,7 +89,7 @@ def test_beyond_all_held_out_normals() -> None:
     """24 normals support no share below 1 in 25, so none is stated."""
     assert [odds(k / 25, 24) for k in (1, 2, 3, 20)] == ["none of 24", "1 in 12", "1 in 8", "most"]
     assert odds(1 / 2, 1) == "none of 1"
-    words = "tranger than all 24 good parts it was compared with"
+    words = "cores higher than all 24 good parts it was compared with"
     assert p_words(1 / 25, 24) == f"s{words}"
     row = ImageRow("a", "cut", 1, 1.0, 1 / 25, True)
     assert f"<p>S{words} (p" in report.render("t", [section(images=[row], held_out=24)], [])
