@@ -25,6 +25,7 @@ from bgad.data.synthetic.demo import write_demo
 from bgad.inference.onnx_engine import GRAPH, PIXELS, session_options
 from bgad.io import images
 from bgad.io.cpus import usable_cpus
+from bgad.model.device import tune_allocator
 from bgad.types import FloatArray
 
 SHORT = {"train": {"steps": 200, "push_steps": 100}}
@@ -67,6 +68,7 @@ def side(graph: Path) -> Any:
 
 def main() -> None:
     """Measure, print, append."""
+    tune_allocator()  # as the commands do, for both sides
     print(machine(), f"onnxruntime {onnxruntime.__version__}")
     with tempfile.TemporaryDirectory() as name:
         folder = Path(name)

@@ -36,6 +36,7 @@ from bgad.features import extractor as extract
 from bgad.inference.onnx_engine import PIXELS, Runtime, session_options
 from bgad.inference.torch_engine import Detector
 from bgad.io.cpus import usable_cpus
+from bgad.model.device import tune_allocator
 from bgad.types import FloatArray
 
 ROUNDS = 6
@@ -105,6 +106,7 @@ def seconds(sides: dict[str, Side], batch: int, size: int, rounds: int) -> dict[
 
 def main() -> None:
     """Measure, print, append."""
+    tune_allocator()  # as the commands do, for both sides
     parser = argparse.ArgumentParser(description=__doc__.splitlines()[0] if __doc__ else "")
     parser.add_argument("--anomalib", action="store_true", help="also anomalib, in an environment of its own")
     parser.add_argument("--rounds", type=int, default=ROUNDS)

@@ -20,6 +20,7 @@ from bgad.config import Config, from_dict
 from bgad.data import layouts
 from bgad.data.split import Split
 from bgad.data.synthetic.demo import write_demo
+from bgad.model.device import tune_allocator
 
 SHARES = (1.0, 0.5, 0.25, 0.125, 0.0625)
 CLOSE = 0.002
@@ -42,6 +43,7 @@ def ours(data: Path, work: Path, share: float) -> tuple[float, float, Path]:
 
 def main() -> None:
     """Measure, print, append."""
+    tune_allocator()  # as the commands do, for both sides
     parser = argparse.ArgumentParser(description=__doc__.splitlines()[0] if __doc__ else "")
     parser.add_argument("--minutes", type=float, default=15, help="that the plain loop gets (default 15)")
     parser.add_argument("--data", type=Path, help="a folder in the MVTec layout (default: fabric of the demo set)")

@@ -26,6 +26,7 @@ from bgad.data.layouts import Dataset, hash_file
 from bgad.data.split import Split, holdout_size, make_split
 from bgad.inference.torch_engine import Detector
 from bgad.io import images
+from bgad.model.device import tune_allocator
 from bgad.training.pipeline import train
 from bgad.training.update import NewImage, update
 from bgad.types import Sample
@@ -109,6 +110,7 @@ def one(dataset: Dataset, known: list[str], new_class: str, seed: int, work: Pat
 
 def main() -> None:
     """Measure, print, append."""
+    tune_allocator()  # as the commands do, for both sides
     parser = argparse.ArgumentParser(description=__doc__.splitlines()[0] if __doc__ else "")
     parser.add_argument("--root", type=Path, help="where the data sets are (default: BGAD_DATA)")
     parser.add_argument("--data", default="mvtec", help="a set of the catalog")
