@@ -48,8 +48,10 @@ def child(what: str, data: Path, size: int) -> tuple[float, float]:
 
 def job(what: str, data: Path, size: int) -> None:
     """What a child does; prints seconds and peak GiB."""
+    from bgad.config import from_dict
     from bgad.model.device import tune_allocator
-from bgad.config import from_dict
+
+    tune_allocator()  # as the commands do
 
     config = from_dict({"backbone": {"size": size}, "train": {"steps": STEPS, "push_steps": STEPS}})
     model = data.parent / f"{data.name}-{size}.bgad"
@@ -82,7 +84,6 @@ from bgad.config import from_dict
 
 def main() -> None:
     """Measure, print, append."""
-    tune_allocator()  # as the commands do, for both sides
     parser = argparse.ArgumentParser(description=__doc__.splitlines()[0] if __doc__ else "")
     parser.add_argument("--child")
     parser.add_argument("--data", type=Path)
