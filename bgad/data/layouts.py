@@ -8,8 +8,7 @@ from dataclasses import dataclass, field, replace
 from pathlib import Path
 from typing import Literal
 
-from bgad.data.labels import ANOMALOUS_NAMES, NORMAL_NAMES, UNNAMED_DEFECT
-from bgad.data.manifest import read_manifest
+from bgad.data.manifest import ANOMALOUS_NAMES, NORMAL_NAMES, UNNAMED_DEFECT, read_manifest
 from bgad.errors import DataError, abbreviate
 from bgad.io import discover
 from bgad.types import GOOD, Sample

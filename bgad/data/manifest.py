@@ -8,9 +8,13 @@ from collections.abc import Iterator
 from pathlib import Path, PureWindowsPath
 from typing import Any
 
-from bgad.data.labels import ANOMALOUS_NAMES, NORMAL_NAMES, UNNAMED_DEFECT
 from bgad.errors import DataError, abbreviate
 from bgad.types import GOOD, Sample
+
+# The words that folders and manifests use for normal and anomalous images.
+NORMAL_NAMES = frozenset({"good", "ok", "normal", "no"})
+ANOMALOUS_NAMES = frozenset({"bad", "ko", "defect", "defective", "anomaly", "anomalous", "yes", "broken"})
+UNNAMED_DEFECT = "bad"  # the defect class of an anomaly whose class is not stated
 
 COLUMNS = ("path", "label", "mask", "class", "split")
 REQUIRED = ("path", "label")

@@ -14,8 +14,8 @@ import onnxruntime
 import torch
 from torch import Tensor, nn
 
+from bgad.export.export import synthetic_images
 from bgad.export.onnx import export_graph, fix_padding
-from bgad.export.parity import synthetic_images
 from bgad.features.cache import HALF_MAX, HalfArray
 from bgad.inference.onnx_engine import CPU, PIXELS, session_options
 from bgad.model.backbone import Backbone

@@ -93,10 +93,7 @@ STATISTICS: tuple[Callable[[Tensor], Tensor], ...] = (_mean, _std, _peak)  # (B,
 
 
 class ImageHead(nn.Module):
-    """Mahalanobis distance of an image's descriptor, and its projections on the discriminant directions.
-
-    Before it is fitted, every output is 0.
-    """
+    """Mahalanobis distance of an image's descriptor, and its projections on the discriminant directions."""
 
     mean: Tensor
     whiten: Tensor
@@ -133,6 +130,11 @@ class ImageHead(nn.Module):
     def descriptor(self, maps: Sequence[Tensor]) -> Tensor:
         """Pool feature rows (B, P, C) of each stride to statistics of each channel, (B, V)."""
         return torch.cat([statistic(rows) for rows in maps for statistic in self.statistics], 1)
+
+    @property
+    def is_fitted(self) -> bool:
+        """Tell whether a Gaussian was fitted; before that, every output is 0."""
+        return bool(self.whiten.any())
 
     def set_gaussian(self, gaussian: DescriptorGaussian) -> None:
         """Store the Gaussian that was fitted to the normals."""

@@ -12,9 +12,8 @@ from bgad.data.sample_io import read, read_mask
 from bgad.errors import ConfigError, DataError
 from bgad.io import images
 from bgad.pseudo.draem import draem
-from bgad.pseudo.foreground import foreground
 from bgad.pseudo.nsa import nsa
-from bgad.pseudo.rpag import fit_mask, rpag
+from bgad.pseudo.rpag import fit_mask, foreground, rpag
 from bgad.types import BoolArray, FloatArray, Sample
 
 

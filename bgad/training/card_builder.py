@@ -32,16 +32,16 @@ from bgad.geometry.roi import Roi
 from bgad.model import backbone as backbones
 from bgad.model.boundary import NORMALISER, abnormal_boundary
 from bgad.model.scoring import LevelConstants, ScoringModel
-from bgad.training.fit_score_weights import ScoreWeightFitter
 from bgad.training.loop import TrainingLoop
 from bgad.training.run import TrainingRun
+from bgad.training.training_set import NormalPartition
 
 
 def build_card(
     run: TrainingRun,
     model: ScoringModel,
     loop: TrainingLoop,
-    weight_fitter: ScoreWeightFitter,
+    partition: NormalPartition,
     constants: Sequence[LevelConstants],
     map_card: MapCard,
     calibration: Calibration,
@@ -49,7 +49,7 @@ def build_card(
     """Describe a trained and calibrated model; exporting and writing add their parts."""
     config, dataset, split = model.config, run.dataset, run.split
     parts = [ScorePart(MAP_PART, 1.0)]
-    if weight_fitter.head_scores:
+    if model.image_head is not None and model.image_head.is_fitted:
         parts.append(ScorePart(IMAGE_HEAD_PART, float(model.score_weights[-1])))
     return Card(
         name=run.name,
@@ -76,7 +76,7 @@ def build_card(
         map=map_card,
         score_parts=tuple(parts),
         calibration={FLOAT32: CalibrationCard.of(calibration)},
-        training=_training_card(run, model, loop, weight_fitter),
+        training=_training_card(run, model, loop, partition),
         roi=None if run.roi is None else _roi_card(run.roi),
         licences={
             "bgad": "Apache-2.0",
@@ -112,11 +112,11 @@ def _level_cards(
 
 
 def _training_card(
-    run: TrainingRun, model: ScoringModel, loop: TrainingLoop, weight_fitter: ScoreWeightFitter
+    run: TrainingRun, model: ScoringModel, loop: TrainingLoop, partition: NormalPartition
 ) -> TrainingCard:
     """Describe how the model was trained."""
     tile, images = model.config.tile, run.training_split.train
-    validation = {tiled_split.image_name_of(images[i], tile) for i in weight_fitter.partition.validation_index}
+    validation = {tiled_split.image_name_of(images[i], tile) for i in partition.validation_index}
     return TrainingCard(
         seconds=round(time.monotonic() - run.started + loop.resumed_seconds, 2),
         loop_seconds=round(loop.seconds, 2),

@@ -14,13 +14,14 @@ from bgad.inference.torch_engine import Detector
 from bgad.model.scoring import ScoringModel, map_score
 from bgad.training.card_builder import build_card
 from bgad.training.checkpoint import SharedPhaseOne
+from bgad.training.fit_image_head import HeadScores, fit_image_head
 from bgad.training.fit_score_weights import ScoreWeightFitter
 from bgad.training.loop import FlowData, TrainingLoop
 from bgad.training.run import TrainingRun
 from bgad.training.training_log import LogRow
-from bgad.training.training_set import TrainingSet
-from bgad.training.warm_start import average_with_parent
-from bgad.types import FloatArray, ProgressTask, Sample
+from bgad.training.training_set import TrainingSet, choose_validation_normals, partition_normals
+from bgad.training.warm_start import WarmStart, average_with_parent
+from bgad.types import FloatArray, Index, ProgressTask, Sample
 
 logger = logging.getLogger(__name__)
 
@@ -38,11 +39,14 @@ class ModelFit:
     ) -> None:
         self.run, self.model, self.training_set = run, model, training_set
         self._initial = [parameter.detach().clone() for parameter in model.levels.parameters()]
-        self.weight_fitter = ScoreWeightFitter(model, training_set, run.warm_start)
+        self.partition = partition_normals(training_set, validation_normals(model, training_set, run.warm_start))
+        self.head_scores = self._fit_image_head()
+        new_anomalies = None if run.warm_start is None else run.warm_start.new_anomalies
+        self.weight_fitter = ScoreWeightFitter(model, training_set, self.partition, self.head_scores, new_anomalies)
         data = FlowData(
-            self.weight_fitter.partition.flow_normals,
+            self.partition.flow_normals,
             training_set.anomalies,
-            self.weight_fitter.partition.validation,
+            self.partition.validation,
             training_set.roi_positions,
             training_set.trained_positions,
         )
@@ -56,6 +60,15 @@ class ModelFit:
             warm_start=run.warm_start is not None,
             control=run.control,
         )
+
+    def _fit_image_head(self) -> HeadScores | None:
+        """Fit the image head, if the model has one; returns its cross-validated scores."""
+        head, warm_start = self.model.image_head, self.run.warm_start
+        if head is None:
+            return None
+        taught = None if warm_start is None else warm_start.taught_anomalies
+        normals, known = self.training_set.normals, self.training_set.known
+        return fit_image_head(self.model, head, normals, known, self.partition.reference_index, taught)
 
     def resume(self) -> None:
         """Continue from the checkpoint in the work folder, if there is one."""
@@ -85,7 +98,7 @@ class ModelFit:
         for level, level_constants in zip(self.loop.levels, constants, strict=True):
             level.set_constants(level_constants)
         model.eval()
-        reference = [run.training_split.train[i] for i in self.weight_fitter.partition.reference_index]
+        reference = [run.training_split.train[i] for i in self.partition.reference_index]
         reference = [sample for sample in reference if sample.ignore is None] or reference
         task = ProgressTask(run.control.progress, "calibrating", len(run.split.calibration) + len(reference))
 
@@ -99,7 +112,7 @@ class ModelFit:
         _set_map_constants(model, normal_maps)
         scores = [image_score for image_score, _ in score(run.split.calibration)]
         calibration = Calibration(tuple(scores), effective_rate(len(scores), run.false_reject_rate))
-        card = build_card(run, model, self.loop, self.weight_fitter, constants, map_card, calibration)
+        card = build_card(run, model, self.loop, self.partition, constants, map_card, calibration)
         return Detector(model, card, run.device)
 
     def _map_card(self, normal_maps: FloatArray) -> MapCard:
@@ -109,6 +122,15 @@ class ModelFit:
         inside = None if self.training_set.roi_positions is None or roi is None else roi.resized(config.backbone.size)
         values = normal_maps if inside is None else normal_maps[:, inside]
         return MapCard(float(values.mean()), float(np.quantile(values, 1 - config.loss.beta)))
+
+
+def validation_normals(model: ScoringModel, training_set: TrainingSet, warm_start: WarmStart | None = None) -> Index:
+    """Return the numbers of the normals that no flow is trained on; none where nothing needs them."""
+    if model.image_head is None and model.config.score.evidence_weight <= 0:
+        return np.arange(0)
+    if warm_start is not None:
+        return warm_start.validation
+    return choose_validation_normals(training_set.normals.count, training_set.image_numbers)
 
 
 def _set_map_constants(model: ScoringModel, normal_maps: FloatArray) -> None:

@@ -1,21 +1,135 @@
-"""Fits what the score needs besides the flows: the image head, the level weights and the image-head weight."""
+"""Fits the level weights and the image-head weight of a score to the known anomalies.
+
+On some images the fine level tells most, on others the coarse one or the image head. A grid of weights is tried on
+known anomalies that the flows were not trained on, against validation normals. The weights are averaged over the grid,
+each point by its prior and by how well it separates the anomalies: one anomaly moves them little, ten decide.
+"""
 
 from __future__ import annotations
 
+import itertools
+import math
 from collections.abc import Sequence
 
 import numpy as np
+import numpy.typing as npt
 import torch
 
 from bgad.features.cache import Features, Index, even_pick
 from bgad.model.scoring import ScoringModel, default_score_weights, level_anomaly, resize_maps
-from bgad.training import score_weights
-from bgad.training.fit_image_head import HeadScores, fit_image_head, marked_cells
+from bgad.training.fit_image_head import HeadScores, marked_cells, top_mean
 from bgad.training.likelihoods import LevelLikelihoods
-from bgad.training.training_set import AnomalyFeatures, TrainingSet
-from bgad.training.validation_normals import choose_validation_normals, partition_normals
-from bgad.training.warm_start import WarmStart
+from bgad.training.training_set import AnomalyFeatures, NormalPartition, TrainingSet
 from bgad.types import FloatArray
+
+# Level weights are multiples of one sixth: three levels then have 28 combinations, few enough to try all of them, and
+# the average over them is as fine as needed.
+WEIGHT_STEPS = 6
+# False-positive rates of positions at which the share of a marked defect that is found is averaged: from what a useful
+# map shows of a normal image up to where most defects are found.
+POSITION_FALSE_POSITIVE_RATES = (0.003, 0.01, 0.03, 0.1)
+# Width of the soft step from "below a normal" to "above a normal", in standard deviations of the normals. A hard step
+# would let the few known anomalies decide by single ranks.
+STEP_WIDTH = 0.5
+# Grid of the image-head weight, as powers of two times its prior: from an eighth to eight times.
+HEAD_WEIGHT_OCTAVES = np.arange(-3.0, 3.5, 0.5)
+
+Array = npt.NDArray[np.float64]
+
+
+def level_weights(
+    prior: Sequence[float],
+    normals: Sequence[FloatArray],
+    known: Sequence[FloatArray],
+    cells: Sequence[Index | None],
+    *,
+    top_share: float,
+    evidence_weight: float,
+) -> list[float]:
+    """Posterior weight of each level in the anomaly map; the weights sum to 1.
+
+    `normals` and `known` are the maps of each level on one grid, (images, positions). `cells` are the positions of each
+    anomaly that show its defect, None for an anomaly without a mask.
+    """
+    grid = _weight_grid(len(prior))
+    log_prior = [
+        sum(math.log(p) * w * WEIGHT_STEPS for p, w in zip(prior, weights, strict=True) if w) for weights in grid
+    ]
+    log_ways = [-sum(math.lgamma(w * WEIGHT_STEPS + 1) for w in weights) for weights in grid]  # multinomial
+    detection = [
+        float(_detection(weighted_map(weights, normals), weighted_map(weights, known), cells, top_share).sum())
+        for weights in grid
+    ]
+    posterior = _softmax(np.array(log_prior) + np.array(log_ways) + evidence_weight * np.array(detection))
+    return [float(x) for x in posterior @ np.array(grid)]
+
+
+def image_head_weight(
+    prior: float,
+    normals: tuple[FloatArray, FloatArray],
+    known: tuple[FloatArray, FloatArray],
+    *,
+    evidence_weight: float,
+) -> float:
+    """Posterior weight of the image head beside the map.
+
+    `normals` (n,) and `known` (k,) are each a pair of scores, of the map and of the image head.
+    """
+    factors = 2.0**HEAD_WEIGHT_OCTAVES
+    detection = [
+        float(share_below(known[0] + prior * factor * known[1], normals[0] + prior * factor * normals[1]).sum())
+        for factor in factors
+    ]
+    return float(prior * 2.0 ** (_softmax(evidence_weight * np.array(detection)) @ HEAD_WEIGHT_OCTAVES))
+
+
+def share_below(known: npt.NDArray[np.floating], normals: npt.NDArray[np.floating]) -> Array:
+    """For each known anomaly, the share of normals that score below it, with soft steps."""
+    unit = STEP_WIDTH * max(float(normals.std()), 1e-9)
+    difference = (known[:, None].astype(np.float64) - normals[None]) / unit
+    shares: Array = (1 / (1 + np.exp(-np.clip(difference, -50, 50)))).mean(axis=1)
+    return shares
+
+
+def map_scores(maps: npt.NDArray[np.floating], share: float) -> npt.NDArray[np.floating]:
+    """Return the image score of each map (n, P): the mean of its highest share, or its maximum for 0."""
+    return top_mean(maps, max(1, round(share * maps.shape[1])))
+
+
+def _detection(normals: FloatArray, known: FloatArray, cells: Sequence[Index | None], top_share: float) -> Array:
+    """How well each known anomaly is detected, 0 to 1: with a mask by its positions, without one by its score."""
+    rates = share_below(map_scores(known, top_share), map_scores(normals, top_share))
+    thresholds = np.quantile(normals, [1 - rate for rate in POSITION_FALSE_POSITIVE_RATES])
+    for i, defect in enumerate(cells):
+        if defect is not None:
+            rates[i] = np.mean([(known[i][defect] > threshold).mean() for threshold in thresholds])
+    return rates
+
+
+def _weight_grid(levels: int) -> list[tuple[float, ...]]:
+    """All combinations of level weights that are multiples of one sixth and sum to 1.
+
+    >>> len(_weight_grid(3)), _weight_grid(1)
+    (28, [(1.0,)])
+    """
+    counts = (c for c in itertools.product(range(WEIGHT_STEPS + 1), repeat=levels) if sum(c) == WEIGHT_STEPS)
+    return [tuple(x / WEIGHT_STEPS for x in c) for c in counts]
+
+
+def weighted_map(weights: Sequence[float], maps: Sequence[FloatArray]) -> FloatArray:
+    """The sum of the maps of all levels, each times its weight."""
+    total: FloatArray = np.zeros_like(maps[0])
+    for weight, level_map in zip(weights, maps, strict=True):
+        if weight:
+            total = total + np.float32(weight) * level_map
+    return total
+
+
+def _softmax(x: Array) -> Array:
+    weight = np.exp(x - x.max())
+    normalised: Array = weight / weight.sum()
+    return normalised
+
 
 MAX_VOTERS = 200  # known anomalies that the weights are fitted to: more do not move them, and their maps take memory
 MIN_LEVEL_PRIOR = 1e-3  # an update may give weight again to a level whose weight an earlier fit has set to 0
@@ -25,38 +139,28 @@ MAX_HEAD_WEIGHT_FACTOR = 8
 
 
 class ScoreWeightFitter:
-    """Divides the normals and fits the image head when it is made; `fit` sets the weights of the score.
+    """Fits the level weights and the image-head weight to the known anomalies.
 
     The weights are fitted while the flows know no anomaly (or, in an update, none of the new ones), because known
     anomalies are then as new to them as those to come. Without validation normals the weights keep their priors.
     """
 
-    def __init__(self, model: ScoringModel, training_set: TrainingSet, warm_start: WarmStart | None = None) -> None:
-        self.model = model
-        self.new_anomalies = None if warm_start is None else warm_start.new_anomalies
+    def __init__(
+        self,
+        model: ScoringModel,
+        training_set: TrainingSet,
+        partition: NormalPartition,
+        head_scores: HeadScores | None = None,
+        new_anomalies: Index | None = None,
+    ) -> None:
+        """In an update, `new_anomalies` are the numbers of those to teach, and the model's weights are the prior."""
+        self.model, self.partition, self.head_scores = model, partition, head_scores
+        self.known, self.new_anomalies = training_set.known, new_anomalies
         self.prior: list[float] = (
-            default_score_weights(model.config) if warm_start is None else model.score_weights.tolist()
+            default_score_weights(model.config) if new_anomalies is None else model.score_weights.tolist()
         )
-        count = training_set.normals.count
-        if (
-            model.image_head is None and model.config.score.evidence_weight <= 0
-        ):  # nothing here needs validation normals
-            chosen = np.arange(0)
-        elif warm_start is not None:
-            chosen = warm_start.validation
-        else:
-            chosen = choose_validation_normals(count, training_set.image_numbers)
-        self.partition = partition_normals(training_set, chosen)
-        self.known = training_set.known
         trained = training_set.trained_positions
         self._trained_positions = None if trained is None else trained[0]
-        self.head_scores: HeadScores | None = None
-        if model.image_head is not None:
-            taught = None if warm_start is None else warm_start.taught_anomalies
-            reference = self.partition.reference_index
-            self.head_scores = fit_image_head(
-                model, model.image_head, training_set.normals, self.known, reference, taught
-            )
 
     def fit(self, likelihoods: LevelLikelihoods) -> None:
         """Set the weights of the model from the log-likelihoods of known anomalies under its present flows."""
@@ -75,7 +179,7 @@ class ScoreWeightFitter:
         """The level weights and the image-head weight, given some of the known anomalies."""
         config = self.model.config.score
         normal_maps, known_maps = self._anomaly_maps(likelihoods, known.features.select(voters))
-        level_weights = score_weights.level_weights(
+        weights = level_weights(
             [max(weight, MIN_LEVEL_PRIOR) for weight in self.prior[:-1]],
             normal_maps,
             known_maps,
@@ -86,11 +190,10 @@ class ScoreWeightFitter:
         head_weight = self.prior[-1]
         if self.head_scores is not None and config.image_head_weight:
             normal_scores, known_scores = (
-                score_weights.top_mean(score_weights.weighted_map(level_weights, maps), config.top_share)
-                for maps in (normal_maps, known_maps)
+                map_scores(weighted_map(weights, maps), config.top_share) for maps in (normal_maps, known_maps)
             )
             mean, spread = float(normal_scores.mean()), max(float(normal_scores.std()), 1e-6)
-            posterior = score_weights.image_head_weight(
+            posterior = image_head_weight(
                 head_weight,
                 ((normal_scores - mean) / spread, self.head_scores.normals),
                 ((known_scores - mean) / spread, self.head_scores.known[voters]),
@@ -98,7 +201,7 @@ class ScoreWeightFitter:
             )
             lowest = config.image_head_weight / MAX_HEAD_WEIGHT_FACTOR
             head_weight = min(max(posterior, lowest), config.image_head_weight * MAX_HEAD_WEIGHT_FACTOR)
-        return [*level_weights, head_weight]
+        return [*weights, head_weight]
 
     def _anomaly_maps(
         self, likelihoods: LevelLikelihoods, known: Features

@@ -28,16 +28,17 @@ from bgad.model.scoring import Level, LevelConstants, ScoringModel
 from bgad.training import checkpoint
 from bgad.training.checkpoint import CHECKPOINT, SharedPhaseOne
 from bgad.training.early_stopping import CHECK_STEPS, EarlyStopping
-from bgad.training.instance_selection import (
+from bgad.training.likelihoods import LevelLikelihoods
+from bgad.training.objective import objective
+from bgad.training.sampling import (
     REFRESH_STEPS,
     instance_share,
+    sample_anomalies,
+    sample_positions,
     select_instances,
     usable_anomalies,
     without_masks,
 )
-from bgad.training.likelihoods import LevelLikelihoods
-from bgad.training.objective import objective
-from bgad.training.sampling import sample_anomalies, sample_positions
 from bgad.training.schedule import Schedule
 from bgad.training.stop import StopRequest
 from bgad.training.training_log import LogRow, TrainingLog

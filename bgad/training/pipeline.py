@@ -37,8 +37,7 @@ from bgad.training.loop import RunControl
 from bgad.training.provenance import Provenance
 from bgad.training.run import TrainingRun, check_work_folder, open_work_folder, unfinished
 from bgad.training.stop import StopRequest
-from bgad.training.tensorboard import EventLog, open_event_log
-from bgad.training.training_log import TRAINING_LOG
+from bgad.training.training_log import TRAINING_LOG, EventLog, open_event_log
 from bgad.training.training_set import PUSH_METHODS, CacheOptions, build_training_set
 from bgad.training.warm_start import WarmStart, load_flows
 from bgad.types import FloatArray, ImageLike, Progress, Sample

@@ -1,4 +1,4 @@
-"""Which features a training step takes: positions of normals, and positions of anomalies."""
+"""Which features a training step takes: positions of normals, of anomalies, and of those without a mask."""
 
 from __future__ import annotations
 
@@ -6,7 +6,9 @@ from collections.abc import Sequence
 
 import numpy as np
 
+from bgad.config import LossConfig
 from bgad.features.cache import Index
+from bgad.training.likelihoods import LevelLikelihoods
 from bgad.training.training_set import AnomalyFeatures
 
 
@@ -34,3 +36,39 @@ def sample_anomalies(
         position = np.array([cells[k][int(u * len(cells[k]))] for k, u in zip(image, fraction, strict=True)], np.int64)
         drawn.append((group, image, position))
     return drawn
+
+
+REFRESH_STEPS = 20  # steps between two selections: in fewer, the flows change little
+# Method bgad-full-push has no boundary that would spare normal positions of an anomaly, so it needs a selection. A
+# tenth is the share that the image head takes as well.
+FULL_PUSH_SHARE = 0.1
+
+
+def instance_share(config: LossConfig) -> float:
+    """Share of the positions of an anomaly without a mask that are pushed; 0: such anomalies are not used."""
+    return config.instance_share or (FULL_PUSH_SHARE if config.method == "bgad-full-push" else 0.0)
+
+
+def usable_anomalies(groups: Sequence[AnomalyFeatures], share: float) -> list[AnomalyFeatures]:
+    """The groups that the flows are trained with: without a share, anomalies without masks are left out."""
+    return list(groups) if share else [marked for group in groups for marked in group.only_marked()]
+
+
+def without_masks(groups: Sequence[AnomalyFeatures]) -> list[AnomalyFeatures]:
+    """The groups in which some anomalies have no mask."""
+    return [group for group in groups if not all(group.marked)]
+
+
+def select_instances(groups: Sequence[AnomalyFeatures], likelihoods: LevelLikelihoods, share: float) -> None:
+    """Set the cells of every anomaly without a mask to the least likely share of its positions."""
+
+    def select(level: int) -> None:
+        for group in without_masks(groups):
+            images = np.flatnonzero(~np.array(group.marked))
+            for image, log_p in zip(images, likelihoods.of_images(level, group.features, images), strict=True):
+                roi = likelihoods.roi_positions
+                positions = np.arange(len(log_p)) if roi is None else roi[level]
+                count = max(1, round(share * len(positions)))
+                group.cells[level][image] = positions[np.argpartition(log_p[positions], count - 1)[:count]]
+
+    likelihoods.workers.each(select)

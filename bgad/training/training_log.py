@@ -1,10 +1,16 @@
-"""The log of a training, train.csv: one row for each step."""
+"""The log of a training: train.csv with one row for each step, and TensorBoard event files on request."""
 
 from __future__ import annotations
 
 import csv
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
+from contextlib import contextmanager
 from pathlib import Path
+from typing import TYPE_CHECKING
+
+import numpy as np
+
+from bgad.errors import OutputError
 
 TRAINING_LOG = "train.csv"
 COLUMNS = ("step", "lr", "loss", "likelihood", "pull", "push")  # then one boundary for each level
@@ -50,3 +56,36 @@ class TrainingLog:
     def count(self) -> int:
         """Number of logged steps: fewer than the schedule has where a phase ended early."""
         return len(self.path.read_bytes().splitlines()) - 1
+
+
+if TYPE_CHECKING:
+    from torch.utils.tensorboard import SummaryWriter
+
+
+class EventLog:
+    """Writes the log rows of a training as scalars; without a writer it does nothing."""
+
+    def __init__(self, writer: SummaryWriter | None) -> None:
+        self._writer = writer
+
+    def write(self, step: int, row: LogRow) -> None:
+        """Add the values of one row that are defined."""
+        if self._writer is None:
+            return
+        for name, value in row.items():
+            if name != "step" and not np.isnan(value):
+                self._writer.add_scalar(name, value, step)
+
+
+@contextmanager
+def open_event_log(folder: Path | None) -> Iterator[EventLog]:
+    """Open an event log in a folder; None opens one that does nothing."""
+    if folder is None:
+        yield EventLog(None)
+        return
+    try:
+        from torch.utils.tensorboard import SummaryWriter
+    except ImportError as error:
+        raise OutputError("TensorBoard is not installed: pip install 'bgad[tensorboard]'") from error
+    with SummaryWriter(str(folder)) as writer:
+        yield EventLog(writer)

@@ -1,4 +1,7 @@
-"""The training set as cached features: normals, known anomalies and pseudo anomalies of a split."""
+"""The training set as cached features: normals, known anomalies and pseudo anomalies of a split.
+
+Some training normals are validation normals: no flow is trained on them, so they show how a model sees new normals.
+"""
 
 from __future__ import annotations
 
@@ -14,7 +17,7 @@ from bgad.data import tiled_split
 from bgad.data.sample_io import ignored, read, read_mask, region
 from bgad.data.split import Split
 from bgad.errors import DataError
-from bgad.features.cache import Budget, Features, FeatureStore, Index
+from bgad.features.cache import Budget, Features, FeatureStore, Index, even_pick
 from bgad.features.extractor import Extractor
 from bgad.geometry import tiles
 from bgad.geometry.grid import defect_cells, touched_cells
@@ -246,3 +249,60 @@ def positions_near(region: BoolArray, grid: Grid) -> Index:
     padded = np.zeros((grid[0] + 2, grid[1] + 2), bool)
     padded[1:-1, 1:-1].flat[touched_cells(region, grid)] = True
     return np.flatnonzero(np.lib.stride_tricks.sliding_window_view(padded, (3, 3)).any((2, 3)))
+
+
+MAX_VALIDATION = 64  # the standard error of a spread over 64 normals is 9 % of it
+# Units that rest on six normals are wrong by a factor, so of few normals up to a third is taken, until there are 16.
+FEW_VALIDATION = 16
+# With fewer training normals than this, the flows need all of them, and there are no validation normals.
+MIN_TRAINING_NORMALS = 32
+VALIDATION_DIVISOR = 8  # one of eight normals is for validation
+
+
+@dataclass(frozen=True)
+class NormalPartition:
+    """The training normals, divided into those that the flows are trained on and validation normals."""
+
+    flow_normals: Features
+    validation_index: Index  # numbers of the validation normals among the training normals; may be empty
+    validation: Features | None  # None where there are none
+    reference_index: Index  # validation normals, or an even sample of all normals where there are none
+    reference: Features
+
+
+def partition_normals(training_set: TrainingSet, chosen: Index) -> NormalPartition:
+    """Divide the normals of a training set; `chosen` are the numbers of the validation normals.
+
+    No other tile of an image with a validation tile is trained on.
+    """
+    normals, images = training_set.normals, training_set.image_numbers
+    related = chosen if images is None else np.flatnonzero(np.isin(images, images[chosen]))
+    reference = chosen if len(chosen) else even_pick(normals.count, MAX_VALIDATION)
+    return NormalPartition(
+        normals.select(np.setdiff1d(np.arange(normals.count), related)),
+        chosen,
+        normals.select(chosen) if len(chosen) else None,
+        reference,
+        normals.select(reference),
+    )
+
+
+def choose_validation_normals(count: int, image_numbers: Index | None = None) -> Index:
+    """Choose the validation normals among `count` training normals.
+
+    One of eight, at most 64; a larger share of few normals, and none of very few. With tiles, `image_numbers` tells
+    the image of each; then one of eight images is chosen with all of its tiles.
+
+    >>> [len(choose_validation_normals(count)) for count in (31, 40, 59, 400, 5000)]
+    [0, 13, 16, 50, 64]
+    >>> choose_validation_normals(40, np.repeat(np.arange(8), 5)).tolist()
+    [0, 1, 2, 3, 4]
+    """
+    enough = count >= MIN_TRAINING_NORMALS
+    if image_numbers is None or len(np.unique(image_numbers)) == count:
+        wanted = max(count // VALIDATION_DIVISOR, min(FEW_VALIDATION, count // 3))
+        return even_pick(count, min(MAX_VALIDATION, wanted) if enough else 0)
+    images = np.unique(image_numbers)
+    chosen = images[even_pick(len(images), len(images) // VALIDATION_DIVISOR)]
+    tiles = np.flatnonzero(np.isin(image_numbers, chosen))
+    return tiles[even_pick(len(tiles), MAX_VALIDATION)] if enough else tiles[:0]

@@ -16,7 +16,7 @@ from bgad.data import tiled_split
 from bgad.data.split import Split
 from bgad.features.cache import Index, even_pick
 from bgad.model.weights import BACKBONE_FILE, FLOW_FILE
-from bgad.training.validation_normals import MAX_VALIDATION
+from bgad.training.training_set import MAX_VALIDATION
 from bgad.types import TAUGHT, SplitRecord
 
 # When updating a model, the old and the newly trained flow weights are averaged with equal shares; this reduces

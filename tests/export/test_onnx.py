@@ -14,7 +14,7 @@ from bgad.cli.main import main
 from bgad.config import Config, from_dict
 from bgad.errors import ModelError
 from bgad.export import export
-from bgad.export.parity import Parity
+from bgad.export.export import Parity
 from bgad.inference.onnx_engine import GRAPH, Runtime
 from bgad.inference.torch_engine import Detector
 from bgad.model.flow import ConditionalFlow, position_encoding

@@ -5,7 +5,7 @@ import numpy.typing as npt
 import torch
 
 from bgad.model.image_head import DiscriminantDirection, ImageHead
-from bgad.training.image_head_statistics import DescriptorStatistics, FeatureStatistics, direction_peaks
+from bgad.training.fit_image_head import DescriptorStatistics, FeatureStatistics, direction_peaks
 
 Floats = npt.NDArray[np.float32]
 

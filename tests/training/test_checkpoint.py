@@ -16,8 +16,8 @@ from bgad.config import to_toml
 from bgad.errors import ModelError
 from bgad.training import checkpoint
 from bgad.training.checkpoint import CHECKPOINT, SharedPhaseOne
-from bgad.training.instance_selection import REFRESH_STEPS
 from bgad.training.loop import TrainingLoop
+from bgad.training.sampling import REFRESH_STEPS
 from bgad.training.training_log import TRAINING_LOG, LogRow
 from tests.conftest import tiny_config
 from tests.training.loops import (

@@ -2,24 +2,39 @@
 
 from __future__ import annotations
 
+import itertools
 from pathlib import Path
 from typing import Any
 
 import numpy as np
+import numpy.typing as npt
 import pytest
 import torch
 
 from bgad import train
 from bgad.artifact.card import IMAGE_HEAD_PART
-from bgad.model.scoring import default_score_weights
-from bgad.training import score_weights, validation_normals
+from bgad.model.scoring import ScoringModel, default_score_weights
+from bgad.training import fit_score_weights, training_set
+from bgad.training.fit_image_head import fit_image_head
+from bgad.training.fit_model import validation_normals
 from bgad.training.fit_score_weights import MAX_HEAD_WEIGHT_FACTOR, MIN_LEVEL_PRIOR, ScoreWeightFitter
 from bgad.training.likelihoods import LevelLikelihoods
 from bgad.training.loop import FlowData, TrainingLoop
 from bgad.training.training_log import LogRow
+from bgad.training.training_set import TrainingSet, partition_normals
 from bgad.training.warm_start import WarmStart
 from tests.conftest import write_set
 from tests.training.prepared import CPU, one_stride, prepared
+
+
+def fitter_of(model: ScoringModel, features: TrainingSet, warm_start: WarmStart | None = None) -> ScoreWeightFitter:
+    """A fitter with its partition and the scores of a fitted image head, as the training of a model makes it."""
+    partition = partition_normals(features, validation_normals(model, features, warm_start))
+    head, new = model.image_head, None if warm_start is None else warm_start.new_anomalies
+    scores = None
+    if head is not None:
+        scores = fit_image_head(model, head, features.normals, features.known, partition.reference_index)
+    return ScoreWeightFitter(model, features, partition, scores, new)
 
 
 def loop_of(fitter: ScoreWeightFitter, work: Path) -> TrainingLoop:
@@ -30,7 +45,7 @@ def loop_of(fitter: ScoreWeightFitter, work: Path) -> TrainingLoop:
 @pytest.fixture(autouse=True)
 def few_are_enough(monkeypatch: pytest.MonkeyPatch) -> None:
     """A third of the 20 normals of the small sets are for validation."""
-    monkeypatch.setattr(validation_normals, "MIN_TRAINING_NORMALS", 16)
+    monkeypatch.setattr(training_set, "MIN_TRAINING_NORMALS", 16)
 
 
 @pytest.fixture
@@ -84,12 +99,12 @@ def test_without_a_push_the_weights_are_fitted_at_the_end(
 def test_without_validation_normals_the_weights_keep_their_priors(
     data_set: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(validation_normals, "MIN_TRAINING_NORMALS", 32)
-    model, training_set = prepared(data_set, one_stride(), tmp_path)
-    fitter = ScoreWeightFitter(model, training_set)
+    monkeypatch.setattr(training_set, "MIN_TRAINING_NORMALS", 32)
+    model, features = prepared(data_set, one_stride(), tmp_path)
+    fitter = fitter_of(model, features)
     partition = fitter.partition
     assert partition.validation is None
-    assert partition.flow_normals.count == partition.reference.count == training_set.normals.count
+    assert partition.flow_normals.count == partition.reference.count == features.normals.count
     model.score_weights.zero_()
     fitter.fit(loop_of(fitter, tmp_path).likelihoods)
     assert model.score_weights.tolist() == pytest.approx(default_score_weights(model.config))
@@ -105,9 +120,9 @@ def test_there_are_validation_normals_for_what_needs_them(data_set: Path, tmp_pa
             (one_stride(**plain, score={"evidence_weight": 0.0}), 0),
         )
     ):
-        model, training_set = prepared(data_set, config, tmp_path / str(number))
-        partition = ScoreWeightFitter(model, training_set).partition
-        assert partition.flow_normals.count == training_set.normals.count - count
+        model, features = prepared(data_set, config, tmp_path / str(number))
+        partition = fitter_of(model, features).partition
+        assert partition.flow_normals.count == features.normals.count - count
         assert (partition.validation is None) == (count == 0)
         if partition.validation is not None:
             assert not set(partition.validation.index) & set(partition.flow_normals.index)
@@ -125,11 +140,11 @@ def test_without_known_anomalies_or_evidence_weight_the_weights_keep_their_prior
 def test_the_fine_level_counts_more_where_only_it_sees_the_defect(data_set: Path, tmp_path: Path) -> None:
     """Known anomalies whose coarse features are those of normals leave it to the fine level."""
     config = one_stride()
-    model, training_set = prepared(data_set, config, tmp_path)
-    (known, _) = training_set.anomalies
+    model, features = prepared(data_set, config, tmp_path)
+    (known, _) = features.anomalies
     for i in (1, 2):
-        known.features.levels[i][:] = training_set.normals.levels[i][: known.features.count]
-    fitter = ScoreWeightFitter(model, training_set)
+        known.features.levels[i][:] = features.normals.levels[i][: known.features.count]
+    fitter = fitter_of(model, features)
     loop = loop_of(fitter, tmp_path)
     for number in (1, 2):
         for _ in loop.phase(number):
@@ -145,24 +160,147 @@ def test_an_update_fits_the_weights_to_new_anomalies_only(
     data_set: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """The weights of the parent are the prior, and stay as they are where nothing is new."""
-    model, training_set = prepared(data_set, one_stride(), tmp_path)
+    model, features = prepared(data_set, one_stride(), tmp_path)
     parent = [0.0, 0.25, 0.75, 0.125]
     asked: list[tuple[list[float], int]] = []
-    level_weights = score_weights.level_weights
+    level_weights = fit_score_weights.level_weights
 
     def recorded(prior: list[float], normals: Any, known: list[Any], cells: list[Any], **rest: Any) -> list[float]:
         asked.append((prior, len(known[0])))
         return level_weights(prior, normals, known, cells, **rest)
 
-    monkeypatch.setattr(score_weights, "level_weights", recorded)
+    monkeypatch.setattr(fit_score_weights, "level_weights", recorded)
     for new, voters in (([], []), ([1, 4, 5], [3])):
         model.score_weights.copy_(torch.tensor(parent))
-        validation = validation_normals.choose_validation_normals(training_set.normals.count)
+        validation = training_set.choose_validation_normals(features.normals.count)
         warm_start = WarmStart(validation, np.array(new, np.int64), np.zeros(0, np.int64))
-        fitter = ScoreWeightFitter(model, training_set, warm_start)
+        fitter = fitter_of(model, features, warm_start)
         fitter.fit(loop_of(fitter, tmp_path).likelihoods)
         assert [number for _, number in asked] == voters
         assert (model.score_weights.tolist() == parent) == (not new)
     assert asked[0][0] == [MIN_LEVEL_PRIOR, 0.25, 0.75]  # a level without weight may get some again
     prior = model.config.score.image_head_weight
     assert prior / MAX_HEAD_WEIGHT_FACTOR <= float(model.score_weights[-1]) <= prior * MAX_HEAD_WEIGHT_FACTOR
+
+
+Floats = npt.NDArray[np.float32]
+EQUAL = [1 / 3] * 3
+
+
+def maps(count: int, seed: int, lift: float = 0.0, where: slice = slice(0, 4)) -> Floats:
+    values = np.random.default_rng(seed).normal(size=(count, 50)).astype(np.float32)
+    values[:, where] += lift
+    return values
+
+
+def levels(count: int, seed: int, lifts: tuple[float, float, float] = (0.0, 0.0, 0.0)) -> list[Floats]:
+    return [maps(count, 10 * seed + i, lift) for i, lift in enumerate(lifts)]
+
+
+def fitted(known: int, lifts: tuple[float, float, float], *, marked: bool, evidence_weight: float = 4.0) -> list[float]:
+    cells = [np.arange(4) if marked else None] * known
+    return fit_score_weights.level_weights(
+        EQUAL, levels(40, 1), levels(known, 2, lifts), cells, top_share=0.05, evidence_weight=evidence_weight
+    )
+
+
+def test_above_by_hand() -> None:
+    """Normals 0 and 2 have a deviation of 1, so a step is half as wide."""
+    found = fit_score_weights.share_below(np.array([1.0, 2.0, 100.0]), np.array([0.0, 2.0]))
+    expected = [0.5, (1 / (1 + np.exp(-4)) + 0.5) / 2, 1.0]
+    np.testing.assert_allclose(found, expected, rtol=1e-9)
+
+
+def test_top_mean_by_hand() -> None:
+    rows = np.array([[1.0, 5.0, 3.0, 4.0], [0.0, 0.0, 0.0, 2.0]])
+    assert fit_score_weights.map_scores(rows, 0.5).tolist() == [4.5, 1.0]
+    assert fit_score_weights.map_scores(rows, 0.0).tolist() == [5.0, 2.0]
+
+
+@pytest.mark.parametrize("marked", [True, False])
+@pytest.mark.parametrize("best", [0, 1, 2])
+def test_the_level_that_finds_the_known_anomalies_counts_most(best: int, marked: bool) -> None:
+    lifts = tuple(4.0 if i == best else 0.0 for i in range(3))
+    assert len(lifts) == 3
+    found = fitted(10, lifts, marked=marked)
+    assert sum(found) == pytest.approx(1)
+    assert min(found) > 0
+    assert np.argmax(found) == best
+    assert found[best] > 0.5
+
+
+def test_one_anomaly_moves_less_than_ten_and_none_nothing() -> None:
+    lifts = (0.0, 3.0, 0.0)
+    none, one, ten = (fitted(k, lifts, marked=True)[1] for k in (0, 1, 10))
+    assert none == pytest.approx(1 / 3)
+    assert 1 / 3 + 0.05 < one < ten - 0.05
+    assert fitted(10, lifts, marked=True, evidence_weight=0.0) == pytest.approx(EQUAL)
+
+
+def test_without_evidence_the_prior_is_kept_exactly() -> None:
+    prior = [0.2, 0.3, 0.5]
+    empty = [x[:0] for x in levels(1, 2)]
+    assert fit_score_weights.level_weights(
+        prior, levels(20, 1), empty, [], top_share=0.05, evidence_weight=4.0
+    ) == pytest.approx(prior)
+
+
+def test_levels_that_do_equally_well_keep_the_prior() -> None:
+    same = maps(40, 1)
+    found = fit_score_weights.level_weights(
+        [0.2, 0.3, 0.5], [same] * 3, [maps(10, 2, 2.0)] * 3, [None] * 10, top_share=0.05, evidence_weight=4.0
+    )
+    assert found == pytest.approx([0.2, 0.3, 0.5], abs=1e-6)
+
+
+def test_weights_by_an_independent_slow_version() -> None:
+    """The posterior mean over all numbers of sixths, with a multinomial prior, by drawing them one by one."""
+    prior, normals, known = [0.5, 0.5], [maps(30, 1), maps(30, 2)], [maps(3, 3, 2.0), maps(3, 4)]
+    cells = [np.arange(4), None, np.arange(2)]
+    total, weights = np.zeros(2), 0.0
+    for draws in itertools.product((0, 1), repeat=6):  # each sixth to one of two levels, equally likely
+        share = np.bincount(draws, minlength=2) / 6
+        ours = share[0] * normals[0] + share[1] * normals[1]
+        theirs = share[0] * known[0] + share[1] * known[1]
+        found = 0.0
+        for row, own in zip(theirs, cells, strict=True):
+            if own is None:
+                peak, peaks = np.sort(row)[-5:].mean(), np.sort(ours, axis=1)[:, -5:].mean(axis=1)
+                found += float(np.mean(1 / (1 + np.exp(-(peak - peaks) / (0.5 * peaks.std())))))
+            else:
+                found += float(
+                    np.mean([np.mean(row[own] > np.quantile(ours, 1 - f)) for f in (0.003, 0.01, 0.03, 0.1)])
+                )
+        total += share * np.exp(2.0 * found)
+        weights += float(np.exp(2.0 * found))
+    expected = total / weights
+    assert fit_score_weights.level_weights(
+        prior, normals, known, cells, top_share=0.1, evidence_weight=2.0
+    ) == pytest.approx(expected, rel=1e-4)
+
+
+def test_the_image_as_a_whole_counts_by_what_it_tells() -> None:
+    rng = np.random.default_rng(0)
+    normals = (rng.normal(size=60).astype(np.float32), rng.normal(size=60).astype(np.float32))
+    noise, clear = rng.normal(size=10).astype(np.float32), rng.normal(size=10).astype(np.float32) + 3
+    more = fit_score_weights.image_head_weight(0.5, normals, (noise, clear), evidence_weight=4.0)
+    less = fit_score_weights.image_head_weight(0.5, normals, (clear, noise), evidence_weight=4.0)
+    assert less < 0.3 < 0.5 < 1.0 < more
+    one = fit_score_weights.image_head_weight(0.5, normals, (noise[:1], clear[:1]), evidence_weight=4.0)
+    assert 0.5 < one < more
+    none = (noise[:0], clear[:0])
+    assert fit_score_weights.image_head_weight(0.5, normals, none, evidence_weight=4.0) == pytest.approx(0.5)
+    assert fit_score_weights.image_head_weight(0.5, normals, (noise, clear), evidence_weight=0.0) == pytest.approx(0.5)
+    assert fit_score_weights.image_head_weight(0.0, normals, (noise, clear), evidence_weight=4.0) == 0.0
+
+
+def test_normals_that_are_all_alike_do_no_harm() -> None:
+    flat = [np.zeros((10, 50), np.float32)] * 3
+    found = fit_score_weights.level_weights(
+        EQUAL, flat, levels(3, 2, (1.0, 0.0, 0.0)), [None] * 3, top_share=0.05, evidence_weight=4.0
+    )
+    assert np.isfinite(found).all()
+    weight = fit_score_weights.image_head_weight(
+        0.5, (np.zeros(5, np.float32), np.zeros(5, np.float32)), (np.ones(2, np.float32),) * 2, evidence_weight=4.0
+    )
+    assert np.isfinite(weight)

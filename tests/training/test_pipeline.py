@@ -35,8 +35,9 @@ from bgad.io import images
 from bgad.model import backbone
 from bgad.model.image_head import DiscriminantDirection
 from bgad.model.scoring import map_score
-from bgad.training import image_head_statistics as head_statistics
-from bgad.training import pipeline, validation_normals
+from bgad.training import fit_image_head as head_statistics
+from bgad.training import pipeline
+from bgad.training import training_set as training_set_module
 from bgad.training.checkpoint import CHECKPOINT
 from bgad.training.fingerprint import flow_key
 from bgad.training.loop import TrainingLoop
@@ -691,7 +692,7 @@ def test_the_map_is_measured_on_normals_that_the_flows_have_not_learnt(
     data_set: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """19 normals are few: with a lower limit, a third of them is for validation."""
-    monkeypatch.setattr(validation_normals, "MIN_TRAINING_NORMALS", 16)
+    monkeypatch.setattr(training_set_module, "MIN_TRAINING_NORMALS", 16)
     loops = recorded_loops(monkeypatch)
     detector = train(data_set, tmp_path / "plate.bgad", config=tiny_config(), known=4, device="cpu", export=False)
     validation = (0, 4, 7, 11, 14, 18)

@@ -25,7 +25,8 @@ from bgad.data.split import Split
 from bgad.errors import BgadError, ConfigError, DataError, OutputError
 from bgad.inference.torch_engine import Detector
 from bgad.model import backbone
-from bgad.training import pipeline, provenance, score_weights, validation_normals
+from bgad.training import fit_score_weights, pipeline, provenance
+from bgad.training import training_set as training_set_module
 from bgad.training.fit_model import ModelFit
 from bgad.training.training_log import LogRow
 from bgad.training.training_set import build_training_set
@@ -142,7 +143,7 @@ def test_a_corrected_verdict_and_a_later_mask_take_the_place_of_what_was_learnt(
 def test_normals_that_the_flows_have_not_learnt_stay_so(
     data_set: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(validation_normals, "MIN_TRAINING_NORMALS", 8)
+    monkeypatch.setattr(training_set_module, "MIN_TRAINING_NORMALS", 8)
     bgad.train(data_set, tmp_path / "one.bgad", config=SHORT, device="cpu", export=False)
 
     def aside(name: str) -> list[str]:
@@ -160,7 +161,7 @@ def test_normals_that_the_flows_have_not_learnt_stay_so(
 
 def test_names_with_a_hash_are_names(data_set: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     """Which are set aside is known by name; without tiles, # is a character like any other."""
-    monkeypatch.setattr(validation_normals, "MIN_TRAINING_NORMALS", 8)
+    monkeypatch.setattr(training_set_module, "MIN_TRAINING_NORMALS", 8)
     copy = Path(shutil.copytree(data_set, tmp_path / "plate"))
     for path in (copy / "train/good").iterdir():
         path.rename(path.with_name(f"part #{path.name}"))
@@ -177,15 +178,15 @@ def test_names_with_a_hash_are_names(data_set: Path, tmp_path: Path, monkeypatch
 def test_new_defects_move_the_weights_of_the_parts_by_their_number(
     data_set: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(validation_normals, "MIN_TRAINING_NORMALS", 8)
+    monkeypatch.setattr(training_set_module, "MIN_TRAINING_NORMALS", 8)
     asked: list[tuple[list[float], int]] = []
 
     def level_weights(prior: list[float], _: Any, known: list[Any], *rest: Any, **more: Any) -> list[float]:
         asked.append((prior, len(known[0])))
         return [0.5, 0.3, 0.2] if len(asked) == 1 else [0.1, 0.1, 0.8]
 
-    monkeypatch.setattr(score_weights, "level_weights", level_weights)
-    monkeypatch.setattr(score_weights, "image_head_weight", lambda *_, **__: 0.4 if len(asked) == 1 else 0.9)
+    monkeypatch.setattr(fit_score_weights, "level_weights", level_weights)
+    monkeypatch.setattr(fit_score_weights, "image_head_weight", lambda *_, **__: 0.4 if len(asked) == 1 else 0.9)
     first = bgad.train(data_set, tmp_path / "one.bgad", config=SHORT, known=4, device="cpu", export=False)
     trained = next(name for name, role in roles(tmp_path / "one.bgad").items() if role == "train")
     (good,), (bad,) = (draw(tmp_path / kind, 1, defect=kind == "bad", seed=i) for i, kind in enumerate(("good", "bad")))

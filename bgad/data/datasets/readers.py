@@ -8,8 +8,8 @@ from concurrent.futures import ThreadPoolExecutor
 from dataclasses import replace
 from pathlib import Path
 
-from bgad.data.labels import UNNAMED_DEFECT
 from bgad.data.layouts import Dataset, read_mvtec, subfolders
+from bgad.data.manifest import UNNAMED_DEFECT
 from bgad.errors import BgadError, DataError, abbreviate
 from bgad.io import discover, images
 from bgad.types import GOOD, Sample

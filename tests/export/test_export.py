@@ -6,8 +6,8 @@ import numpy as np
 import pytest
 import torch
 
+from bgad.export.export import compare, synthetic_images
 from bgad.export.onnx import to_onnx
-from bgad.export.parity import compare, synthetic_images
 from bgad.inference.onnx_engine import Runtime
 from bgad.inference.torch_engine import Detector
 from bgad.types import FloatArray

@@ -12,7 +12,7 @@ import pytest
 from torch import Tensor
 
 from bgad.features.cache import Features
-from bgad.training.instance_selection import FULL_PUSH_SHARE, select_instances
+from bgad.training.sampling import FULL_PUSH_SHARE, select_instances
 from tests.training.loops import (
     DEFECT,
     ELSEWHERE,
