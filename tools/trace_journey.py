@@ -4,13 +4,14 @@ The tool writes a tiny data set, trains on it and scores one image, and records 
 called, in all threads. It prints for each journey
 
 - the modules in the order in which they are first entered, by package. A star marks those that handle the image: a
-  function of theirs takes or returns its sample, path, pixels, features, likelihoods, map or score. The others parse
-  options, keep checkpoints and logs, or decide about the run as a whole;
+  function of theirs takes or returns its sample, path, pixels, features, likelihoods, map or score, alone or in a list.
+  The others parse options, keep checkpoints and logs, or pass on the run, the split or the card as a whole;
 - the rooms: the packages that the orchestrating module (the training pipeline, the predict command) hands the image to,
   one after the other. A room may call rooms below it. A room that is entered again is named.
 
-`types`, `errors` and `io` serve everybody and do not count, nor does code that runs while a module is imported. With
-`--check` the exit code is 1 when more modules handle the image than the limit allows.
+The modules that orchestrate do not count, nor do `types`, `errors`, `io` and the thread pool of `model.device`, which
+serve everybody, nor code that runs while a module is imported or a graph is traced on a dummy image. With `--check` the
+exit code is 1 when more modules handle the image than the limit allows, or when a room is entered again.
 """
 
 from __future__ import annotations
@@ -30,15 +31,18 @@ import numpy as np
 from PIL import Image
 
 LIMITS = {"train": 25, "predict": 10}
-ORCHESTRATORS = {"train": "bgad.training.pipeline", "predict": "bgad.cli.predict"}
-EVERYWHERE = ("bgad.types", "bgad.errors", "bgad.io", "bgad._version", "bgad")
+ORCHESTRATORS = {
+    "train": ("bgad.training.pipeline", "bgad.training.fit_model", "bgad.cli.train"),
+    "predict": ("bgad.cli.predict",),
+}
+EVERYWHERE = ("bgad.types", "bgad.errors", "bgad.io", "bgad.model.device", "bgad._version")
+IMAGE_TYPES = ("Tensor", "Sample", "Scores", "Features", "FeatureStore", "AnomalyFeatures")
 SIZE = 64
 
 
 def counts(module: str) -> bool:
     """Whether a module is one of the package's that the journeys count."""
-    shared = any(module == name or module.startswith(f"{name}.") for name in EVERYWHERE if name != "bgad")
-    return module.startswith("bgad.") and not shared
+    return module.startswith("bgad.") and not any(f"{module}.".startswith(f"{name}.") for name in EVERYWHERE)
 
 
 def room(module: str) -> str:
@@ -46,27 +50,23 @@ def room(module: str) -> str:
     return module.split(".")[1]
 
 
-def importing(frame: FrameType | None) -> bool:
-    """Whether a frame runs because a module of the package is being imported."""
+def is_set_up(frame: FrameType | None) -> bool:
+    """Whether a frame runs because a module is being imported or a graph is being traced."""
     while frame is not None:
-        if frame.f_code.co_name == "<module>" and frame.f_globals.get("__name__", "").startswith("bgad"):
+        module = frame.f_globals.get("__name__", "")
+        if module.startswith("torch.onnx") or (frame.f_code.co_name == "<module>" and module.startswith("bgad")):
             return True
         frame = frame.f_back
     return False
 
 
-def is_image_data(value: object, depth: int = 2) -> bool:
-    """Whether a value is an image or computed from one: a sample, an array, a tensor, cached features, scores."""
-    if isinstance(value, np.ndarray) or type(value).__name__ in ("Tensor", "Sample", "Scores"):
-        return True
-    if depth and isinstance(value, (list, tuple)) and value:
-        return is_image_data(value[0], depth - 1)
-    if depth and type(value).__module__.startswith("bgad.") and hasattr(value, "__dict__"):
-        return any(
-            is_image_data(inner, 0) or (isinstance(inner, list) and is_image_data(inner, 1))
-            for inner in list(vars(value).values())
-        )
-    return isinstance(value, Path) and value.suffix == ".png"
+def is_image_data(value: object) -> bool:
+    """Whether a value is an image or computed from one: a sample, an array, a tensor, features, scores, or a list."""
+    if isinstance(value, (list, tuple)) and value:
+        return is_image_data(value[0])
+    if isinstance(value, Path):
+        return value.suffix == ".png"
+    return isinstance(value, np.ndarray) or type(value).__name__ in IMAGE_TYPES
 
 
 def handles_image(frame: FrameType, result: object) -> bool:
@@ -80,7 +80,7 @@ def handles_image(frame: FrameType, result: object) -> bool:
 class Journey:
     """What was entered, in order."""
 
-    orchestrator: str
+    orchestrators: tuple[str, ...]
     modules: list[str] = field(default_factory=list)
     handling: set[str] = field(default_factory=set)
     rooms: list[str] = field(default_factory=list)
@@ -90,21 +90,19 @@ class Journey:
         if event not in ("call", "return"):
             return
         module = frame.f_globals.get("__name__", "")
-        if not counts(module) or importing(frame):
+        if not counts(module) or is_set_up(frame):
             return
         if event == "call":
             if module not in self.modules:
                 self.modules.append(module)
             return
-        if module in self.handling and module == self.orchestrator:
-            return
-        if not handles_image(frame, result):
+        if module in self.orchestrators or not handles_image(frame, result):
             return
         self.handling.add(module)
         caller = frame.f_back
-        if caller is not None and caller.f_globals.get("__name__") == self.orchestrator:
+        if caller is not None and caller.f_globals.get("__name__") in self.orchestrators:
             here = room(module)
-            if here != room(self.orchestrator) and self.rooms[-1:] != [here]:
+            if self.rooms[-1:] != [here] and here not in map(room, self.orchestrators):
                 self.rooms.append(here)
 
     def returns(self) -> list[str]:
@@ -112,11 +110,11 @@ class Journey:
         return sorted({name for i, name in enumerate(self.rooms) if name in self.rooms[:i]})
 
 
-def run(arguments: list[str], orchestrator: str) -> Journey:
+def run(arguments: list[str], orchestrators: tuple[str, ...]) -> Journey:
     """Run a command in this process and trace it."""
     from bgad.cli.main import main
 
-    journey = Journey(orchestrator)
+    journey = Journey(orchestrators)
     threading.setprofile(journey.watch)
     sys.setprofile(journey.watch)
     try:
@@ -149,7 +147,7 @@ def write_images(root: Path) -> None:
 
 def show(name: str, journey: Journey) -> None:
     """Print a journey."""
-    handling = len(journey.handling - {journey.orchestrator})
+    handling = len(journey.handling)
     limit = LIMITS[name]
     print(f"bgad {name}: {len(journey.modules)} modules entered, {handling} of them handle the image (at most {limit})")
     previous = ""
@@ -164,7 +162,9 @@ def show(name: str, journey: Journey) -> None:
 def main() -> int:
     """Trace both journeys."""
     parser = argparse.ArgumentParser(description="Trace one image through training and scoring.")
-    parser.add_argument("--check", action="store_true", help="exit with 1 when a journey is longer than its limit")
+    parser.add_argument(
+        "--check", action="store_true", help="exit with 1 when a journey is longer than its limit or returns to a room"
+    )
     arguments = parser.parse_args()
     too_long = False
     with tempfile.TemporaryDirectory() as folder:
@@ -180,7 +180,7 @@ def main() -> int:
         for name, command in commands.items():
             journey = run(command, ORCHESTRATORS[name])
             show(name, journey)
-            too_long |= len(journey.handling - {journey.orchestrator}) > LIMITS[name]
+            too_long |= len(journey.handling) > LIMITS[name] or bool(journey.returns())
     return int(arguments.check and too_long)
 
 

@@ -11,9 +11,19 @@ from collections.abc import Collection, Mapping
 from dataclasses import dataclass
 from typing import NamedTuple
 
-from bgad.data.draw import check_leakage, distinct, shuffle_by_class
 from bgad.data.layouts import Dataset
-from bgad.data.split import NOT_DRAWN, Choice, Setting, Split, assemble, check_numbers, holdout_size
+from bgad.data.split import (
+    NOT_DRAWN,
+    Choice,
+    Setting,
+    Split,
+    assemble,
+    check_leakage,
+    check_numbers,
+    distinct,
+    holdout_size,
+    shuffle_by_class,
+)
 from bgad.errors import ConfigError, DataError
 from bgad.types import Sample
 

@@ -41,14 +41,14 @@ def cut(split: Split, config: TileConfig, shapes: Mapping[str, Shape]) -> Split:
     known = [tile for sample in masked for tile in _tiles(sample, config, shapes) if _shows_defect(tile)]
     hashes = dict(split.hashes)
     for tile in (*train, *known):  # the hash of the file is known: only the position of the tile is added
-        text = f"{split.hashes[image_name_of(tile, config)]} {tile.box}"
+        text = f"{split.hashes[image_name_of(tile.name, config)]} {tile.box}"
         hashes[tile.name] = sha256_bytes(text.encode())
     return replace(split, train=train, known=known, hashes=hashes)
 
 
-def image_name_of(sample: Sample, config: TileConfig) -> str:
-    """Return the name of the image that a training sample was cut from, or its own name in a recipe without tiles."""
-    return sample.name.rpartition(SEPARATOR)[0] if config.size else sample.name
+def image_name_of(name: str, config: TileConfig) -> str:
+    """Return the name of the image that a training sample was cut from: its own in a recipe without tiles."""
+    return name.rpartition(SEPARATOR)[0] if config.size else name
 
 
 def _tiles(sample: Sample, config: TileConfig, shapes: Mapping[str, Shape]) -> Sequence[Sample]:

@@ -119,7 +119,7 @@ def build_training_set(
     if pseudo_total:
         cache_pseudo: CacheFeatures = lambda count, image: compute("pseudo", count, image)  # noqa: E731
         anomalies.append(pseudo_anomalies(split, config, grids, read_image, cache_pseudo, roi))
-    names = [tiled_split.image_name_of(s, config.tile) for s in split.train]
+    names = [tiled_split.image_name_of(s.name, config.tile) for s in split.train]
     return TrainingSet(
         normals,
         [group for group in anomalies if group.features.count],

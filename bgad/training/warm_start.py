@@ -37,11 +37,11 @@ class WarmStart:
         """Compare a split with the one that a model was trained on; of tiles, take a sample of those of its images."""
         card = model_folder.read(folder)
         roles = SplitRecord.from_json(card.split).roles()
-        known = [roles.get(split.hashes[tiled_split.image_name_of(s, config.tile)]) for s in split.known]
+        known = [roles.get(split.hashes[tiled_split.image_name_of(s.name, config.tile)]) for s in split.known]
         new = np.flatnonzero([role not in ("train", "known") for role in known])
         taught = np.flatnonzero([s.defect == TAUGHT for s in split.known])
         names = card.training.validation_normals
-        images = [tiled_split.image_name_of(s, config.tile) for s in split.train]
+        images = [tiled_split.image_name_of(s.name, config.tile) for s in split.train]
         validation = np.flatnonzero(np.isin(images, names))
         return cls(validation[even_pick(len(validation), MAX_VALIDATION)], new, taught)
 

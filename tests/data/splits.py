@@ -6,7 +6,7 @@ from pathlib import Path
 
 import pytest
 
-from bgad.data import draw, split
+from bgad.data import split
 from bgad.data.layouts import Dataset
 from bgad.data.split import Split
 from bgad.types import ROLES, Sample
@@ -44,5 +44,4 @@ def roles(made: Split) -> dict[str, str]:
 
 def replace_digest(monkeypatch: pytest.MonkeyPatch) -> None:
     """Let `content` stand in for the content hash."""
-    for module in (draw, split):
-        monkeypatch.setattr(module, "digest", content)
+    monkeypatch.setattr(split, "digest", content)

@@ -11,7 +11,7 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from bgad.data import draw, layouts, split
+from bgad.data import layouts, split
 from bgad.data.layouts import Dataset
 from bgad.data.protocols import PROTOCOLS, SUBSETS, Case, cases, protocol_split, serves
 from bgad.data.split import Split
@@ -22,8 +22,7 @@ from bgad.types import ROLES, Sample
 @pytest.fixture(autouse=True)
 def _no_file_is_read(monkeypatch: pytest.MonkeyPatch) -> None:
     """Let the text after '=' in the name of an image, or its name, stand in for the content hash."""
-    for module in (draw, split):
-        monkeypatch.setattr(module, "digest", lambda sample: f"sha of {sample.name.rpartition('=')[2]}")
+    monkeypatch.setattr(split, "digest", lambda sample: f"sha of {sample.name.rpartition('=')[2]}")
 
 
 def build(
@@ -337,7 +336,7 @@ def test_unknown_protocols_are_named() -> None:
 def test_hashes_are_read_once(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
     dataset = build("elpv", 20, {"mono": 5, "poly": 5}, divided=False)
     first = made(dataset, "general")
-    monkeypatch.setattr(draw, "digest", lambda _: pytest.fail("a file was read again"))
+    monkeypatch.setattr(split, "digest", lambda _: pytest.fail("a file was read again"))
     again = made(dataset, "general", hashes=first.hashes)
     assert again == first
 
