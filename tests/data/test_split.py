@@ -242,11 +242,6 @@ def test_holdout_size() -> None:
             holdout_size(100, rate)
 
 
-@pytest.fixture(autouse=True)
-def _no_file_is_read(monkeypatch: pytest.MonkeyPatch) -> None:
-    replace_digest(monkeypatch)
-
-
 @pytest.mark.parametrize(
     ("a", "b"),
     [
