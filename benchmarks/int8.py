@@ -16,7 +16,7 @@ from onnxruntime.quantization import CalibrationDataReader, QuantFormat, QuantTy
 
 from benchmarks import machine, record
 from benchmarks.scoring import Side, seconds
-from bgad import metrics, train
+from bgad import TrainOptions, metrics, train
 from bgad.config import from_dict
 from bgad.data import layouts
 from bgad.data.sample_io import read
@@ -73,7 +73,9 @@ def main() -> None:
     with tempfile.TemporaryDirectory() as name:
         folder = Path(name)
         data = write_demo(folder / "data")[0]
-        detector = train(data, folder / "model.bgad", config=from_dict(SHORT), known=10, device="cpu")
+        detector = train(
+            data, folder / "model.bgad", config=from_dict(SHORT), options=TrainOptions(known=10, device="cpu")
+        )
         split = Split.load(folder / "model.bgad/split.json", layouts.load(data))
         size = detector.card.config.backbone.size
         normals = [images.fit(read(s, 8), (size, size)) for s in split.train[:CALIBRATION]]

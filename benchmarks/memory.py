@@ -56,10 +56,10 @@ def job(what: str, data: Path, size: int) -> None:
     config = from_dict({"backbone": {"size": size}, "train": {"steps": STEPS, "push_steps": STEPS}})
     model = data.parent / f"{data.name}-{size}.bgad"
     if what == "train":
-        from bgad import train
+        from bgad import TrainOptions, train
 
         began = time.perf_counter()
-        train(data, model, config=config, device="cpu", overwrite=True)
+        train(data, model, config=config, options=TrainOptions(device="cpu", overwrite=True))
     elif what == "plain":
         from benchmarks.plain import Loop
         from bgad.data import layouts

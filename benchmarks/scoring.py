@@ -29,7 +29,7 @@ import torch
 
 from benchmarks import machine, record
 from benchmarks.plain import PlainModel, papers
-from bgad import train
+from bgad import TrainOptions, train
 from bgad.config import from_dict
 from bgad.data.synthetic.demo import write_demo
 from bgad.features import extractor as extract
@@ -57,7 +57,7 @@ Side = Callable[[FloatArray], object]
 def model(folder: Path) -> Detector:
     """Hardly trained, on the demo set."""
     data = write_demo(folder / "data")[0]
-    return train(data, folder / "model.bgad", config=from_dict(SHORT), device="cpu")
+    return train(data, folder / "model.bgad", config=from_dict(SHORT), options=TrainOptions(device="cpu"))
 
 
 def bare(detector: Detector, threads: int) -> Side:

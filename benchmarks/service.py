@@ -31,7 +31,7 @@ from PIL import Image
 
 from benchmarks import machine, record
 from benchmarks.scoring import SHORT
-from bgad import train
+from bgad import TrainOptions, train
 from bgad.config import from_dict
 from bgad.data.synthetic.demo import write_demo
 
@@ -44,7 +44,7 @@ def prepare(folder: Path) -> tuple[Path, list[Path]]:
     """A model that is hardly trained, and pictures that are all different."""
     data = write_demo(folder / "data")[0]
     models = folder / "models"
-    train(data, models / "washer.bgad", config=from_dict(SHORT), device="cpu")
+    train(data, models / "washer.bgad", config=from_dict(SHORT), options=TrainOptions(device="cpu"))
     rng = np.random.default_rng(0)
     pictures = folder / "pictures"
     pictures.mkdir()

@@ -15,7 +15,7 @@ from pathlib import Path
 
 from benchmarks import machine, record
 from benchmarks.plain import Loop
-from bgad import metrics, train
+from bgad import TrainOptions, metrics, train
 from bgad.config import Config, from_dict
 from bgad.data import layouts
 from bgad.data.split import Split
@@ -34,7 +34,7 @@ def ours(data: Path, work: Path, share: float) -> tuple[float, float, Path]:
     )
     out = work / f"{data.name}-{share}.bgad"
     began = time.perf_counter()
-    detector = train(data, out, config=config, known=10, device="cpu", export=False)
+    detector = train(data, out, config=config, options=TrainOptions(known=10, device="cpu", export=False))
     seconds = time.perf_counter() - began
     split = Split.load(out / "split.json", layouts.load(data))
     scores = [s.score for s in detector.score_many([s.path for s in split.test])]

@@ -27,8 +27,9 @@ from bgad.data.split import Split, holdout_size, make_split
 from bgad.inference.torch_engine import Detector
 from bgad.io import images
 from bgad.model.device import tune_allocator
+from bgad.training.options import TrainOptions
 from bgad.training.pipeline import train
-from bgad.training.update import NewImage, update
+from bgad.training.update import NewImage, UpdateOptions, update
 from bgad.types import Sample
 
 KNOWN, CLASSES = 10, 3
@@ -77,14 +78,18 @@ def one(dataset: Dataset, known: list[str], new_class: str, seed: int, work: Pat
     (work / "split.json").write_bytes(split.to_bytes())
     config = Config(seed=seed)
     began = time.perf_counter()
-    first = train(dataset.root, work / "first.bgad", config=config, split=work / "split.json", device="cpu")
+    first = train(
+        dataset.root, work / "first.bgad", config=config, options=TrainOptions(split=work / "split.json", device="cpu")
+    )
     first_seconds = time.perf_counter() - began
     normals = [s for s in split.test if not s.label]
     groups = {"new class": left, "known classes": [s for s in split.test if s.label]}
     before = aurocs(first, normals, groups)
     began = time.perf_counter()
     new = [NewImage(s.path, 1, s.mask) for s in taught]
-    second = update(work / "first.bgad", new, work / "second.bgad", data=dataset.root, device="cpu")
+    second = update(
+        work / "first.bgad", new, work / "second.bgad", options=UpdateOptions(data=dataset.root, device="cpu")
+    )
     seconds = time.perf_counter() - began
     after = aurocs(second, normals, groups)
     everything = replace(
@@ -95,7 +100,9 @@ def one(dataset: Dataset, known: list[str], new_class: str, seed: int, work: Pat
     )
     (work / "all.json").write_bytes(everything.to_bytes())
     began = time.perf_counter()
-    third = train(dataset.root, work / "third.bgad", config=config, split=work / "all.json", device="cpu")
+    third = train(
+        dataset.root, work / "third.bgad", config=config, options=TrainOptions(split=work / "all.json", device="cpu")
+    )
     anew_seconds = time.perf_counter() - began
     anew = aurocs(third, normals, groups)
     for title in groups:

@@ -12,6 +12,7 @@ from bgad.types import Sample, Scorer, Scores
 
 if TYPE_CHECKING:
     from bgad.inference.load import load
+    from bgad.training.options import TrainOptions
     from bgad.training.pipeline import train
 
 # Let idle OpenMP threads sleep instead of spin; OpenMP reads the variable once, when torch is loaded. Without it, a
@@ -20,13 +21,14 @@ os.environ.setdefault("OMP_WAIT_POLICY", "passive")
 # Disable ONNX Runtime's telemetry; the variable must be set before the library loads.
 os.environ.setdefault("ORT_DISABLE_TELEMETRY", "1")
 
-__all__ = ["BgadError", "Sample", "Scorer", "Scores", "__version__", "load", "train"]
+__all__ = ["BgadError", "Sample", "Scorer", "Scores", "TrainOptions", "__version__", "load", "train"]
+
+
+_LAZY = {"TrainOptions": "bgad.training.options", "load": "bgad.inference.load", "train": "bgad.training.pipeline"}
 
 
 def __getattr__(name: str) -> Any:
     """Import torch only when something that needs it is asked for."""
-    if name == "train":
-        return import_module("bgad.training.pipeline").train
-    if name == "load":
-        return import_module("bgad.inference.load").load
+    if name in _LAZY:
+        return getattr(import_module(_LAZY[name]), name)
     raise AttributeError(f"module 'bgad' has no attribute {name!r}")

@@ -116,17 +116,17 @@ def data_set(tmp_path_factory: pytest.TempPathFactory) -> Path:
 
 @pytest.fixture(scope="session")
 def model(data_set: Path, tmp_path_factory: pytest.TempPathFactory) -> Path:
-    from bgad import train
+    from bgad import TrainOptions, train
 
     out = tmp_path_factory.mktemp("model") / "plate.bgad"
-    train(data_set, out, config=tiny_config(), known=4, device="cpu")
+    train(data_set, out, config=tiny_config(), options=TrainOptions(known=4, device="cpu"))
     return out
 
 
 @pytest.fixture(scope="session")
 def plain_model(data_set: Path, tmp_path_factory: pytest.TempPathFactory) -> Path:
     """A model without an image head, with the same weight for all levels."""
-    from bgad import train
+    from bgad import TrainOptions, train
 
     out = tmp_path_factory.mktemp("plain") / "plate.bgad"
     config = tiny_config(
@@ -135,7 +135,7 @@ def plain_model(data_set: Path, tmp_path_factory: pytest.TempPathFactory) -> Pat
         train={"steps": 3, "push_steps": 3},
         pseudo={"count": 3},
     )
-    train(data_set, out, config=config, known=4, device="cpu", export=False)
+    train(data_set, out, config=config, options=TrainOptions(known=4, device="cpu", export=False))
     return out
 
 

@@ -8,6 +8,7 @@ import os
 import subprocess
 import sys
 from pathlib import Path
+from typing import Any
 
 import numpy as np
 import pytest
@@ -17,7 +18,9 @@ from bgad import Sample, Scorer, Scores
 
 
 def test_public_names() -> None:
-    assert sorted(bgad.__all__) == ["BgadError", "Sample", "Scorer", "Scores", "__version__", "load", "train"]
+    assert sorted(bgad.__all__) == [
+        "BgadError", "Sample", "Scorer", "Scores", "TrainOptions", "__version__", "load", "train",
+    ]  # fmt: skip
     for name in bgad.__all__:
         assert getattr(bgad, name) is not None
     with pytest.raises(AttributeError, match="no attribute 'tarin'"):
@@ -39,14 +42,32 @@ def test_fields_of_what_comes_out_and_goes_in() -> None:
 def test_signatures() -> None:
     assert list(inspect.signature(bgad.load).parameters) == ["folder", "device", "engine", "threads", "batch", "strict"]
     assert list(inspect.signature(bgad.train).parameters) == [
-        "data", "out", "root", "config", "known", "test_share", "split", "false_reject_rate", "device", "memory_gb",
-        "max_unreadable", "resume", "overwrite", "tensorboard", "export", "roi", "progress", "stop",
+        "data", "out", "config", "options", "progress", "stop",
+    ]  # fmt: skip
+    assert list(inspect.signature(bgad.TrainOptions).parameters) == [
+        "root", "known", "test_share", "split", "false_reject_rate", "device", "memory_gb", "max_unreadable", "resume",
+        "overwrite", "tensorboard", "export", "roi",
     ]  # fmt: skip
 
 
-def test_a_misspelt_option_is_an_error(data_set: Path) -> None:
+def test_a_misspelt_option_is_an_error() -> None:
     with pytest.raises(TypeError, match="unexpected keyword argument 'konwn'"):
-        bgad.train(data_set, konwn=3)  # type: ignore[call-arg]
+        bgad.TrainOptions(konwn=3)  # type: ignore[call-arg]
+
+
+@pytest.mark.parametrize(
+    ("values", "message"),
+    [
+        ({"max_unreadable": -1}, "max_unreadable must be 0 or more"),
+        ({"test_share": 1.0}, "test_share 0 or more and below 1"),
+        ({"split": "split.json", "known": 0}, "leave out --known and --test"),
+        ({"split": "split.json", "test_share": 0.2}, "leave out --known and --test"),
+        ({"false_reject_rate": 1.0}, "a false-reject rate lies between 0 and 1"),
+    ],
+)
+def test_an_option_that_cannot_work_is_an_error(values: dict[str, Any], message: str) -> None:
+    with pytest.raises(bgad.BgadError, match=message):
+        bgad.TrainOptions(**values)
 
 
 def test_a_loaded_model_is_a_scorer(model: Path) -> None:
@@ -63,7 +84,7 @@ def test_a_loaded_model_is_a_scorer(model: Path) -> None:
 
 LIGHT = (
     "bgad, bgad.cli.main, bgad.io.images, bgad.config, bgad.artifact.folder, bgad.inference.base, bgad.calibration, "
-    "bgad.metrics, bgad.data"
+    "bgad.metrics, bgad.data, bgad.training.options"
 )
 
 

@@ -54,17 +54,25 @@ CURVE_POINTS = 24  # of a learning curve
 SHORT = 12  # characters of a key in a file name
 
 
+@dataclass(frozen=True, kw_only=True)
+class BenchmarkOptions:
+    """The options of `run`, which are those of `bgad benchmark` on how it runs."""
+
+    root: Path | None = None  # folder of the public data sets; None: $BGAD_DATA, else ./data
+    device: str = "auto"  # cpu, cuda or mps; auto takes an accelerator where there is one
+    memory_gb: float = 4.0  # memory for cached features; the rest goes to disk
+    keep_models: bool = False  # keep the model of every cell
+
+
 @dataclass(frozen=True)
 class Setup:
-    """What all cells of a run share: folder, recipe, device and options."""
+    """What all cells of a run share."""
 
     out: Path
     config: Config
     device: devices.Device
-    memory_gb: float
-    keep_models: bool
-    progress: Progress | None = None
-    stop: StopRequest | None = None
+    options: BenchmarkOptions
+    control: RunControl
 
 
 def run(
@@ -72,10 +80,7 @@ def run(
     out: Path,
     *,
     config: Config | None = None,
-    root: Path | None = None,
-    device: str = "auto",
-    memory_gb: float = 4.0,
-    keep_models: bool = False,
+    options: BenchmarkOptions = BenchmarkOptions(),
     progress: Progress | None = None,
     stop: StopRequest | None = None,
 ) -> list[Outcome]:
@@ -84,8 +89,9 @@ def run(
     if config is not None and config.tile.size:
         raise ConfigError("a benchmark does not cut tiles: leave out tile.size, or use train and evaluate")
     with output_files.locked(out, "benchmark"):
-        setup = Setup(out, config or Config(), devices.pick(device), memory_gb, keep_models, progress, stop)
-        groups = plan(table.matrices, root)
+        device = devices.pick(options.device)
+        setup = Setup(out, config or Config(), device, options, RunControl(progress, stop))
+        groups = plan(table.matrices, options.root)
         outcomes: list[Outcome] = []
         total = sum(len(group.requests) for group in groups)
         try:
@@ -125,7 +131,7 @@ def _run_group(group: Group, setup: Setup) -> Iterator[Outcome]:
     if group.dataset is None or not group.requests:
         return
     try:
-        dataset, scan = validate_images(group.dataset, MAX_UNREADABLE, setup.progress)
+        dataset, scan = validate_images(group.dataset, MAX_UNREADABLE, setup.control.progress)
         mask_hashes = [[s.name, *map(hash_file, (s.mask, *s.more_masks))] for s in dataset.samples if s.mask]
     except BgadError as error:
         yield from (Outcome(request, reason=str(error), failed=True) for request in group.requests)
@@ -147,7 +153,7 @@ def _run_group(group: Group, setup: Setup) -> Iterator[Outcome]:
             config = replace(config, seed=request.seed)
             key = _cell_key(config, split, request, mask_hashes, setup.device)
             stored = _stored(setup.out / "cells", key)
-            if stored is None or (setup.keep_models and not _kept(setup, request, key).exists()):
+            if stored is None or (setup.options.keep_models and not _kept(setup, request, key).exists()):
                 if pool is None:
                     pool = FeaturePool(
                         dataset.samples,
@@ -156,8 +162,8 @@ def _run_group(group: Group, setup: Setup) -> Iterator[Outcome]:
                         config.backbone,
                         device=setup.device,
                         folder=folder,
-                        memory_gb=setup.memory_gb,
-                        progress=setup.progress,
+                        memory_gb=setup.options.memory_gb,
+                        progress=setup.control.progress,
                     )
                 stored = _cell(request, dataset, split, config, pool, scan, setup, key)
                 path = setup.out / "cells" / f"{request.name()}-{key[:SHORT]}.json"
@@ -244,9 +250,8 @@ def _cell(
         _copy(shared, work)
     work.mkdir(parents=True, exist_ok=True)
     model = pool.new_model(config)
-    control = RunControl(setup.progress, setup.stop)
     run = TrainingRun(
-        request.name(), dataset, split, split, scan.bits, setup.device, work, flows or key, control=control
+        request.name(), dataset, split, split, scan.bits, setup.device, work, flows or key, control=setup.control
     )
     fit = ModelFit(run, model, pool.training_set(split, config), phase_one=phase_one)
     fit.resume()
@@ -257,12 +262,12 @@ def _cell(
     if flows and not shared.exists():
         _copy(work, shared)
     shapes = [scan.shapes[s.name] for s in split.test]
-    measured = _measure(detector, request, split, pool.features(split.test), shapes, setup.progress)
+    measured = _measure(detector, request, split, pool.features(split.test), shapes, setup.control.progress)
     cell = measured.cell | request.facts() | {"drawn": len(split.known)}
     cell["seconds"]["features"] = round(pool.seconds, 3)
     if curve is not None:
         cell["curve"] = curve.points
-    if setup.keep_models:
+    if setup.options.keep_models:
         log = (work / TRAINING_LOG).read_bytes()
         files = {**weight_files(model), TRAINING_LOG: log, model_folder.SPLIT: content}
         model_folder.write(_kept(setup, request, key), detector.card, files)

@@ -72,23 +72,19 @@ def _benchmark(arguments: argparse.Namespace) -> int:
     _check_recipe(arguments, config, table)
     if arguments.list:
         return _list(table, arguments.root)
-    from bgad.benchmark.runner import run
+    from bgad.benchmark.runner import BenchmarkOptions, run
     from bgad.cli.interrupt import stop_on_interrupt
     from bgad.model.device import tune_allocator
 
     tune_allocator()
+    options = BenchmarkOptions(
+        root=arguments.root,
+        device=arguments.device,
+        memory_gb=arguments.memory,
+        keep_models=arguments.keep_models,
+    )
     with console.progress() as progress, stop_on_interrupt() as stop:
-        outcomes = run(
-            table,
-            arguments.out,
-            config=config,
-            root=arguments.root,
-            device=arguments.device,
-            memory_gb=arguments.memory,
-            keep_models=arguments.keep_models,
-            progress=progress,
-            stop=stop,
-        )
+        outcomes = run(table, arguments.out, config=config, options=options, progress=progress, stop=stop)
     if arguments.paper is None and all(outcome.cell is None for outcome in outcomes):
         raise DataError(f"no cell could be run: {outcomes[0].reason}")
     _print(table, outcomes)

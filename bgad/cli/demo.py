@@ -20,6 +20,7 @@ from bgad.evaluation.evaluate import evaluate, write_results
 from bgad.evaluation.report import page as report
 from bgad.io.files import check_folder
 from bgad.model.device import tune_allocator
+from bgad.training.options import TrainOptions
 from bgad.training.pipeline import train
 from bgad.training.run import unfinished
 from bgad.training.stop import StopRequest
@@ -80,17 +81,8 @@ def run_demo(
                 config = replace(config, loss=replace(config.loss, method=method))
                 is_main = method == methods[-1] and seed == 0  # `bgad serve` and the tutorial use this one
                 model = out / (f"{category.name}.bgad" if is_main else f"{category.name}-{method}-{seed}.bgad")
-                detector = train(
-                    category,
-                    model,
-                    resume=unfinished(model),
-                    config=config,
-                    known=known,
-                    device=device,
-                    overwrite=True,
-                    progress=progress,
-                    stop=stop,
-                )
+                options = TrainOptions(known=known, device=device, resume=unfinished(model), overwrite=True)
+                detector = train(category, model, config=config, options=options, progress=progress, stop=stop)
                 cell, section, images = evaluate(detector, layouts.load(category), data="demo", progress=progress)
                 cells.append(cell)
                 rows += [{"category": category.name, "method": method, "seed": seed, **row} for row in images]

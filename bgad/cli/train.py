@@ -104,30 +104,27 @@ def _train(arguments: argparse.Namespace) -> int:
     from bgad.cli.interrupt import stop_on_interrupt
     from bgad.data.locate import model_folder
     from bgad.model.device import tune_allocator
+    from bgad.training.options import TrainOptions
     from bgad.training.pipeline import train
 
     tune_allocator()
+    options = TrainOptions(
+        root=arguments.root,
+        known=arguments.known,
+        test_share=arguments.test,
+        split=arguments.split,
+        false_reject_rate=arguments.false_reject_rate,
+        device=arguments.device,
+        memory_gb=arguments.memory,
+        max_unreadable=arguments.max_unreadable,
+        resume=arguments.resume,
+        overwrite=arguments.overwrite,
+        tensorboard=arguments.tensorboard,
+        export=not arguments.no_export,
+        roi=arguments.roi,
+    )
     with console.progress() as progress, stop_on_interrupt() as stop:
-        train(
-            arguments.data,
-            arguments.out,
-            root=arguments.root,
-            config=config,
-            known=arguments.known,
-            test_share=arguments.test,
-            split=arguments.split,
-            false_reject_rate=arguments.false_reject_rate,
-            device=arguments.device,
-            memory_gb=arguments.memory,
-            max_unreadable=arguments.max_unreadable,
-            resume=arguments.resume,
-            overwrite=arguments.overwrite,
-            tensorboard=arguments.tensorboard,
-            export=not arguments.no_export,
-            roi=arguments.roi,
-            progress=progress,
-            stop=stop,
-        )
+        train(arguments.data, arguments.out, config=config, options=options, progress=progress, stop=stop)
     model, data = quote(str(arguments.out or model_folder(arguments.data))), quote(str(arguments.data))
     where = f" --root {quote(str(arguments.root))}" if arguments.root else ""
     console.say(f"next: bgad predict {model} IMAGE...   or   bgad evaluate {model} {data}{where}")

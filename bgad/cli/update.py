@@ -56,21 +56,17 @@ def add_update(commands: Any) -> None:
 def _update(arguments: argparse.Namespace) -> int:
     from bgad.cli.interrupt import stop_on_interrupt
     from bgad.model.device import tune_allocator
-    from bgad.training.update import new_images, update
+    from bgad.training.update import UpdateOptions, new_images, update
 
     tune_allocator()
     new = new_images(arguments.good, arguments.bad, arguments.masks, arguments.ignore)
+    options = UpdateOptions(
+        data=arguments.data,
+        false_reject_rate=arguments.false_reject_rate,
+        device=arguments.device,
+        resume=arguments.resume,
+        overwrite=arguments.overwrite,
+    )
     with console.progress() as progress, stop_on_interrupt() as stop:
-        update(
-            arguments.model,
-            new,
-            arguments.out,
-            data=arguments.data,
-            false_reject_rate=arguments.false_reject_rate,
-            device=arguments.device,
-            resume=arguments.resume,
-            overwrite=arguments.overwrite,
-            progress=progress,
-            stop=stop,
-        )
+        update(arguments.model, new, arguments.out, options=options, progress=progress, stop=stop)
     return 0

@@ -5,7 +5,7 @@ from __future__ import annotations
 import copy
 import logging
 import time
-from dataclasses import dataclass, field, replace
+from dataclasses import dataclass, replace
 from pathlib import Path
 
 import safetensors.torch
@@ -13,14 +13,14 @@ import torch
 
 from bgad.artifact import folder as model_folder
 from bgad.artifact.card import Card, ExportCard
-from bgad.calibration import check_rate, require_supported
+from bgad.calibration import require_supported
 from bgad.config import Config
 from bgad.data import layouts, locate, tiled_split
 from bgad.data.image_cache import MAX_BYTES, ImageCache
 from bgad.data.sample_io import read, read_mask
 from bgad.data.split import Split, make_split
-from bgad.data.validation import MAX_UNREADABLE, ValidationReport, validate_images
-from bgad.errors import BgadError, ConfigError, DataError
+from bgad.data.validation import ValidationReport, validate_images
+from bgad.errors import BgadError, DataError
 from bgad.features.cache import even_pick
 from bgad.geometry.roi import Roi
 from bgad.inference.torch_engine import Detector
@@ -34,6 +34,7 @@ from bgad.training import provenance
 from bgad.training.fingerprint import run_key
 from bgad.training.fit_model import ModelFit
 from bgad.training.loop import RunControl
+from bgad.training.options import TrainOptions
 from bgad.training.provenance import Provenance
 from bgad.training.run import TrainingRun, check_work_folder, open_work_folder, unfinished
 from bgad.training.stop import StopRequest
@@ -45,30 +46,6 @@ from bgad.types import FloatArray, ImageLike, Progress, Sample
 logger = logging.getLogger(__name__)
 
 PARITY_IMAGES = 32  # images, or tiles, on which the exported graph is compared with torch
-
-
-@dataclass(frozen=True)
-class TrainingOptions:
-    """How a model is trained and where it is written, besides the data and the recipe; see `train`."""
-
-    out: Path
-    false_reject_rate: float | None = None
-    device: str = "auto"
-    memory_gb: float = 4.0
-    resume: bool = False
-    overwrite: bool = False
-    tensorboard: Path | None = None
-    export: bool = True
-    control: RunControl = field(default_factory=RunControl)
-
-
-@dataclass(frozen=True)
-class SplitOptions:
-    """How the images of a data set get their roles; see `train`."""
-
-    known: int | None = None
-    test_share: float = 0.0
-    file: Path | None = None
 
 
 @dataclass(frozen=True)
@@ -87,60 +64,32 @@ def train(
     data: str | Path,
     out: str | Path | None = None,
     *,
-    root: str | Path | None = None,
     config: Config | None = None,
-    known: int | None = None,
-    test_share: float = 0.0,
-    split: str | Path | None = None,
-    false_reject_rate: float | None = None,
-    device: str = "auto",
-    memory_gb: float = 4.0,
-    max_unreadable: int = MAX_UNREADABLE,
-    resume: bool = False,
-    overwrite: bool = False,
-    tensorboard: Path | None = None,
-    export: bool = True,
-    roi: str | Path | None = None,
+    options: TrainOptions = TrainOptions(),
     progress: Progress | None = None,
     stop: StopRequest | None = None,
 ) -> Detector:
     """Train on a folder, a manifest or a public data set, write the model folder and return the detector.
 
-    The arguments are the options of `bgad train`. `root` is the folder of the public data sets. `known` is the number
-    of known anomalies to use (None: all of the training part, or 10 of a test set). `test_share` is the share of the
-    normals kept for the test. A file `split` replaces both. `export` adds the graph that scores without torch. `roi` is
-    an image of the region of interest (black: outside), or a JSON file with polygons. `stop` lets another thread or a
-    signal handler end the training after a step; it then continues with `resume`.
+    `out` is the model folder (None: in the current directory, named like the data), and `config` the recipe. `stop`
+    lets another thread or a signal handler end the training after a step; it then continues with the option `resume`.
     """
-    if max_unreadable < 0 or not 0 <= test_share < 1:
-        raise ConfigError("max_unreadable must be 0 or more, and test_share 0 or more and below 1")
-    if split is not None and (known is not None or test_share):
-        raise ConfigError("a split file says which images are known and which are tested: leave out --known and --test")
-    options = TrainingOptions(
-        Path(out) if out else locate.model_folder(data),
-        false_reject_rate,
-        device,
-        memory_gb,
-        resume,
-        overwrite,
-        tensorboard,
-        export,
-        RunControl(progress, stop),
-    )
     started = time.monotonic()
     recipe = (config or Config()).check()
-    split_options = SplitOptions(known, test_share, None if split is None else Path(split))
-    check_before_reading(recipe, options, split_options)
-    region = None if roi is None else Roi.load(Path(roi))
+    destination = Path(out) if out else locate.model_folder(data)
+    check_before_reading(recipe, destination, options)
+    roi = None if options.roi is None else Roi.load(Path(options.roi))
     images = new_image_cache(recipe, has_roi=roi is not None)
-    dataset, scan = validate_images(locate.load(Path(data), root), max_unreadable, progress, images)
+    dataset, scan = validate_images(locate.load(Path(data), options.root), options.max_unreadable, progress, images)
     for note in dataset.notes:
         logger.warning(note)
-    if region is not None:
-        _check_roi_size(region, f"{roi}", dataset, scan)
-    roles = assign_roles(dataset, recipe, split_options, false_reject_rate)
-    source = provenance.provenance_of(Path(data), root)
-    return train_on_split(TrainingData(dataset, scan, roles, images, source, region), recipe, options, started=started)
+    if roi is not None:
+        _check_roi_size(roi, f"{options.roi}", dataset, scan)
+    split = assign_roles(dataset, recipe, options)
+    source = provenance.provenance_of(Path(data), options.root)
+    training_data = TrainingData(dataset, scan, split, images, source, roi)
+    control = RunControl(progress, stop)
+    return train_on_split(training_data, destination, recipe, options, control, started=started)
 
 
 def new_image_cache(config: Config, *, has_roi: bool) -> ImageCache:
@@ -148,26 +97,25 @@ def new_image_cache(config: Config, *, has_roi: bool) -> ImageCache:
     return ImageCache(config.backbone.size, 0 if config.tile.size or has_roi else MAX_BYTES)
 
 
-def check_before_reading(config: Config, options: TrainingOptions, split: SplitOptions) -> None:
+def check_before_reading(config: Config, out: Path, options: TrainOptions) -> None:
     """Raise for whatever cannot work before the images are read."""
-    if options.false_reject_rate is not None:
-        check_rate(options.false_reject_rate)
-    model_folder.check_destination(options.out, overwrite=options.overwrite)
-    work = check_work_folder(options.out, resume=options.resume)
-    if options.resume and not unfinished(options.out):
+    model_folder.check_destination(out, overwrite=options.overwrite)
+    work = check_work_folder(out, resume=options.resume)
+    if options.resume and not unfinished(out):
         logger.warning(f"there is nothing to resume in {work}: training begins anew")
     devices.pick(options.device)
     backbones.check(config.backbone)
-    if split.file is not None and not split.file.is_file():
-        raise DataError(f"{split.file}: cannot be read: No such file or directory")
+    if options.split is not None and not Path(options.split).is_file():
+        raise DataError(f"{Path(options.split)}: cannot be read: No such file or directory")
 
 
-def assign_roles(dataset: layouts.Dataset, config: Config, options: SplitOptions, rate: float | None) -> Split:
+def assign_roles(dataset: layouts.Dataset, config: Config, options: TrainOptions) -> Split:
     """Split a data set, or read the split file, and warn of what it lacks."""
-    if options.file is None:
+    rate = options.false_reject_rate
+    if options.split is None:
         split = make_split(dataset, rate=rate, seed=config.seed, known=options.known, test_share=options.test_share)
     else:
-        split = Split.load(options.file, dataset)
+        split = Split.load(Path(options.split), dataset)
         if rate is not None:
             require_supported(len(split.calibration), rate)
     for note in split.notes:
@@ -180,11 +128,18 @@ def assign_roles(dataset: layouts.Dataset, config: Config, options: SplitOptions
 
 
 def train_on_split(
-    data: TrainingData, config: Config, options: TrainingOptions, *, started: float, parent: Path | None = None
+    data: TrainingData,
+    out: Path,
+    config: Config,
+    options: TrainOptions,
+    control: RunControl,
+    *,
+    started: float,
+    parent: Path | None = None,
 ) -> Detector:
     """Train on data whose images have their roles, and write the model folder.
 
-    With `parent`, the flows start from those of that model.
+    With `parent`, the flows start from those of that model. Options that say how images get their roles are not read.
     """
     split, roi = data.split, data.roi
     logger.info(
@@ -194,16 +149,16 @@ def train_on_split(
     )
     device = devices.pick(options.device)
     key = run_key(config, split, device, roi, parent)
-    check_work_folder(options.out, resume=options.resume, key=key)  # before the time that a model takes to build
+    check_work_folder(out, resume=options.resume, key=key)  # before the time that a model takes to build
     model = _new_model(config, device, parent)
     with (
-        open_work_folder(options.out, key, data.dataset.name, resume=options.resume) as work,
+        open_work_folder(out, key, data.dataset.name, resume=options.resume) as work,
         open_event_log(options.tensorboard) as events,
     ):
         if roi is not None:
             split = _with_roi(split, roi, work / model_folder.ROI)
         run = TrainingRun(
-            options.out.stem,
+            out.stem,
             data.dataset,
             split,
             tiled_split.cut(split, config.tile, data.scan.shapes) if config.tile.size else _without_hidden(split),
@@ -214,16 +169,16 @@ def train_on_split(
             options.false_reject_rate,
             roi,
             started=started,
-            control=options.control,
+            control=control,
         )
         if parent is not None:
             run = replace(run, warm_start=WarmStart.from_model(parent, run.training_split, config))
         detector = _fit(run, model, data.images, options, events)
         card, files = _model_files(detector, run, options, parent)
-        model_folder.write(options.out, card, files)
+        model_folder.write(out, card, files)
     logger.info(detector.calibration.guarantee())
-    logger.info(f"model: {options.out}")
-    written = model_folder.read(options.out)
+    logger.info(f"model: {out}")
+    written = model_folder.read(out)
     provenance.remember(written.checksum, data.provenance)
     return Detector(model, written, device)
 
@@ -238,14 +193,14 @@ def _new_model(config: Config, device: torch.device, parent: Path | None) -> Sco
 
 
 def _fit(
-    run: TrainingRun, model: ScoringModel, images: ImageCache, options: TrainingOptions, events: EventLog
+    run: TrainingRun, model: ScoringModel, images: ImageCache, options: TrainOptions, events: EventLog
 ) -> Detector:
     """Extract features, train the model on them and calibrate it."""
     config, roi = model.config, run.roi
     map_roi = None if config.tile.size else roi  # a tile is blanked outside of the region when it is read
     if map_roi is not None:
         model.set_region(map_roi.resized(config.backbone.size))
-    cache = CacheOptions(run.work, run.key, options.memory_gb, options.control.progress)
+    cache = CacheOptions(run.work, run.key, options.memory_gb, run.control.progress)
 
     def read_image(sample: Sample) -> FloatArray:
         return images.read(sample, run.bits)
@@ -260,7 +215,7 @@ def _fit(
 
 
 def _model_files(
-    detector: Detector, run: TrainingRun, options: TrainingOptions, parent: Path | None
+    detector: Detector, run: TrainingRun, options: TrainOptions, parent: Path | None
 ) -> tuple[Card, dict[str, bytes]]:
     """Return the card and the files of the model folder, with the exported graph if it is wanted and can be made."""
     files = {
@@ -275,7 +230,7 @@ def _model_files(
         origin = replace(card.provenance, parent=model_folder.read_card(parent).checksum)
         card = replace(card, provenance=origin)
     if options.export:
-        exported = _export(detector, run.training_split, options.control.progress)
+        exported = _export(detector, run.training_split, run.control.progress)
         if exported is not None:
             entry, graph = exported
             card, files = replace(card, exports={"onnx": entry}), files | graph

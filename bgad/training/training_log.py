@@ -78,7 +78,7 @@ class EventLog:
 
 
 @contextmanager
-def open_event_log(folder: Path | None) -> Iterator[EventLog]:
+def open_event_log(folder: str | Path | None) -> Iterator[EventLog]:
     """Open an event log in a folder; None opens one that does nothing."""
     if folder is None:
         yield EventLog(None)

@@ -26,8 +26,9 @@ from bgad.geometry.roi import Roi
 from bgad.inference.torch_engine import Detector
 from bgad.training import provenance
 from bgad.training.loop import RunControl
+from bgad.training.options import TrainOptions
 from bgad.training.paired_files import IGNORE, MASK, list_images, pair_files
-from bgad.training.pipeline import TrainingData, TrainingOptions, new_image_cache, train_on_split
+from bgad.training.pipeline import TrainingData, new_image_cache, train_on_split
 from bgad.training.provenance import Provenance
 from bgad.training.stop import StopRequest
 from bgad.types import GOOD, TAUGHT, Progress, Sample
@@ -71,56 +72,68 @@ def new_images(
     ]
 
 
+@dataclass(frozen=True, kw_only=True)
+class UpdateOptions:
+    """The options of `update`, which are those of `bgad update`; a value that cannot work raises."""
+
+    data: str | Path | None = None  # where the training images are, if they have moved
+    relocated: Mapping[str, NewImage] | None = None  # images of earlier updates that have moved, by SHA-256
+    false_reject_rate: float | None = None  # share of good parts that may be rejected; None: the model's
+    device: str = "auto"  # cpu, cuda or mps; auto takes an accelerator where there is one
+    memory_gb: float = 4.0  # memory for cached features; the rest goes to disk
+    resume: bool = False  # continue an update that was stopped
+    overwrite: bool = False  # replace an existing model folder
+    export: bool = True  # add the graph that scores without torch
+
+    def __post_init__(self) -> None:
+        if self.false_reject_rate is not None:
+            check_rate(self.false_reject_rate)
+
+    def for_training(self, false_reject_rate: float) -> TrainOptions:
+        """The options of the training that an update runs."""
+        return TrainOptions(
+            false_reject_rate=false_reject_rate,
+            device=self.device,
+            memory_gb=self.memory_gb,
+            resume=self.resume,
+            overwrite=self.overwrite,
+            export=self.export,
+        )
+
+
 def update(
     model: str | Path,
     new: Sequence[NewImage],
     out: str | Path | None = None,
     *,
-    data: str | Path | None = None,
-    relocated: Mapping[str, NewImage] | None = None,
     config: Config | None = None,
-    false_reject_rate: float | None = None,
-    device: str = "auto",
-    memory_gb: float = 4.0,
-    resume: bool = False,
-    overwrite: bool = False,
-    export: bool = True,
+    options: UpdateOptions = UpdateOptions(),
     progress: Progress | None = None,
     stop: StopRequest | None = None,
 ) -> Detector:
     """Write a model that has learnt the new images, beside the old one or to `out`; returns its detector.
 
-    `data` tells where the training images are, if they have moved. `relocated` maps the SHA-256 of images of earlier
-    updates to where they are now. `false_reject_rate` replaces the rate of the model. `stop` is that of `train`.
+    `config` replaces the recipe of the model with the short schedule of an update. `stop` is that of `train`.
     """
     started = time.monotonic()
-    if false_reject_rate is not None:
-        check_rate(false_reject_rate)
     folder = Path(model)
     card = model_folder.read(folder)
-    options = TrainingOptions(
-        Path(out) if out else folder.with_name(f"{folder.stem}-taught{folder.suffix}"),
-        device=device,
-        memory_gb=memory_gb,
-        resume=resume,
-        overwrite=overwrite,
-        export=export,
-        control=RunControl(progress, stop),
-    )
-    model_folder.check_destination(options.out, overwrite=overwrite)
+    destination = Path(out) if out else folder.with_name(f"{folder.stem}-taught{folder.suffix}")
+    model_folder.check_destination(destination, overwrite=options.overwrite)
     recipe = config or shortened(card.config)
     remembered = provenance.recall(card.checksum)
-    source = remembered if data is None else provenance.provenance_of(data, None)
+    source = remembered if options.data is None else provenance.provenance_of(options.data, None)
     if source is None:
         raise DataError("the images that the model was trained on are needed: say where they are with --data")
     dataset = _load_data(source)
-    earlier = _taught_before(card.split, remembered or Provenance(Path()), relocated or {})
+    earlier = _taught_before(card.split, remembered or Provenance(Path()), options.relocated or {})
     dataset = replace(dataset, samples=[*dataset.samples, *earlier])
-    training_data = _joined_data(folder, dataset, source, new, recipe, progress)
-    rate = _rate(len(training_data.split.calibration), card.calibration_at().false_reject_rate, false_reject_rate)
-    training_data = replace(training_data, roi=Roi.from_png(card.roi_png) if card.roi_png else None)
-    options = replace(options, false_reject_rate=rate)
-    return train_on_split(training_data, recipe, options, started=started, parent=folder)
+    data = _joined_data(folder, dataset, source, new, recipe, progress)
+    data = replace(data, roi=Roi.from_png(card.roi_png) if card.roi_png else None)
+    before = card.calibration_at().false_reject_rate
+    training = options.for_training(_rate(len(data.split.calibration), before, options.false_reject_rate))
+    control = RunControl(progress, stop)
+    return train_on_split(data, destination, recipe, training, control, started=started, parent=folder)
 
 
 def _joined_data(

@@ -10,10 +10,10 @@ import numpy as np
 import pytest
 from PIL import Image
 
-from bgad.benchmark import runner as benchmark
 from bgad.benchmark.paper_tables import Matrix, PaperTable, methods
 from bgad.benchmark.plan import Outcome
-from bgad.config import from_dict
+from bgad.benchmark.runner import BenchmarkOptions, run
+from bgad.config import Config, from_dict
 
 SIZE = 48
 CLASSES = {"cable": ("bent_wire", "cable_swap", "cut_outer_insulation"), "carpet": ("color", "hole", "thread")}
@@ -73,8 +73,10 @@ def timeless(out: Path) -> dict[str, Any]:
     return stored
 
 
-def fast(out: Path, root: Path, *columns: str, protocol: str = "one-class", **options: Any) -> list[Outcome]:
+def fast(
+    out: Path, root: Path, *columns: str, protocol: str = "one-class", config: Config = CONFIG, **options: Any
+) -> list[Outcome]:
     """Run one category with one seed and few steps."""
     matrix = Matrix({"mvtec": ("carpet",)}, protocol, methods(*columns), known=(2,), seeds=1)
-    settings: dict[str, Any] = {"config": CONFIG, "root": root, "device": "cpu"} | options
-    return benchmark.run(PaperTable("tiny", (matrix,)), out, **settings)
+    chosen = BenchmarkOptions(root=root, device="cpu", **options)
+    return run(PaperTable("tiny", (matrix,)), out, config=config, options=chosen)

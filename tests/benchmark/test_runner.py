@@ -34,6 +34,7 @@ from bgad.training.feature_pool import FeaturePool
 from bgad.training.fingerprint import flow_key, phase_key, run_key
 from bgad.training.fit_model import ModelFit
 from bgad.training.loop import TrainingLoop
+from bgad.training.options import TrainOptions
 from bgad.training.training_set import AnomalyFeatures
 from tests.benchmark.runs import CLASSES, CONFIG, SIZE, TINY, category, fast, results, save, timeless
 
@@ -93,8 +94,8 @@ def test_flows_that_no_anomaly_pushes_are_trained_once(
     def models(out: Path, *names: str) -> dict[str, dict[str, Any]]:
         matrix = Matrix({"brainmri": ()}, protocol, methods(*names), known=(2,), seeds=1)
         config = replace(CONFIG, train=replace(CONFIG.train, steps=2, push_steps=3))
-        options: dict[str, Any] = {"config": config, "root": root, "device": "cpu", "keep_models": True}
-        benchmark.run(PaperTable("tiny", (matrix,)), out, **options)
+        options = benchmark.BenchmarkOptions(root=root, device="cpu", keep_models=True)
+        benchmark.run(PaperTable("tiny", (matrix,)), out, config=config, options=options)
         found = {}
         for name in names:
             (folder,) = (out / "models").glob(f"*-{name.replace('-', '_')}-*")
@@ -139,10 +140,8 @@ def test_a_cell_is_what_train_and_evaluate_give(root: Path, tmp_path: Path) -> N
         learn.train(
             dataset.root,
             alone,
-            split=kept / "split.json",
             config=replace(config, loss=replace(config.loss, method=cell["method"])),
-            device="cpu",
-            export=False,
+            options=TrainOptions(split=kept / "split.json", device="cpu", export=False),
         )
         learnt, same = (safetensors.numpy.load_file(folder / "flow.safetensors") for folder in (kept, alone))
         assert learnt.keys() == same.keys()
@@ -395,8 +394,9 @@ def test_a_table_that_is_not_finished_says_so(root: Path, tmp_path: Path, monkey
     monkeypatch.setattr(benchmark, "write", kept)
     monkeypatch.setattr(benchmark, "ModelFit", stopping)
     matrix = Matrix({"mvtec": ("cable", "carpet", "screw")}, "multi-class", methods("nfad"), known=(2,), seeds=2)
+    options = benchmark.BenchmarkOptions(root=root, device="cpu")
     with pytest.raises(KeyboardInterrupt):
-        benchmark.run(PaperTable("tiny", (matrix,)), tmp_path, config=CONFIG, root=root, device="cpu")
+        benchmark.run(PaperTable("tiny", (matrix,)), tmp_path, config=CONFIG, options=options)
     assert [len(outcomes) for outcomes in written] == [6, 6]  # after the first category, and after the stop
     assert len(results(tmp_path)["cells"]) == 2
     missing = results(tmp_path)["missing"]

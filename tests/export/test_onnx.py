@@ -8,7 +8,7 @@ import numpy as np
 import pytest
 import torch
 
-from bgad import train
+from bgad import TrainOptions, train
 from bgad.artifact import folder as model_folder
 from bgad.cli.main import main
 from bgad.config import Config, from_dict
@@ -81,7 +81,7 @@ def test_training_writes_a_graph_that_agrees(model: Path, data_set: Path, detect
 )
 def test_every_kind_of_score_is_exported(change: dict[str, object], data_set: Path, tmp_path: Path) -> None:
     short: Config = from_dict({"train": {"steps": 3, "push_steps": 2, "positions_per_image": [8, 8, 8]}}, tiny_config())
-    train(data_set, tmp_path / "a.bgad", config=from_dict(change, short), known=4, device="cpu")
+    train(data_set, tmp_path / "a.bgad", config=from_dict(change, short), options=TrainOptions(known=4, device="cpu"))
     parity = model_folder.read(tmp_path / "a.bgad", (GRAPH,)).exports["onnx"].parity
     assert parity.score <= 1e-4
     assert parity.map <= 1e-4
@@ -95,7 +95,7 @@ def test_a_backbone_that_cannot_be_written_does_not_cost_the_model(
 
     monkeypatch.setattr(torch.onnx, "export", broken)
     short = from_dict({"train": {"steps": 3, "push_steps": 2}}, tiny_config())
-    train(data_set, tmp_path / "a.bgad", config=short, known=4, device="cpu")
+    train(data_set, tmp_path / "a.bgad", config=short, options=TrainOptions(known=4, device="cpu"))
     said = " ".join(capsys.readouterr().err.split())
     assert "no graph is written: this model cannot be written as a graph (no such operator)" in said
     assert GRAPH not in model_folder.read(tmp_path / "a.bgad").files
@@ -112,7 +112,8 @@ def test_nothing_is_written_where_the_graph_differs(
         export.export(folder)
     assert {path.name: path.read_bytes() for path in folder.iterdir()} == before
     short = from_dict({"train": {"steps": 3, "push_steps": 2}}, tiny_config())
-    train(data_set, tmp_path / "b.bgad", config=short, known=4, device="cpu")  # the training is not lost
+    # the training is not lost
+    train(data_set, tmp_path / "b.bgad", config=short, options=TrainOptions(known=4, device="cpu"))
     assert "warning: no graph is written: the exported graph differs" in " ".join(capsys.readouterr().err.split())
     assert GRAPH not in model_folder.read(tmp_path / "b.bgad").files
 
@@ -158,7 +159,7 @@ def without_graph(model: Path, to: Path) -> Path:
 
 def test_no_export(data_set: Path, tmp_path: Path) -> None:
     short = from_dict({"train": {"steps": 3, "push_steps": 2}}, tiny_config())
-    train(data_set, tmp_path / "a.bgad", config=short, known=4, device="cpu", export=False)
+    train(data_set, tmp_path / "a.bgad", config=short, options=TrainOptions(known=4, device="cpu", export=False))
     card = model_folder.read(tmp_path / "a.bgad")
     assert GRAPH not in card.files
     assert card.exports == {}

@@ -168,7 +168,12 @@ def test_figures_are_of_the_region(
 
 def test_a_region_of_another_size(data_set: Path, tmp_path: Path) -> None:
     with pytest.raises(DataError, match=r"is 64x64, the region of interest .*a\.png 64x10: make them equal"):
-        bgad.train(data_set, tmp_path / "a.bgad", config=tiny_config(), roi=save(LEFT[:10], tmp_path / "a.png"))
+        bgad.train(
+            data_set,
+            tmp_path / "a.bgad",
+            config=tiny_config(),
+            options=bgad.TrainOptions(roi=save(LEFT[:10], tmp_path / "a.png")),
+        )
 
 
 def test_region_and_tiles(tmp_path: Path) -> None:
@@ -186,7 +191,9 @@ def test_region_and_tiles(tmp_path: Path) -> None:
         Image.fromarray(large()).save(root / "good" / f"{i}.png")
     config = from_dict({"tile": {"size": SIZE, "overlap": 0.0}, "train": {"steps": 5, "push_steps": 2}}, tiny_config())
     roi = save(wide, tmp_path / "roi.png")
-    scorer = bgad.train(root, tmp_path / "a.bgad", config=config, roi=roi, device="cpu", export=False)
+    scorer = bgad.train(
+        root, tmp_path / "a.bgad", config=config, options=bgad.TrainOptions(roi=roi, device="cpu", export=False)
+    )
     seen: list[int] = []
     plain = scorer.run
     scorer.run = lambda pixels: (seen.append(len(pixels)), plain(pixels))[1]  # type: ignore[method-assign, func-returns-value]

@@ -219,14 +219,14 @@ def test_tiles_for_a_model_that_was_trained_without(
 def test_what_cannot_be_cut(tiled: Path, large_set: Path, data_set: Path, tmp_path: Path) -> None:
     config = from_dict({"tile": {"size": 80}, "train": {"steps": 2, "push_steps": 1}}, tiny_config())
     with pytest.raises(DataError, match=r"train/good/000\.png: 64x64 pixels are less than a tile of 80x80.*leave out"):
-        bgad.train(data_set, tmp_path / "a.bgad", config=config, device="cpu")
+        bgad.train(data_set, tmp_path / "a.bgad", config=config, options=bgad.TrainOptions(device="cpu"))
     mixed = tmp_path / "mixed"
     shutil.copytree(large_set, mixed)
     split = model_folder.read(tiled).split["images"]
     for name in [image["name"] for image in split if image["role"] == "calibration"]:
         Image.new("L", (70, 70)).save(mixed / name)
     with pytest.raises(DataError, match="70x70 pixels are less than a tile of 80x80"):  # before it trains
-        bgad.train(mixed, tmp_path / "c.bgad", config=config, device="cpu")
+        bgad.train(mixed, tmp_path / "c.bgad", config=config, options=bgad.TrainOptions(device="cpu"))
     with pytest.raises(ConfigError, match=r"a benchmark does not cut tiles"):
         run_benchmark(TABLES["main"], tmp_path / "b", config=config)
     with pytest.raises(ConfigError, match=r"tile\.size must be 0, or at least 32"):
@@ -241,7 +241,9 @@ def test_warnings(
     monkeypatch.setattr(tiled_split, "MAX_TILES", 30)
     short = {"tile": {"size": 64}, "train": {"steps": 2, "push_steps": 1}, "pseudo": {"count": 2}}
     config = from_dict(short, tiny_config())
-    detector = bgad.train(large_set, tmp_path / "a.bgad", config=config, device="cpu", export=False)
+    detector = bgad.train(
+        large_set, tmp_path / "a.bgad", config=config, options=bgad.TrainOptions(device="cpu", export=False)
+    )
     assert isinstance(detector, Detector)
     said = " ".join(capsys.readouterr().err.split())
     assert "30 of 72 normal tiles are used for training" in said

@@ -11,7 +11,7 @@ import numpy.typing as npt
 import pytest
 import torch
 
-from bgad import train
+from bgad import TrainOptions, train
 from bgad.artifact.card import IMAGE_HEAD_PART
 from bgad.model.scoring import ScoringModel, default_score_weights
 from bgad.training import fit_score_weights, training_set
@@ -25,6 +25,8 @@ from bgad.training.training_set import TrainingSet, partition_normals
 from bgad.training.warm_start import WarmStart
 from tests.conftest import write_set
 from tests.training.prepared import CPU, one_stride, prepared
+
+OPTIONS = TrainOptions(known=4, device="cpu", export=False)
 
 
 def fitter_of(model: ScoringModel, features: TrainingSet, warm_start: WarmStart | None = None) -> ScoreWeightFitter:
@@ -70,10 +72,8 @@ def fits(monkeypatch: pytest.MonkeyPatch) -> list[tuple[int, dict[str, torch.Ten
 def test_the_weights_are_fitted_before_anomalies_push(
     data_set: Path, tmp_path: Path, fits: list[tuple[int, dict[str, torch.Tensor]]]
 ) -> None:
-    detector = train(data_set, tmp_path / "a.bgad", config=one_stride(), known=4, device="cpu", export=False)
-    normals_only = train(
-        data_set, tmp_path / "b.bgad", config=one_stride(train={"push_steps": 0}), known=4, device="cpu", export=False
-    )
+    detector = train(data_set, tmp_path / "a.bgad", config=one_stride(), options=OPTIONS)
+    normals_only = train(data_set, tmp_path / "b.bgad", config=one_stride(train={"push_steps": 0}), options=OPTIONS)
     (step, levels), _ = fits
     assert step == 30
     for key, value in normals_only.model.levels.state_dict().items():
@@ -88,11 +88,11 @@ def test_without_a_push_the_weights_are_fitted_at_the_end(
     tmp_path: Path, fits: list[tuple[int, dict[str, torch.Tensor]]]
 ) -> None:
     bare = write_set(tmp_path / "bare", masks=False)
-    train(bare, tmp_path / "a.bgad", config=one_stride(), known=4, device="cpu", export=False)
+    train(bare, tmp_path / "a.bgad", config=one_stride(), options=OPTIONS)
     assert [step for step, _ in fits] == [50]
     fits.clear()
     config = one_stride(train={"push_steps": 0})
-    train(write_set(tmp_path / "marked"), tmp_path / "b.bgad", config=config, known=4, device="cpu", export=False)
+    train(write_set(tmp_path / "marked"), tmp_path / "b.bgad", config=config, options=OPTIONS)
     assert [step for step, _ in fits] == [30]
 
 
@@ -133,7 +133,7 @@ def test_without_known_anomalies_or_evidence_weight_the_weights_keep_their_prior
     data_set: Path, tmp_path: Path, changes: dict[str, Any]
 ) -> None:
     config = one_stride(**changes, train={"steps": 4, "push_steps": 2}, pseudo={"count": 2})
-    detector = train(data_set, tmp_path / "a.bgad", config=config, known=4, device="cpu", export=False)
+    detector = train(data_set, tmp_path / "a.bgad", config=config, options=OPTIONS)
     assert detector.model.score_weights.tolist() == pytest.approx(default_score_weights(config))
 
 

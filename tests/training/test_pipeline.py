@@ -19,7 +19,7 @@ import torch
 from PIL import Image
 from tensorboard.backend.event_processing.event_accumulator import EventAccumulator
 
-from bgad import load, train
+from bgad import TrainOptions, load, train
 from bgad.artifact import folder as model_folder
 from bgad.cli.main import main
 from bgad.config import Config, from_dict, to_toml
@@ -59,9 +59,12 @@ def short(**values: Any) -> Config:
     return from_dict(values, tiny_config(**SHORT))
 
 
-def quick(data: Path, out: Path, **options: Any) -> Detector:
+def quick(
+    data: Path, out: Path, *, config: Config | None = None, stop: StopRequest | None = None, **options: Any
+) -> Detector:
     """A training of a few steps."""
-    return train(data, out, **{"config": short(), "device": "cpu", "export": False, **options})
+    chosen = TrainOptions(**{"device": "cpu", "export": False, **options})
+    return train(data, out, config=config or short(), options=chosen, stop=stop)
 
 
 @pytest.fixture
@@ -137,7 +140,10 @@ def test_features_on_disk_make_the_same_model(data_set: Path, model: Path, tmp_p
 
         patch.setattr(TrainingLoop, "phase", recorded)
         train(
-            data_set, tmp_path / "plate.bgad", config=tiny_config(), known=4, device="cpu", export=False, memory_gb=1e-6
+            data_set,
+            tmp_path / "plate.bgad",
+            config=tiny_config(),
+            options=TrainOptions(known=4, device="cpu", export=False, memory_gb=1e-6),
         )
     assert kept == [True] * 4  # three levels, and the stride of the image head
     for name in (FLOW, "backbone.safetensors", "train.csv"):
@@ -381,7 +387,10 @@ def test_which_trainings_share_their_flows(data_set: Path, tmp_path: Path) -> No
 def test_a_split_file_is_followed_to_the_letter(data_set: Path, model: Path, tmp_path: Path) -> None:
     """The split of another model makes that model again; one edited by hand makes another one."""
     same = train(
-        data_set, tmp_path / "same.bgad", config=tiny_config(), split=model / "split.json", device="cpu", export=False
+        data_set,
+        tmp_path / "same.bgad",
+        config=tiny_config(),
+        options=TrainOptions(split=model / "split.json", device="cpu", export=False),
     )
     assert (tmp_path / "same.bgad" / FLOW).read_bytes() == (model / FLOW).read_bytes()
     assert (tmp_path / "same.bgad/split.json").read_bytes() == (model / "split.json").read_bytes()
@@ -434,16 +443,18 @@ def test_what_cannot_work_is_told_before_anything_is_read(
     monkeypatch.setattr(pipeline, "validate_images", lambda *_: pytest.fail("the pictures are read"))
     tiny = tiny_config().backbone
     for reason, options in {
-        r"none\.png": {"roi": tmp_path / "none.png"},
-        r"none\.json: cannot be read": {"split": tmp_path / "none.json"},
-        "device 'warp' is not usable": {"device": "warp"},
-        "unknown backbone 'nosuch'": {"config": replace(tiny_config(), backbone=replace(tiny, name="nosuch"))},
-        "cannot read the weights none.pt": {
-            "config": replace(tiny_config(), backbone=replace(tiny, weights="none.pt"))
-        },
+        r"none\.png": TrainOptions(roi=tmp_path / "none.png"),
+        r"none\.json: cannot be read": TrainOptions(split=tmp_path / "none.json"),
+        "device 'warp' is not usable": TrainOptions(device="warp"),
     }.items():
         with pytest.raises(BgadError, match=reason):
-            train(data_set, tmp_path / "x.bgad", **options)  # type: ignore[arg-type]
+            train(data_set, tmp_path / "x.bgad", options=options)
+    for reason, other in {
+        "unknown backbone 'nosuch'": replace(tiny, name="nosuch"),
+        "cannot read the weights none.pt": replace(tiny, weights="none.pt"),
+    }.items():
+        with pytest.raises(BgadError, match=reason):
+            train(data_set, tmp_path / "x.bgad", config=replace(tiny_config(), backbone=other))
 
 
 def test_a_broken_image_is_named_skipped_and_counted(copy: Path, capsys: pytest.CaptureFixture[str]) -> None:
@@ -684,7 +695,12 @@ def test_a_folder_in_the_way_is_not_deleted(data_set: Path, tmp_path: Path) -> N
     other.mkdir()
     (other / "precious.txt").write_text("mine")
     with pytest.raises(OutputError, match="is in the way and is not ours"):
-        train(data_set, tmp_path / "x.bgad", config=tiny_config(), known=4, device="cpu", export=False)
+        train(
+            data_set,
+            tmp_path / "x.bgad",
+            config=tiny_config(),
+            options=TrainOptions(known=4, device="cpu", export=False),
+        )
     assert (other / "precious.txt").read_text() == "mine"
 
 
@@ -694,7 +710,12 @@ def test_the_map_is_measured_on_normals_that_the_flows_have_not_learnt(
     """19 normals are few: with a lower limit, a third of them is for validation."""
     monkeypatch.setattr(training_set_module, "MIN_TRAINING_NORMALS", 16)
     loops = recorded_loops(monkeypatch)
-    detector = train(data_set, tmp_path / "plate.bgad", config=tiny_config(), known=4, device="cpu", export=False)
+    detector = train(
+        data_set,
+        tmp_path / "plate.bgad",
+        config=tiny_config(),
+        options=TrainOptions(known=4, device="cpu", export=False),
+    )
     validation = (0, 4, 7, 11, 14, 18)
     assert [loop.data.normals.index.tolist() for loop in loops] == [[i for i in range(19) if i not in validation]]
     names = [i["name"] for i in detector.card.split["images"] if i["role"] == "train"]
@@ -793,7 +814,9 @@ def test_real_screws(real_data: Path, tmp_path: Path) -> None:
         shutil.copy(source / name, root / name)
 
     config = tiny_config(backbone={"size": 128}, train={"steps": 40, "push_steps": 20})
-    trained = train(root, tmp_path / "screw.bgad", config=config, known=5, device="cpu", export=False)
+    trained = train(
+        root, tmp_path / "screw.bgad", config=config, options=TrainOptions(known=5, device="cpu", export=False)
+    )
     cell, _, _ = evaluate(trained, layouts.load(root))
     assert 0 <= cell["metrics"]["image_auroc"] <= 1
     assert cell["metrics"]["pixel_auroc"] > 0.75

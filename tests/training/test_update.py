@@ -30,7 +30,7 @@ from bgad.training import training_set as training_set_module
 from bgad.training.fit_model import ModelFit
 from bgad.training.training_log import LogRow
 from bgad.training.training_set import build_training_set
-from bgad.training.update import NewImage, _is_other_file, new_images, shortened, update
+from bgad.training.update import NewImage, UpdateOptions, _is_other_file, new_images, shortened, update
 from tests.conftest import picture, tiny_config
 from tests.training.loops import DRIVER, saved_step
 
@@ -42,7 +42,12 @@ SHORT = tiny_config(backbone=ONE_STRIDE, train={"steps": 2, "push_steps": 2}, ps
 def model(data_set: Path, tmp_path_factory: pytest.TempPathFactory) -> Path:
     """The model that the tests update."""
     out = tmp_path_factory.mktemp("model") / "plate.bgad"
-    bgad.train(data_set, out, config=tiny_config(backbone=ONE_STRIDE), known=4, device="cpu", export=False)
+    bgad.train(
+        data_set,
+        out,
+        config=tiny_config(backbone=ONE_STRIDE),
+        options=bgad.TrainOptions(known=4, device="cpu", export=False),
+    )
     return out
 
 
@@ -62,7 +67,7 @@ def draw(folder: Path, count: int, *, defect: bool, seed: int = 0, mask: bool = 
 
 
 def quick(model: Path, new: list[NewImage], out: Path, **options: Any) -> Detector:
-    return update(model, new, out, config=SHORT, device="cpu", export=False, **options)
+    return update(model, new, out, config=SHORT, options=UpdateOptions(device="cpu", export=False, **options))
 
 
 def roles(model: Path) -> dict[str, str]:
@@ -144,7 +149,7 @@ def test_normals_that_the_flows_have_not_learnt_stay_so(
     data_set: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr(training_set_module, "MIN_TRAINING_NORMALS", 8)
-    bgad.train(data_set, tmp_path / "one.bgad", config=SHORT, device="cpu", export=False)
+    bgad.train(data_set, tmp_path / "one.bgad", config=SHORT, options=bgad.TrainOptions(device="cpu", export=False))
 
     def aside(name: str) -> list[str]:
         return list(model_folder.read(tmp_path / name).training.validation_normals)
@@ -166,12 +171,20 @@ def test_names_with_a_hash_are_names(data_set: Path, tmp_path: Path, monkeypatch
     for path in (copy / "train/good").iterdir():
         path.rename(path.with_name(f"part #{path.name}"))
     config = replace(SHORT, train=replace(SHORT.train, restore_best=False))
-    first = bgad.train(copy, tmp_path / "one.bgad", config=config, device="cpu", export=False)
+    first = bgad.train(
+        copy, tmp_path / "one.bgad", config=config, options=bgad.TrainOptions(device="cpu", export=False)
+    )
     aside = first.card.training.validation_normals
     assert len(aside) == 6
     assert set(aside) < set(roles(tmp_path / "one.bgad"))
     (bad,) = draw(tmp_path / "bad", 1, defect=True)
-    second = update(tmp_path / "one.bgad", [NewImage(bad, 1)], tmp_path / "two.bgad", config=config, export=False)
+    second = update(
+        tmp_path / "one.bgad",
+        [NewImage(bad, 1)],
+        tmp_path / "two.bgad",
+        config=config,
+        options=UpdateOptions(export=False),
+    )
     assert second.card.training.validation_normals == aside
 
 
@@ -187,7 +200,9 @@ def test_new_defects_move_the_weights_of_the_parts_by_their_number(
 
     monkeypatch.setattr(fit_score_weights, "level_weights", level_weights)
     monkeypatch.setattr(fit_score_weights, "image_head_weight", lambda *_, **__: 0.4 if len(asked) == 1 else 0.9)
-    first = bgad.train(data_set, tmp_path / "one.bgad", config=SHORT, known=4, device="cpu", export=False)
+    first = bgad.train(
+        data_set, tmp_path / "one.bgad", config=SHORT, options=bgad.TrainOptions(known=4, device="cpu", export=False)
+    )
     trained = next(name for name, role in roles(tmp_path / "one.bgad").items() if role == "train")
     (good,), (bad,) = (draw(tmp_path / kind, 1, defect=kind == "bad", seed=i) for i, kind in enumerate(("good", "bad")))
     corrected = NewImage(data_set / trained, 1)  # the flows have learnt it, as a normal
@@ -444,7 +459,9 @@ def test_it_goes_on_from_the_model(model: Path, data_set: Path, tmp_path: Path) 
     """After two steps it is nearer to what it was than to a model trained anew."""
     (bad,) = draw(tmp_path / "bad", 1, defect=True)
     taught = quick(model, [NewImage(bad, 1)], tmp_path / "new.bgad")
-    fresh = bgad.train(data_set, tmp_path / "fresh.bgad", config=SHORT, known=4, device="cpu", export=False)
+    fresh = bgad.train(
+        data_set, tmp_path / "fresh.bgad", config=SHORT, options=bgad.TrainOptions(known=4, device="cpu", export=False)
+    )
     was = bgad.load(model, engine="torch")
     assert isinstance(was, Detector)
 
@@ -479,11 +496,11 @@ def test_the_flows_end_midway(model: Path, tmp_path: Path, monkeypatch: pytest.M
 def test_where_it_is_written(model: Path, tmp_path: Path) -> None:
     shutil.copytree(model, own := tmp_path / "gear.bgad")
     (bad,) = draw(tmp_path / "bad", 1, defect=True)
-    update(own, [NewImage(bad, 1)], config=SHORT, device="cpu", export=False)
+    update(own, [NewImage(bad, 1)], config=SHORT, options=UpdateOptions(device="cpu", export=False))
     assert model_folder.read(tmp_path / "gear-taught.bgad").name == "gear-taught"
     with pytest.raises(OutputError, match="exists already: choose another --out, or add --overwrite"):
-        update(own, [NewImage(bad, 1)], config=SHORT, device="cpu", export=False)
-    update(own, [NewImage(bad, 1)], config=SHORT, device="cpu", export=False, overwrite=True)
+        update(own, [NewImage(bad, 1)], config=SHORT, options=UpdateOptions(device="cpu", export=False))
+    update(own, [NewImage(bad, 1)], config=SHORT, options=UpdateOptions(device="cpu", export=False, overwrite=True))
     assert model_folder.read(own).data == model_folder.read(model).data
 
 
@@ -587,7 +604,9 @@ def test_a_manifest_is_found_again(data_set: Path, tmp_path: Path, monkeypatch: 
     ]
     (tmp_path / "parts.jsonl").write_text("\n".join(json.dumps(row) for row in rows))
     monkeypatch.chdir(tmp_path)
-    bgad.train("parts.jsonl", "parts.bgad", config=SHORT, known=2, device="cpu", export=False)
+    bgad.train(
+        "parts.jsonl", "parts.bgad", config=SHORT, options=bgad.TrainOptions(known=2, device="cpu", export=False)
+    )
     (tmp_path / "away").mkdir()
     monkeypatch.chdir(tmp_path / "away")
     found_again(tmp_path / "parts.bgad", tmp_path)
@@ -597,7 +616,12 @@ def test_a_public_data_set_is_found_again(data_set: Path, tmp_path: Path, monkey
     shutil.copytree(data_set, tmp_path / "sets/mvtec/screw")
     monkeypatch.chdir(tmp_path)
     monkeypatch.delenv("BGAD_DATA", raising=False)
-    bgad.train("mvtec/screw", "screw.bgad", root="sets", config=SHORT, known=2, device="cpu", export=False)
+    bgad.train(
+        "mvtec/screw",
+        "screw.bgad",
+        config=SHORT,
+        options=bgad.TrainOptions(root="sets", known=2, device="cpu", export=False),
+    )
     (tmp_path / "mvtec/screw").mkdir(parents=True)  # a path of that name is something else
     found_again(tmp_path / "screw.bgad", tmp_path)
 

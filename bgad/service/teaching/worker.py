@@ -38,7 +38,7 @@ def main(arguments: Sequence[str] | None = None) -> int:
 def run(task: TeachingTask, result: Path) -> None:
     """Train the new version, then compare it with the old one."""
     from bgad.model.device import tune_allocator
-    from bgad.training.update import NewImage, update  # imports torch
+    from bgad.training.update import NewImage, UpdateOptions, update  # imports torch
 
     tune_allocator()
     estimate = ProgressEstimate()
@@ -57,16 +57,13 @@ def run(task: TeachingTask, result: Path) -> None:
     old, new = Path(task.model), Path(task.out)
     folder = Path(task.data) / model_folder.read_card(old).data.name
     data = folder if folder.is_dir() else None
-    update(
-        old,
-        [lesson(image) for image in task.new],
-        new,
+    options = UpdateOptions(
         data=data,
         relocated={image.sha256: lesson(image) for image in task.available},
         false_reject_rate=task.rate,
         overwrite=True,
-        progress=on_progress,
     )
+    update(old, [lesson(image) for image in task.new], new, options=options, progress=on_progress)
     report("comparing", 0.0)
     comparison = Comparison(old, new, task.rate, result.with_name(COMPARISONS))
     result.write_text(json.dumps(comparison.run(task.reviewed, data, lambda done: report("comparing", done))))
