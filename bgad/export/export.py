@@ -13,7 +13,7 @@ from bgad.artifact.card import ExportCard, ParityCard
 from bgad.errors import ConfigError, ModelError
 from bgad.export.onnx import halved, to_onnx
 from bgad.export.openvino import to_openvino
-from bgad.export.parity import TOLERANCE, Parity, compare
+from bgad.export.parity import TOLERANCE, Inputs, Parity, compare
 from bgad.inference import openvino_engine
 from bgad.inference.base import BaseScorer
 from bgad.inference.onnx_engine import GRAPH, Runtime, engine_version
@@ -61,8 +61,13 @@ def checked_graph(
     images: Sequence[ImageLike] | None = None,
     options: ExportOptions | None = None,
     progress: Progress | None = None,
+    *,
+    inputs: Inputs | None = None,
 ) -> tuple[dict[str, bytes], Parity]:
-    """Return the files of a detector's graph and its parity; ModelError where it differs from torch."""
+    """Return the files of a detector's graph and its parity; ModelError where it differs from torch.
+
+    It is compared on `images`, or on `inputs` of the model, or on synthetic ones where neither is given.
+    """
     options = options or ExportOptions()
     options.check()
     graph = to_onnx(detector.model)
@@ -73,7 +78,7 @@ def checked_graph(
     else:
         files = {GRAPH: halved(graph) if options.half else graph}
         scorer = Runtime(detector.card, files[GRAPH], device="cpu")
-    parity = replace(compare(detector, scorer, images, progress), tolerance=options.tolerance)
+    parity = replace(compare(detector, scorer, images, progress, inputs=inputs), tolerance=options.tolerance)
     if not parity.holds:
         raise ModelError(
             f"the exported graph differs from torch by {max(parity.score, parity.map):.1e} of the range over "

@@ -7,6 +7,7 @@ import math
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 from itertools import islice
+from typing import Protocol
 
 import numpy as np
 import torch
@@ -21,6 +22,14 @@ logger = logging.getLogger(__name__)
 
 TOLERANCE = 1e-4  # of the range of scores or map values; float32 engines stay below a tenth of it
 BATCH = 4  # images that are compared at a time
+
+
+class Inputs(Protocol):
+    """A number of inputs of the model, each (S, S, 3) in float32."""
+
+    def __len__(self) -> int: ...
+
+    def __iter__(self) -> Iterator[FloatArray]: ...
 
 
 @dataclass(frozen=True)
@@ -43,8 +52,10 @@ def compare(
     engine: BaseScorer,
     images: Sequence[ImageLike] | None = None,
     progress: Progress | None = None,
+    *,
+    inputs: Inputs | None = None,
 ) -> Parity:
-    """Run torch and another engine on the same inputs: of images, or of synthetic ones where none are given.
+    """Run torch and another engine on the same inputs: those of images, those given, or else synthetic ones.
 
     The range of the scores is that of the calibration normals, or the distance of an image's score from their mean
     where that is larger. So one extreme image does not hide differences of the others.
@@ -53,9 +64,10 @@ def compare(
     centre, spread = calibration.mean(), max(float(np.ptp(calibration)), 1e-12)
     score_difference, map_difference = 0.0, 0.0
     map_low, map_high, count = np.inf, -np.inf, 0
-    probes = synthetic_images(detector.card.config.backbone.size) if images is None else []
-    task = ProgressTask(progress, "comparing the graph with torch", len(images or probes))
-    for pixels in _batches(_counted(probes, task) if images is None else _inputs(detector, images, task)):
+    if inputs is None:
+        inputs = [] if images is not None else synthetic_images(detector.card.config.backbone.size)
+    task = ProgressTask(progress, "comparing the graph with torch", len(inputs if images is None else images))
+    for pixels in _batches(_counted(inputs, task) if images is None else _inputs(detector, images, task)):
         expected, expected_maps, _ = detector.run(pixels)
         scores, maps, _ = engine.run(pixels)
         if not (np.isfinite(scores).all() and np.isfinite(maps).all()):
@@ -80,8 +92,8 @@ def _inputs(detector: Detector, images: Sequence[ImageLike], task: ProgressTask)
         task.advance()
 
 
-def _counted(probes: Sequence[FloatArray], task: ProgressTask) -> Iterator[FloatArray]:
-    for pixels in probes:
+def _counted(inputs: Inputs, task: ProgressTask) -> Iterator[FloatArray]:
+    for pixels in inputs:
         yield pixels
         task.advance()
 
