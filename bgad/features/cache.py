@@ -15,14 +15,13 @@ import numpy.typing as npt
 import torch
 
 from bgad.model.device import WorkerPool
-from bgad.types import FloatArray
+from bgad.types import FloatArray, Index
 
 HALF_MAX = 65_000.0  # the largest finite float16 is 65,504
 BATCH = 8  # images that one worker extracts at a time
 AHEAD = 16  # batches that may be computed before they are stored; bounds the memory
 
 HalfArray = npt.NDArray[np.float16]
-Index = npt.NDArray[np.int64]
 
 
 class Budget:

@@ -9,13 +9,13 @@ from typing import NamedTuple
 import numpy as np
 import torch
 
-from bgad.features.cache import Features, Index, chunks, even_pick
+from bgad.features.cache import Features, chunks, even_pick
 from bgad.model.image_head import DiscriminantDirection, ImageHead
 from bgad.model.scoring import ScoringModel
 from bgad.training import image_head_statistics
 from bgad.training.image_head_statistics import DescriptorStatistics, FeatureStatistics, direction_peaks
 from bgad.training.training_set import AnomalyFeatures
-from bgad.types import FloatArray
+from bgad.types import DoubleArray, FloatArray, Index
 
 logger = logging.getLogger(__name__)
 
@@ -25,7 +25,7 @@ MAX_DIRECTION_IMAGES = 300
 DESCRIPTOR_BATCH = 16  # images
 
 # Of images on a direction, in standard deviations beyond the edge of the normals.
-Projection = image_head_statistics.Array
+Projection = DoubleArray
 FitDirection = Callable[
     [Index], tuple[DiscriminantDirection, Projection]
 ]  # chosen anomalies -> direction, normals along it
@@ -78,7 +78,7 @@ def fit_image_head(
         # No other anomaly can give it a direction, so its score has no projection, and that of a normal none either.
         normal_projections = [np.zeros(len(reference))]
 
-    def score(distance: image_head_statistics.Array, projections: list[Projection]) -> FloatArray:
+    def score(distance: DoubleArray, projections: list[Projection]) -> FloatArray:
         total: FloatArray = model.image_head_score(
             torch.from_numpy(distance), torch.from_numpy(np.stack(projections, axis=1))
         ).numpy()

@@ -7,7 +7,7 @@ from collections.abc import Sequence
 import numpy as np
 import torch
 
-from bgad.features.cache import Features, Index, even_pick
+from bgad.features.cache import Features, even_pick
 from bgad.model.scoring import ScoringModel, default_score_weights, level_anomaly, resize_maps
 from bgad.training import score_weights
 from bgad.training.fit_image_head import HeadScores, fit_image_head, marked_cells
@@ -15,7 +15,7 @@ from bgad.training.likelihoods import LevelLikelihoods
 from bgad.training.training_set import AnomalyFeatures, TrainingSet
 from bgad.training.validation_normals import choose_validation_normals, partition_normals
 from bgad.training.warm_start import WarmStart
-from bgad.types import FloatArray
+from bgad.types import FloatArray, Index
 
 MAX_VOTERS = 200  # known anomalies that the weights are fitted to: more do not move them, and their maps take memory
 MIN_LEVEL_PRIOR = 1e-3  # an update may give weight again to a level whose weight an earlier fit has set to 0

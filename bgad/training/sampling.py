@@ -6,8 +6,8 @@ from collections.abc import Sequence
 
 import numpy as np
 
-from bgad.features.cache import Index
 from bgad.training.training_set import AnomalyFeatures
+from bgad.types import Index
 
 
 def sample_positions(positions: Index, count: int, rng: np.random.Generator) -> Index:

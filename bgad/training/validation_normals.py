@@ -6,8 +6,9 @@ from dataclasses import dataclass
 
 import numpy as np
 
-from bgad.features.cache import Features, Index, even_pick
+from bgad.features.cache import Features, even_pick
 from bgad.training.training_set import TrainingSet
+from bgad.types import Index
 
 MAX_VALIDATION = 64  # the standard error of a spread over 64 normals is 9 % of it
 # Units that rest on six normals are wrong by a factor, so of few normals up to a third is taken, until there are 16.
