@@ -14,6 +14,7 @@ from bgad.errors import BgadError, DataError
 
 AnyArray = npt.NDArray[Any]
 FloatArray = npt.NDArray[np.float32]
+DoubleArray = npt.NDArray[np.float64]
 BoolArray = npt.NDArray[np.bool_]
 Index = npt.NDArray[np.int64]
 ImageLike = str | Path | AnyArray

@@ -15,6 +15,7 @@ from PIL import Image
 
 from bgad.cli import console
 from bgad.config import Config, from_dict
+from bgad.io import images
 
 console.show_log()  # as every command does: tests read the log from standard error
 
@@ -107,6 +108,20 @@ def tiny_config(**values: object) -> Config:
         }
     )
     return from_dict(values, base)
+
+
+@pytest.fixture
+def decoded(monkeypatch: pytest.MonkeyPatch) -> list[Path]:
+    """The files that are decoded from now on: images, masks and regions."""
+    paths: list[Path] = []
+    decode = images._decode
+
+    def recorded(path: Path, max_pixels: int) -> np.ndarray:
+        paths.append(path)
+        return decode(path, max_pixels)
+
+    monkeypatch.setattr(images, "_decode", recorded)
+    return paths
 
 
 @pytest.fixture(scope="session")

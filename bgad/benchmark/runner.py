@@ -26,7 +26,7 @@ from bgad.benchmark.tables import grids
 from bgad.config import Config, override, to_dict
 from bgad.data.layouts import Dataset, hash_file
 from bgad.data.protocols import Case, protocol_split
-from bgad.data.sample_io import read_mask
+from bgad.data.sample_io import ImageCache, read_mask
 from bgad.data.split import Split
 from bgad.data.validation import MAX_UNREADABLE, ValidationReport, validate_images
 from bgad.errors import BgadError, ConfigError
@@ -131,7 +131,8 @@ def _run_group(group: Group, setup: Setup) -> Iterator[Outcome]:
     if group.dataset is None or not group.requests:
         return
     try:
-        dataset, scan = validate_images(group.dataset, MAX_UNREADABLE, setup.control.progress)
+        cache = ImageCache(setup.config.backbone.size)
+        dataset, scan = validate_images(group.dataset, MAX_UNREADABLE, setup.control.progress, cache)
         mask_hashes = [[s.name, *map(hash_file, (s.mask, *s.more_masks))] for s in dataset.samples if s.mask]
     except BgadError as error:
         yield from (Outcome(request, reason=str(error), failed=True) for request in group.requests)
@@ -158,7 +159,7 @@ def _run_group(group: Group, setup: Setup) -> Iterator[Outcome]:
                     pool = FeaturePool(
                         dataset.samples,
                         split.hashes,
-                        scan.bits,
+                        cache,
                         config.backbone,
                         device=setup.device,
                         folder=folder,

@@ -6,13 +6,9 @@ from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass, field, replace
 from functools import partial
 
-import numpy as np
-
-from bgad.data.image_cache import ImageCache
 from bgad.data.layouts import Dataset
-from bgad.data.sample_io import ignored, read, read_mask
+from bgad.data.sample_io import ImageCache, decode, ignored, read_mask, shape_of
 from bgad.errors import BgadError, DataError
-from bgad.io import images
 from bgad.types import Progress, ProgressTask, Sample, Shape
 
 MAX_UNREADABLE = 10  # unreadable images that are skipped before validation fails
@@ -80,17 +76,17 @@ def _check(sample: Sample, cache: ImageCache | None) -> _Checked:
     """Decode the image and the mask of one sample."""
     shape = None
     try:
-        pixels = read(sample)
-        shape = (pixels.shape[0], pixels.shape[1])
-        if cache is not None:
-            cache.add(sample, pixels)
-        bits = images.bit_depth(sample.path) if pixels.dtype != np.uint8 else 8
+        decoded = decode(sample)
+        shape = shape_of(sample, decoded)
         excluded = ignored(sample)
         if excluded is not None and excluded.shape != shape:
             sizes = f"{_size(excluded.shape)}, the image {_size(shape)}"
             raise DataError(f"{sample.ignore}: the region to ignore is {sizes}: make them equal")
+        if cache is not None:
+            cache.add(sample, decoded)
     except BgadError as error:
         return _Checked(None, 8, shape, [f"skipped: {error}"])
+    bits = decoded.bits
     try:
         mask = read_mask(sample)
     except BgadError as error:

@@ -14,6 +14,7 @@ from bgad.artifact.card import Card
 from bgad.data.layouts import Dataset
 from bgad.data.sample_io import digest, read
 from bgad.errors import BgadError, DataError
+from bgad.evaluation.gallery import Gallery
 from bgad.evaluation.measure import measure
 from bgad.evaluation.report.contents import Section
 from bgad.evaluation.sections import build_section
@@ -33,9 +34,10 @@ def evaluate(
     if all(s.label for s in samples):
         notes.append("no normal images to compare with: train with --test 0.25 to hold some out, or give others")
     name = data or (dataset.root.resolve().parent.name if dataset.layout == "mvtec" else dataset.name)
+    gallery = Gallery(samples)
     measured = measure(
         scorer.card,
-        _score(scorer, samples),
+        _score(scorer, samples, gallery),
         len(samples),
         notes,
         data=name,
@@ -46,7 +48,7 @@ def evaluate(
         logger.info(note)
     for note in measured.notes:
         logger.warning(note)
-    section = build_section(scorer.card, scorer.calibration, measured, left_out)
+    section = build_section(scorer.card, scorer.calibration, measured, left_out, gallery.thumbnails)
     return measured.cell, section, measured.rows
 
 
@@ -92,8 +94,11 @@ def _roles(card: Card, dataset: Dataset) -> dict[str, str | None]:
     return {name: by_name.get((name, content), by_hash.get(content)) for name, content in hashes.items()}
 
 
-def _score(scorer: BaseScorer, samples: list[Sample]) -> Iterator[tuple[Sample, Scores | BgadError]]:
-    """Score each sample, and cut tiles out of their images first; samples that cannot be read come last."""
+def _score(scorer: BaseScorer, samples: list[Sample], gallery: Gallery) -> Iterator[tuple[Sample, Scores | BgadError]]:
+    """Score each sample, and cut tiles out of their images first; samples that cannot be read come last.
+
+    The decoded images go to the gallery.
+    """
     readable: deque[Sample] = deque()
     unreadable: deque[tuple[Sample, BgadError]] = deque()
 
@@ -107,6 +112,9 @@ def _score(scorer: BaseScorer, samples: list[Sample]) -> Iterator[tuple[Sample, 
                 readable.append(sample)
                 yield image
 
-    for result in scorer.score_stream(inputs()):
-        yield readable.popleft(), result
+    for result, image in scorer.score_with_images(inputs()):
+        sample = readable.popleft()
+        if image is not None and not isinstance(result, BgadError):
+            gallery.add(sample, result, image)
+        yield sample, result
     yield from unreadable

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import io
 import math
+from collections.abc import Mapping
 from typing import Any
 
 import numpy as np
@@ -14,6 +15,7 @@ from bgad import metrics
 from bgad.artifact.card import Card
 from bgad.calibration import Calibration, rate_table
 from bgad.data.sample_io import read
+from bgad.evaluation.gallery import Thumbnail, select, thumbnail
 from bgad.evaluation.measure import Measurement
 from bgad.evaluation.report.contents import ClassRow, ImageRow, LevelHistogram, RateRow, Section, worst
 from bgad.geometry.grid import defect_cells
@@ -21,15 +23,19 @@ from bgad.io import images, render
 from bgad.types import BoolArray, FloatArray, Sample, Scores
 
 RATES = (0.001, 0.005, 0.01, 0.02, 0.05, 0.1, 0.2)  # false-reject rates of the report's table
-THUMBNAIL_SIDE = 224
-GALLERY_SIZE = 30
 HISTOGRAM_BINS = 60
 HISTOGRAM_REACH = 1.5  # times the distance from the most likely feature to the abnormal boundary
 OUTLINE = (0, 200, 90)  # colour of the outline of a mask
 
 
-def build_section(card: Card, calibration: Calibration, measured: Measurement, left_out: list[str]) -> Section:
-    """Return the content of the report about one model on one data set."""
+def build_section(
+    card: Card,
+    calibration: Calibration,
+    measured: Measurement,
+    left_out: list[str],
+    thumbnails: Mapping[str, Thumbnail],
+) -> Section:
+    """Return the content of the report about one model on one data set; images without a thumbnail are read again."""
     cell = measured.cell
     scores, labels = [r.score for r in measured.results], [s.label for s in measured.samples]
     roc = metrics.roc_curve(scores, labels)
@@ -38,7 +44,7 @@ def build_section(card: Card, calibration: Calibration, measured: Measurement, l
         title=f"{cell['category']} ({cell['method']}, {cell['known']} known anomalies, seed {cell['seed']})",
         facts=_facts(card, cell),
         metrics=cell["metrics"],
-        images=_image_rows(measured, card),
+        images=_image_rows(measured, card, thumbnails),
         threshold=calibration.threshold,
         boundary=card.map.boundary,
         levels=_histograms(measured, card),
@@ -146,34 +152,32 @@ def _level_values(measured: Measurement, level: int) -> tuple[FloatArray, FloatA
     return np.concatenate(normal or [empty]), np.concatenate(anomalous or [empty])
 
 
-def _image_rows(measured: Measurement, card: Card) -> list[ImageRow]:
+def _image_rows(measured: Measurement, card: Card, made: Mapping[str, Thumbnail]) -> list[ImageRow]:
     """Return a row for every image; the worst mistakes and a selection over the classes have thumbnails."""
     samples = measured.samples
     false_rejects, misses = worst([ImageRow(**row) for row in measured.rows])
-    shown = {row.name for row in [*false_rejects, *misses]}
-    by_class: dict[str, list[int]] = {}
-    for i, sample in enumerate(samples):
-        by_class.setdefault(sample.defect, []).append(i)
-    rank = 0
-    while len(shown) < min(GALLERY_SIZE, len(samples)):
-        shown |= {samples[members[rank]].name for members in by_class.values() if rank < len(members)}
-        rank += 1
+    shown = select(samples, (row.name for row in [*false_rejects, *misses]))
     rows = []
     for row, sample, result, mask in zip(measured.rows, samples, measured.results, measured.masks, strict=True):
-        thumbnails: dict[str, Any] = _thumbnails(sample, result, mask, card) if sample.name in shown else {}
-        rows.append(ImageRow(**row, **thumbnails))
+        files: dict[str, Any] = {}
+        if sample.name in shown:
+            small = made.get(sample.name)
+            files = _thumbnails(_read_small(sample, card) if small is None else small, result, mask, card)
+        rows.append(ImageRow(**row, **files))
     return rows
 
 
-def _thumbnails(sample: Sample, result: Scores, mask: BoolArray | None, card: Card) -> dict[str, bytes]:
-    height, width = result.map.shape
-    scale = min(1.0, THUMBNAIL_SIDE / max(height, width))
-    size = (max(1, round(height * scale)), max(1, round(width * scale)))
-    thumbnail = (images.fit(read(sample, card.input.bits), size) * 255).round().astype(np.uint8)
-    heat_map = render.overlay(thumbnail, images.resize_map(result.map, size), card.map.boundary, card.map.mean)
-    files = {"thumbnail": _jpeg(thumbnail), "heat_map": _jpeg(heat_map)}
+def _read_small(sample: Sample, card: Card) -> Thumbnail:
+    image = read(sample, card.input.bits)
+    return thumbnail(image, (image.shape[0], image.shape[1]))
+
+
+def _thumbnails(small: Thumbnail, result: Scores, mask: BoolArray | None, card: Card) -> dict[str, bytes]:
+    size = (small.shape[0], small.shape[1])
+    heat_map = render.overlay(small, images.resize_map(result.map, size), card.map.boundary, card.map.mean)
+    files = {"thumbnail": _jpeg(small), "heat_map": _jpeg(heat_map)}
     if mask is not None:
-        files["mask_outline"] = _jpeg(render.outline(thumbnail, images.resize_mask(mask, size), OUTLINE))
+        files["mask_outline"] = _jpeg(render.outline(small, images.resize_mask(mask, size), OUTLINE))
     return files
 
 

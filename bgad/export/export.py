@@ -8,6 +8,7 @@ from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, replace
 from itertools import islice
 from pathlib import Path
+from typing import Protocol
 
 import numpy as np
 import torch
@@ -30,6 +31,14 @@ TOLERANCE = 1e-4  # of the range of scores or map values; float32 engines stay b
 BATCH = 4  # images that are compared at a time
 
 
+class Inputs(Protocol):
+    """A number of inputs of the model, each (S, S, 3) in float32."""
+
+    def __len__(self) -> int: ...
+
+    def __iter__(self) -> Iterator[FloatArray]: ...
+
+
 @dataclass(frozen=True)
 class Parity:
     """The largest differences of a graph from torch, as shares of the range of scores and of map values."""
@@ -50,8 +59,10 @@ def compare(
     engine: BaseScorer,
     images: Sequence[ImageLike] | None = None,
     progress: Progress | None = None,
+    *,
+    inputs: Inputs | None = None,
 ) -> Parity:
-    """Run torch and another engine on the same inputs: of images, or of synthetic ones where none are given.
+    """Run torch and another engine on the same inputs: those of images, those given, or else synthetic ones.
 
     The range of the scores is that of the calibration normals, or the distance of an image's score from their mean
     where that is larger. So one extreme image does not hide differences of the others.
@@ -60,9 +71,10 @@ def compare(
     centre, spread = calibration.mean(), max(float(np.ptp(calibration)), 1e-12)
     score_difference, map_difference = 0.0, 0.0
     map_low, map_high, count = np.inf, -np.inf, 0
-    probes = synthetic_images(detector.card.config.backbone.size) if images is None else []
-    task = ProgressTask(progress, "comparing the graph with torch", len(images or probes))
-    for pixels in _batches(_counted(probes, task) if images is None else _inputs(detector, images, task)):
+    if inputs is None:
+        inputs = [] if images is not None else synthetic_images(detector.card.config.backbone.size)
+    task = ProgressTask(progress, "comparing the graph with torch", len(inputs if images is None else images))
+    for pixels in _batches(_counted(inputs, task) if images is None else _inputs(detector, images, task)):
         expected, expected_maps, _ = detector.run(pixels)
         scores, maps, _ = engine.run(pixels)
         if not (np.isfinite(scores).all() and np.isfinite(maps).all()):
@@ -87,8 +99,8 @@ def _inputs(detector: Detector, images: Sequence[ImageLike], task: ProgressTask)
         task.advance()
 
 
-def _counted(probes: Sequence[FloatArray], task: ProgressTask) -> Iterator[FloatArray]:
-    for pixels in probes:
+def _counted(inputs: Inputs, task: ProgressTask) -> Iterator[FloatArray]:
+    for pixels in inputs:
         yield pixels
         task.advance()
 
@@ -152,8 +164,13 @@ def checked_graph(
     images: Sequence[ImageLike] | None = None,
     options: ExportOptions | None = None,
     progress: Progress | None = None,
+    *,
+    inputs: Inputs | None = None,
 ) -> tuple[dict[str, bytes], Parity]:
-    """Return the files of a detector's graph and its parity; ModelError where it differs from torch."""
+    """Return the files of a detector's graph and its parity; ModelError where it differs from torch.
+
+    It is compared on `images`, or on `inputs` of the model, or on synthetic ones where neither is given.
+    """
     options = options or ExportOptions()
     options.check()
     graph = to_onnx(detector.model)
@@ -164,7 +181,7 @@ def checked_graph(
     else:
         files = {GRAPH: halved(graph) if options.half else graph}
         scorer = Runtime(detector.card, files[GRAPH], device="cpu")
-    parity = replace(compare(detector, scorer, images, progress), tolerance=options.tolerance)
+    parity = replace(compare(detector, scorer, images, progress, inputs=inputs), tolerance=options.tolerance)
     if not parity.holds:
         raise ModelError(
             f"the exported graph differs from torch by {max(parity.score, parity.map):.1e} of the range over "

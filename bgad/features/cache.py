@@ -14,15 +14,15 @@ import numpy as np
 import numpy.typing as npt
 import torch
 
+from bgad.io.cpus import usable_cpus
 from bgad.model.device import WorkerPool
-from bgad.types import FloatArray
+from bgad.types import FloatArray, Index
 
 HALF_MAX = 65_000.0  # the largest finite float16 is 65,504
 BATCH = 8  # images that one worker extracts at a time
 AHEAD = 16  # batches that may be computed before they are stored; bounds the memory
 
 HalfArray = npt.NDArray[np.float16]
-Index = npt.NDArray[np.int64]
 
 
 class Budget:
@@ -124,7 +124,7 @@ class FeatureStore(Features):
             return part, extract([read_image(i) for i in range(part.start, part.stop)])
 
         advance(self.done)
-        workers = WorkerPool(os.cpu_count() or 1, device)
+        workers = WorkerPool(usable_cpus(), device)
         parts = [slice(p.start + self.done, p.stop + self.done) for p in chunks(self.count - self.done, BATCH)]
         for window in chunks(len(parts), AHEAD):
             for part, maps in workers.stream(batch, parts[window]):

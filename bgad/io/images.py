@@ -13,6 +13,7 @@ import struct
 import sys
 from collections.abc import Iterable, Iterator
 from contextlib import contextmanager, nullcontext, suppress
+from dataclasses import dataclass
 from pathlib import Path
 from typing import IO
 
@@ -32,7 +33,7 @@ from PIL import (
 
 from bgad.errors import BgadError, ImageError, cause
 from bgad.io.discover import UNSUPPORTED_SUFFIXES
-from bgad.types import AnyArray, BoolArray, FloatArray, ImageLike
+from bgad.types import AnyArray, BoolArray, Box, FloatArray, ImageLike
 
 MAX_PIXELS = 200_000_000
 FORMATS = {  # name -> Pillow's plugin, which registers itself when it is imported
@@ -50,6 +51,27 @@ _BITS_PER_SAMPLE, _PLANAR = 258, 284  # TIFF tags
 _MAGIC = {b"GIF8": "GIF", b"ftyphei": "HEIC", b"ftypmif1": "HEIF", b"ftypavif": "AVIF", b"jP  ": "JPEG 2000"}
 
 
+@dataclass(frozen=True)
+class Decoded:
+    """The values of an image as they are stored (H, W, C), and the bits that they need: 8, 10, 12, 14 or 16."""
+
+    values: AnyArray  # uint8 or float in 0..1, or uint16, which is still to be scaled
+    bits: int
+
+    def rgb(self, bits: int | None = None, box: Box | None = None) -> AnyArray:
+        """Return the image, or the part of it in a box, as `read` does; it may share its memory."""
+        left, top, right, bottom = box or (0, 0, *self.values.shape[1::-1])
+        values = self.values[top:bottom, left:right]
+        if values.dtype == np.uint8:
+            return values
+        if values.dtype != np.uint16:
+            return _on_white(values[..., :3], values[..., 3:]) if values.shape[2] == 4 else _three(values)
+        colour = values[..., :3] / np.float32(2 ** max(self.bits, bits or 0) - 1)
+        if values.shape[2] < 4:
+            return _three(colour)
+        return _on_white(colour, values[..., 3:] / np.float32(2 ** _depth(self.values[..., 3:]) - 1))
+
+
 def read(source: ImageLike, *, max_pixels: int = MAX_PIXELS, bits: int | None = None) -> AnyArray:
     """Return a file or an array as RGB (H, W, 3): uint8, or float32 in 0..1 where the source has more than 8 bits.
 
@@ -57,32 +79,22 @@ def read(source: ImageLike, *, max_pixels: int = MAX_PIXELS, bits: int | None = 
     8, 10, 12, 14 or 16 bits, whichever holds the largest value, or of `bits` if that is wider; so a dark frame of a
     12-bit camera stays dark. An array may be returned without a copy.
     """
+    return decode(source, max_pixels=max_pixels).rgb(bits)
+
+
+def decode(source: ImageLike, *, max_pixels: int = MAX_PIXELS) -> Decoded:
+    """Decode a file, or check an array; the result gives the image at any scale and any part of it."""
     raw, where = _raw(source, max_pixels)
     if raw.dtype == np.uint8:
-        return _rgb8(raw)
+        return Decoded(_rgb8(raw), 8)
     if raw.dtype == np.uint16:
-        depth = max(_depth(raw), bits or 0)
-        colour = raw[..., :3] / np.float32(2**depth - 1)
-        if raw.shape[2] < 4:
-            return _three(colour)
-        return _on_white(colour, raw[..., 3:] / np.float32(2 ** _depth(raw[..., 3:]) - 1))
+        return Decoded(raw, _depth(raw))
     low, high = float(raw.min()), float(raw.max())
     if not (np.isfinite(low) and np.isfinite(high)):
         raise ImageError(f"{where}: has NaN or infinite values; replace them first")
     if low < 0 or high > 1:
         raise ImageError(f"{where}: float values must lie in 0..1 but span {low:g}..{high:g}; divide by the full scale")
-    raw = raw.astype(np.float32, copy=False)
-    return _on_white(raw[..., :3], raw[..., 3:]) if raw.shape[2] == 4 else _three(raw)
-
-
-def bit_depth(source: ImageLike) -> int:
-    """Return the bits that the values of an image need: 8, 10, 12, 14 or 16; only deep files are decoded for it."""
-    if isinstance(source, str | Path):
-        with _open(Path(source), MAX_PIXELS) as image:
-            if image.mode not in _GREY_DEEP and not _deep_raw(image, source):
-                return 8
-    raw, _ = _raw(source, MAX_PIXELS)
-    return _depth(raw) if raw.dtype == np.uint16 else 8
+    return Decoded(raw.astype(np.float32, copy=False), 8)
 
 
 def check_bytes(content: bytes, *, max_pixels: int = MAX_PIXELS, name: str = "image") -> None:

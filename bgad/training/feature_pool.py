@@ -12,16 +12,15 @@ import torch
 from bgad._version import __version__
 from bgad.config import BackboneConfig, Config
 from bgad.data.layouts import hash_file
-from bgad.data.sample_io import read
+from bgad.data.sample_io import ImageCache, hash_masks
 from bgad.data.split import Split
 from bgad.features.cache import Budget, Features, FeatureStore
 from bgad.features.extractor import Extractor
 from bgad.features.scoring import run_features
-from bgad.io import images
 from bgad.io.files import sha256_json
 from bgad.model import backbone as backbones
 from bgad.model.scoring import ScoringModel
-from bgad.training.fingerprint import RECIPE_VERSION, hash_masks
+from bgad.training.fingerprint import RECIPE_VERSION
 from bgad.training.training_set import (
     PUSH_METHODS,
     AnomalyFeatures,
@@ -40,7 +39,7 @@ class FeaturePool:
         self,
         samples: Sequence[Sample],
         hashes: Mapping[str, str],
-        bits: int,
+        images: ImageCache,
         config: BackboneConfig,
         *,
         device: torch.device,
@@ -49,7 +48,7 @@ class FeaturePool:
         progress: Progress | None = None,
     ) -> None:
         started = time.monotonic()
-        self.config, self.bits, self.device, self.folder = config, bits, device, folder
+        self.config, self.images, self.device, self.folder = config, images, device, folder
         self.progress = progress
         self.backbone = backbones.build(config).to(device)
         self.grids = self.backbone.grids(config.size)
@@ -59,20 +58,17 @@ class FeaturePool:
         weights = hash_file(Path(config.weights)) if config.weights else ""
         image_hashes = [hashes[s.name] for s in samples]
         self.key = sha256_json(
-            [RECIPE_VERSION, __version__, torch.__version__, asdict(config), weights, bits, image_hashes]
+            [RECIPE_VERSION, __version__, torch.__version__, asdict(config), weights, images.bits, image_hashes]
         )
         self._extract = Extractor(self.backbone, config.size, device)
         task = ProgressTask(progress, "features", len(samples))
         self.store = self._new_store(len(samples), "pool", self.key, self.budget)
-        self.store.fill(self._extract, lambda i: self._read_image(samples[i]), device, task.advance)
+        self.store.fill(self._extract, lambda i: images.read(samples[i]), device, task.advance)
         self.seconds = time.monotonic() - started
 
     def _new_store(self, count: int, name: str, key: str, budget: Budget) -> FeatureStore:
         folder = self.folder / name
         return FeatureStore(count, self.grids, self.backbone.channels, budget=budget, folder=folder, key=key)
-
-    def _read_image(self, sample: Sample) -> FloatArray:
-        return images.fit(read(sample, self.bits), (self.config.size, self.config.size))
 
     def features(self, samples: Sequence[Sample]) -> Features:
         """The features of these images."""
@@ -107,5 +103,5 @@ class FeaturePool:
                 store.fill(self._extract, image, self.device, task.advance)
                 return store
 
-            self._pseudo = key, pseudo_anomalies(split, config, self.grids, self._read_image, cache_features)
+            self._pseudo = key, pseudo_anomalies(split, config, self.grids, self.images.read, cache_features)
         return self._pseudo[1]

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
 from dataclasses import fields, replace
 from pathlib import Path
 
@@ -11,12 +10,12 @@ import torch
 from bgad._version import __version__
 from bgad.config import Config, PseudoConfig, ScoreConfig, to_dict
 from bgad.data import layouts
+from bgad.data.sample_io import hash_masks
 from bgad.data.split import Split
 from bgad.geometry.roi import Roi
 from bgad.io.files import sha256_bytes, sha256_json
 from bgad.model.weights import FLOW_FILE
 from bgad.training.training_set import PUSH_METHODS, pseudo_count
-from bgad.types import Sample
 
 # Raise it when a change to the code changes features, models or figures: what is stored is then computed again.
 RECIPE_VERSION = 9
@@ -37,11 +36,6 @@ PHASE_TWO_KEYS: dict[str, tuple[str, ...]] = {
     "pseudo": tuple(f.name for f in fields(PseudoConfig)),
     "score": tuple(f.name for f in fields(ScoreConfig)),
 }
-
-
-def hash_masks(samples: Sequence[Sample]) -> list[list[str] | None]:
-    """SHA-256 of every mask of each sample; None for a sample without a mask."""
-    return [[layouts.hash_file(path) for path in (s.mask, *s.more_masks)] if s.mask else None for s in samples]
 
 
 def _hash_backbone_weights(config: Config) -> str:

@@ -15,11 +15,11 @@ import numpy as np
 import numpy.typing as npt
 import torch
 
-from bgad.features.cache import Features, Index, chunks, even_pick
+from bgad.features.cache import Features, chunks, even_pick
 from bgad.model.image_head import DIRECTION_PEAK_SHARE, DescriptorGaussian, DiscriminantDirection, ImageHead, peak_count
 from bgad.model.scoring import ScoringModel
 from bgad.training.training_set import AnomalyFeatures
-from bgad.types import FloatArray
+from bgad.types import DoubleArray, FloatArray, Index
 
 MIN_NORMALS = 8  # a covariance of fewer descriptors says next to nothing, however it is shrunk
 FOLDS = 5  # of the cross-validation
@@ -34,10 +34,8 @@ INSTANCE_SHARE = (
 )
 ROUNDS = 4  # one that starts from the Mahalanobis distance, three that refine the selected positions
 
-Array = npt.NDArray[np.float64]
 
-
-def ledoit_wolf(x: Array) -> tuple[Array, float]:
+def ledoit_wolf(x: DoubleArray) -> tuple[DoubleArray, float]:
     """Return the covariance of centred rows, shrunk to a multiple of the identity, and the shrinkage.
 
     O. Ledoit, M. Wolf, A well-conditioned estimator for large-dimensional covariance matrices, 2004. Written out here
@@ -55,22 +53,22 @@ def ledoit_wolf(x: Array) -> tuple[Array, float]:
 
 @dataclass(frozen=True)
 class _Gaussian:
-    mean: Array
-    whiten: Array
+    mean: DoubleArray
+    whiten: DoubleArray
 
-    def distance(self, x: Array) -> Array:
+    def distance(self, x: DoubleArray) -> DoubleArray:
         """Return the Mahalanobis distance of each row."""
-        whitened: Array = (x - self.mean) @ self.whiten.T
-        distances: Array = np.sqrt((whitened**2).sum(axis=1))
+        whitened: DoubleArray = (x - self.mean) @ self.whiten.T
+        distances: DoubleArray = np.sqrt((whitened**2).sum(axis=1))
         return distances
 
-    def discriminant(self, known: Array) -> Array:
+    def discriminant(self, known: DoubleArray) -> DoubleArray:
         """Return the direction to the mean of known anomalies; projections of normals have about unit variance."""
-        difference: Array = (known.mean(axis=0) - self.mean) @ self.whiten.T
+        difference: DoubleArray = (known.mean(axis=0) - self.mean) @ self.whiten.T
         return (difference / max(float(np.linalg.norm(difference)), 1e-12)) @ self.whiten
 
 
-def _fit_gaussian(x: Array) -> _Gaussian:
+def _fit_gaussian(x: DoubleArray) -> _Gaussian:
     mean, std = x.mean(axis=0), x.std(axis=0)
     # a floor: neither a constant channel nor a set of identical normals must decide the distance alone
     least = max(1e-3 * float(std.mean()), 1e-4 * float(np.abs(x).mean()), 1e-12)
@@ -101,15 +99,15 @@ class DescriptorStatistics:
         self.gaussian = DescriptorGaussian(mean, whiten, float(distances.mean()), std)
         self.normal_distances = self._standardise(distances)  # of the normals, in standard deviations
 
-    def distances(self, descriptors: npt.NDArray[np.floating]) -> Array:
+    def distances(self, descriptors: npt.NDArray[np.floating]) -> DoubleArray:
         """Return the distances of other images, in standard deviations of the normals'."""
         return self._standardise(self._all.distance(descriptors.astype(np.float64)))
 
-    def _standardise(self, distances: Array) -> Array:
-        standard: Array = (distances - self.gaussian.distance_mean) / self.gaussian.distance_std
+    def _standardise(self, distances: DoubleArray) -> DoubleArray:
+        standard: DoubleArray = (distances - self.gaussian.distance_mean) / self.gaussian.distance_std
         return standard
 
-    def direction(self, known: npt.NDArray[np.floating]) -> tuple[DiscriminantDirection, Array]:
+    def direction(self, known: npt.NDArray[np.floating]) -> tuple[DiscriminantDirection, DoubleArray]:
         """Fit the direction to known anomalies (k, V); return it with the excess of the normals along it."""
         anomalous = known.astype(np.float64)
         vector = self._all.discriminant(anomalous)
@@ -131,7 +129,7 @@ class FeatureStatistics:
         x = (normals - self._mean).reshape(-1, channels)  # (n * P, C)
         covariance = (x.T @ x).astype(np.float64) / len(x)
         ridge = RIDGE * np.trace(covariance) / channels + 1e-12
-        self._precision: Array = np.linalg.inv(covariance + ridge * np.eye(channels))
+        self._precision: DoubleArray = np.linalg.inv(covariance + ridge * np.eye(channels))
 
     def direction(self, known: FloatArray, cells: Sequence[Index | None]) -> DiscriminantDirection:
         """Fit the direction to the defects of known anomalies (k, P, C).
@@ -141,12 +139,13 @@ class FeatureStatistics:
         projections on the direction of the round before.
         """
         centred = (known - self._mean).astype(np.float64)
-        evidence: Array = ((centred @ self._precision) * centred).sum(axis=2)
+        evidence: DoubleArray = ((centred @ self._precision) * centred).sum(axis=2)
         for _ in range(ROUNDS):
             pairs = zip(cells, evidence, strict=True)
             chosen = [_highest(row) if marked is None else marked for marked, row in pairs]
-            defect: Array = np.mean([image[at].mean(axis=0) for image, at in zip(centred, chosen, strict=True)], axis=0)
-            vector: Array = self._precision @ defect
+            means = [image[at].mean(axis=0) for image, at in zip(centred, chosen, strict=True)]
+            defect: DoubleArray = np.mean(means, axis=0)
+            vector: DoubleArray = self._precision @ defect
             vector /= max(float(np.sqrt(defect @ vector)), 1e-12)
             evidence = centred @ vector
             if all(marked is not None for marked in cells):
@@ -169,12 +168,12 @@ def direction_peaks(projections: npt.NDArray[np.floating]) -> npt.NDArray[np.flo
     return top_mean(projections, peak_count(projections.shape[1], DIRECTION_PEAK_SHARE))
 
 
-def _highest(row: Array) -> Index:
+def _highest(row: DoubleArray) -> Index:
     count = peak_count(len(row), INSTANCE_SHARE)
     return np.argpartition(row, -count)[-count:].astype(np.int64)
 
 
-def _with_boundary(vector: Array, projections: npt.NDArray[np.floating]) -> DiscriminantDirection:
+def _with_boundary(vector: DoubleArray, projections: npt.NDArray[np.floating]) -> DiscriminantDirection:
     spread = max(float(projections.std()), 1e-6)
     return DiscriminantDirection(vector.astype(np.float32), float(np.quantile(projections, BOUNDARY_QUANTILE)), spread)
 
@@ -187,7 +186,7 @@ MAX_DIRECTION_IMAGES = 300
 DESCRIPTOR_BATCH = 16  # images
 
 # Of images on a direction, in standard deviations beyond the edge of the normals.
-Projection = Array
+Projection = DoubleArray
 FitDirection = Callable[
     [Index], tuple[DiscriminantDirection, Projection]
 ]  # chosen anomalies -> direction, normals along it
@@ -240,7 +239,7 @@ def fit_image_head(
         # No other anomaly can give it a direction, so its score has no projection, and that of a normal none either.
         normal_projections = [np.zeros(len(reference))]
 
-    def score(distance: Array, projections: list[Projection]) -> FloatArray:
+    def score(distance: DoubleArray, projections: list[Projection]) -> FloatArray:
         total: FloatArray = model.image_head_score(
             torch.from_numpy(distance), torch.from_numpy(np.stack(projections, axis=1))
         ).numpy()

@@ -15,12 +15,12 @@ import numpy as np
 import numpy.typing as npt
 import torch
 
-from bgad.features.cache import Features, Index, even_pick
+from bgad.features.cache import Features, even_pick
 from bgad.model.scoring import ScoringModel, default_score_weights, level_anomaly, resize_maps
 from bgad.training.fit_image_head import HeadScores, marked_cells, top_mean
 from bgad.training.likelihoods import LevelLikelihoods
 from bgad.training.training_set import AnomalyFeatures, NormalPartition, TrainingSet
-from bgad.types import FloatArray
+from bgad.types import DoubleArray, FloatArray, Index
 
 # Level weights are multiples of one sixth: three levels then have 28 combinations, few enough to try all of them, and
 # the average over them is as fine as needed.
@@ -33,8 +33,6 @@ POSITION_FALSE_POSITIVE_RATES = (0.003, 0.01, 0.03, 0.1)
 STEP_WIDTH = 0.5
 # Grid of the image-head weight, as powers of two times its prior: from an eighth to eight times.
 HEAD_WEIGHT_OCTAVES = np.arange(-3.0, 3.5, 0.5)
-
-Array = npt.NDArray[np.float64]
 
 
 def level_weights(
@@ -83,11 +81,11 @@ def image_head_weight(
     return float(prior * 2.0 ** (_softmax(evidence_weight * np.array(detection)) @ HEAD_WEIGHT_OCTAVES))
 
 
-def share_below(known: npt.NDArray[np.floating], normals: npt.NDArray[np.floating]) -> Array:
+def share_below(known: npt.NDArray[np.floating], normals: npt.NDArray[np.floating]) -> DoubleArray:
     """For each known anomaly, the share of normals that score below it, with soft steps."""
     unit = STEP_WIDTH * max(float(normals.std()), 1e-9)
     difference = (known[:, None].astype(np.float64) - normals[None]) / unit
-    shares: Array = (1 / (1 + np.exp(-np.clip(difference, -50, 50)))).mean(axis=1)
+    shares: DoubleArray = (1 / (1 + np.exp(-np.clip(difference, -50, 50)))).mean(axis=1)
     return shares
 
 
@@ -96,7 +94,7 @@ def map_scores(maps: npt.NDArray[np.floating], share: float) -> npt.NDArray[np.f
     return top_mean(maps, max(1, round(share * maps.shape[1])))
 
 
-def _detection(normals: FloatArray, known: FloatArray, cells: Sequence[Index | None], top_share: float) -> Array:
+def _detection(normals: FloatArray, known: FloatArray, cells: Sequence[Index | None], top_share: float) -> DoubleArray:
     """How well each known anomaly is detected, 0 to 1: with a mask by its positions, without one by its score."""
     rates = share_below(map_scores(known, top_share), map_scores(normals, top_share))
     thresholds = np.quantile(normals, [1 - rate for rate in POSITION_FALSE_POSITIVE_RATES])
@@ -125,9 +123,9 @@ def weighted_map(weights: Sequence[float], maps: Sequence[FloatArray]) -> FloatA
     return total
 
 
-def _softmax(x: Array) -> Array:
+def _softmax(x: DoubleArray) -> DoubleArray:
     weight = np.exp(x - x.max())
-    normalised: Array = weight / weight.sum()
+    normalised: DoubleArray = weight / weight.sum()
     return normalised
 
 

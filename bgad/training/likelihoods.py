@@ -8,11 +8,11 @@ from dataclasses import dataclass
 import numpy as np
 import torch
 
-from bgad.features.cache import Features, Index, chunks, even_pick
+from bgad.features.cache import Features, chunks, even_pick
 from bgad.model.boundary import normal_boundary
 from bgad.model.device import WorkerPool
 from bgad.model.scoring import Level, LevelConstants
-from bgad.types import FloatArray
+from bgad.types import FloatArray, Index
 
 # Quantiles and moments over a set of normals use an even sample of this many images, so that the start of phase 2 does
 # not grow with the data set. At an input of 256 pixels the finest level has 400,000 features in them.

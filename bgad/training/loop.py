@@ -21,7 +21,7 @@ from torch import Tensor
 
 from bgad.config import Config
 from bgad.errors import ModelError
-from bgad.features.cache import Features, Index
+from bgad.features.cache import Features
 from bgad.model.boundary import NORMALISER, RunningBoundary, normal_boundary
 from bgad.model.device import WorkerPool
 from bgad.model.scoring import Level, LevelConstants, ScoringModel
@@ -43,7 +43,7 @@ from bgad.training.schedule import Schedule
 from bgad.training.stop import StopRequest
 from bgad.training.training_log import LogRow, TrainingLog
 from bgad.training.training_set import AnomalyFeatures
-from bgad.types import FloatArray, Progress, ProgressTask
+from bgad.types import FloatArray, Index, Progress, ProgressTask
 
 DIVERGED_LOSS = 1e6  # the loss of a sound run stays orders of magnitude below
 

@@ -5,6 +5,7 @@ from __future__ import annotations
 import copy
 import logging
 import time
+from collections.abc import Iterator
 from dataclasses import dataclass, replace
 from pathlib import Path
 
@@ -16,8 +17,7 @@ from bgad.artifact.card import Card, ExportCard
 from bgad.calibration import require_supported
 from bgad.config import Config
 from bgad.data import layouts, locate, tiled_split
-from bgad.data.image_cache import MAX_BYTES, ImageCache
-from bgad.data.sample_io import read, read_mask
+from bgad.data.sample_io import ImageCache, read_mask
 from bgad.data.split import Split, make_split
 from bgad.data.validation import ValidationReport, validate_images
 from bgad.errors import BgadError, DataError
@@ -41,7 +41,7 @@ from bgad.training.stop import StopRequest
 from bgad.training.training_log import TRAINING_LOG, EventLog, open_event_log
 from bgad.training.training_set import PUSH_METHODS, CacheOptions, build_training_set
 from bgad.training.warm_start import WarmStart, load_flows
-from bgad.types import FloatArray, ImageLike, Progress, Sample
+from bgad.types import FloatArray, Progress, Sample
 
 logger = logging.getLogger(__name__)
 
@@ -79,7 +79,7 @@ def train(
     destination = Path(out) if out else locate.model_folder(data)
     check_before_reading(recipe, destination, options)
     roi = None if options.roi is None else Roi.load(Path(options.roi))
-    images = new_image_cache(recipe, has_roi=roi is not None)
+    images = new_image_cache(recipe, roi)
     dataset, scan = validate_images(locate.load(Path(data), options.root), options.max_unreadable, progress, images)
     for note in dataset.notes:
         logger.warning(note)
@@ -92,9 +92,9 @@ def train(
     return train_on_split(training_data, destination, recipe, options, control, started=started)
 
 
-def new_image_cache(config: Config, *, has_roi: bool) -> ImageCache:
-    """A cache for the images of a training; it keeps nothing where tiles or a region of interest rule that out."""
-    return ImageCache(config.backbone.size, 0 if config.tile.size or has_roi else MAX_BYTES)
+def new_image_cache(config: Config, roi: Roi | None) -> ImageCache:
+    """A cache for the images of a training with this recipe and region of interest."""
+    return ImageCache(config.backbone.size, tiled=config.tile.size > 0, roi=roi)
 
 
 def check_before_reading(config: Config, out: Path, options: TrainOptions) -> None:
@@ -174,7 +174,7 @@ def train_on_split(
         if parent is not None:
             run = replace(run, warm_start=WarmStart.from_model(parent, run.training_split, config))
         detector = _fit(run, model, data.images, options, events)
-        card, files = _model_files(detector, run, options, parent)
+        card, files = _model_files(detector, run, data.images, options, parent)
         model_folder.write(out, card, files)
     logger.info(detector.calibration.guarantee())
     logger.info(f"model: {out}")
@@ -201,11 +201,7 @@ def _fit(
     if map_roi is not None:
         model.set_region(map_roi.resized(config.backbone.size))
     cache = CacheOptions(run.work, run.key, options.memory_gb, run.control.progress)
-
-    def read_image(sample: Sample) -> FloatArray:
-        return images.read(sample, run.bits)
-
-    training_set = build_training_set(model, run.training_split, read_image, run.bits, run.device, cache, map_roi)
+    training_set = build_training_set(model, run.training_split, images, run.device, cache, map_roi)
     fit = ModelFit(run, model, training_set)
     if options.resume:
         fit.resume()
@@ -215,7 +211,7 @@ def _fit(
 
 
 def _model_files(
-    detector: Detector, run: TrainingRun, options: TrainOptions, parent: Path | None
+    detector: Detector, run: TrainingRun, images: ImageCache, options: TrainOptions, parent: Path | None
 ) -> tuple[Card, dict[str, bytes]]:
     """Return the card and the files of the model folder, with the exported graph if it is wanted and can be made."""
     files = {
@@ -230,25 +226,42 @@ def _model_files(
         origin = replace(card.provenance, parent=model_folder.read_card(parent).checksum)
         card = replace(card, provenance=origin)
     if options.export:
-        exported = _export(detector, run.training_split, run.control.progress)
+        exported = _export(detector, run.training_split, images, run.control.progress)
         if exported is not None:
             entry, graph = exported
             card, files = replace(card, exports={"onnx": entry}), files | graph
     return card, files
 
 
-def _export(detector: Detector, split: Split, progress: Progress | None) -> tuple[ExportCard, dict[str, bytes]] | None:
+@dataclass(frozen=True)
+class _Inputs:
+    """The model's inputs for samples, read one at a time; those that cannot be read are told and left out."""
+
+    samples: list[Sample]
+    images: ImageCache
+
+    def __len__(self) -> int:
+        return len(self.samples)
+
+    def __iter__(self) -> Iterator[FloatArray]:
+        for sample in self.samples:
+            try:
+                yield self.images.read(sample)
+            except BgadError as error:
+                logger.warning(str(error))
+
+
+def _export(
+    detector: Detector, split: Split, images: ImageCache, progress: Progress | None
+) -> tuple[ExportCard, dict[str, bytes]] | None:
     """Return the exported graph, compared with torch on images of the split, and its card; None where that fails."""
     from bgad.export import export
 
     samples = [*split.known, *(split.train if detector.tile.size else [*split.test, *split.calibration])]
     chosen = [samples[i] for i in even_pick(len(samples), PARITY_IMAGES)]
     on_cpu = Detector(copy.deepcopy(detector.model), detector.card, torch.device("cpu"))  # accelerators round otherwise
-    if detector.tile.size:
-        on_cpu.roi = None  # tiles are blanked outside of the region when they are read
     try:
-        images: list[ImageLike] = [s.path if s.box is None else read(s, detector.card.input.bits) for s in chosen]
-        graph, parity = export.checked_graph(on_cpu, images, progress=progress)
+        graph, parity = export.checked_graph(on_cpu, inputs=_Inputs(chosen, images), progress=progress)
     except BgadError as error:
         logger.warning(f"no graph is written: {error}")
         return None

@@ -7,9 +7,9 @@ from collections.abc import Sequence
 import numpy as np
 
 from bgad.config import LossConfig
-from bgad.features.cache import Index
 from bgad.training.likelihoods import LevelLikelihoods
 from bgad.training.training_set import AnomalyFeatures
+from bgad.types import Index
 
 
 def sample_positions(positions: Index, count: int, rng: np.random.Generator) -> Index:

@@ -14,10 +14,10 @@ import torch
 
 from bgad.config import Config
 from bgad.data import tiled_split
-from bgad.data.sample_io import ignored, read, read_mask, region
+from bgad.data.sample_io import ImageCache, ignored, read_mask, region
 from bgad.data.split import Split
 from bgad.errors import DataError
-from bgad.features.cache import Budget, Features, FeatureStore, Index, even_pick
+from bgad.features.cache import Budget, Features, FeatureStore, even_pick
 from bgad.features.extractor import Extractor
 from bgad.geometry import tiles
 from bgad.geometry.grid import defect_cells, touched_cells
@@ -27,7 +27,7 @@ from bgad.io.cpus import usable_cpus
 from bgad.model import device as devices
 from bgad.model.scoring import ScoringModel
 from bgad.pseudo.generate import PseudoSeries, can_generate
-from bgad.types import BoolArray, FloatArray, Progress, ProgressTask, Sample
+from bgad.types import BoolArray, FloatArray, Index, Progress, ProgressTask, Sample
 
 Grid = tuple[int, int]
 ReadImage = Callable[[Sample], FloatArray]  # a sample at the size of the model's input
@@ -88,8 +88,7 @@ class CacheOptions:
 def build_training_set(
     model: ScoringModel,
     split: Split,
-    read_image: ReadImage,
-    bits: int,
+    images: ImageCache,
     device: torch.device,
     cache: CacheOptions,
     roi: Roi | None = None,
@@ -108,36 +107,37 @@ def build_training_set(
         store.fill(extract, image, device, task.advance)
         return store
 
-    normals = compute("normals", len(split.train), lambda i: read_image(split.train[i]))
+    normals = compute("normals", len(split.train), lambda i: images.read(split.train[i]))
     unmasked_normals = normals.select(np.flatnonzero([s.ignore is None for s in split.train]))
     replace_ignored(normals, split.train, None, unmasked_normals, grids)
     anomalies = []
     if known:
-        features = compute("known", len(known), lambda i: read_image(known[i]))
+        features = compute("known", len(known), lambda i: images.read(known[i]))
         anomalies.append(known_anomalies(known, features, grids))
         replace_ignored(features, known, anomalies[0], unmasked_normals, grids)
     if pseudo_total:
         cache_pseudo: CacheFeatures = lambda count, image: compute("pseudo", count, image)  # noqa: E731
-        anomalies.append(pseudo_anomalies(split, config, grids, read_image, cache_pseudo, roi))
+        anomalies.append(pseudo_anomalies(split, config, grids, images.read, cache_pseudo, roi))
     names = [tiled_split.image_name_of(s.name, config.tile) for s in split.train]
     return TrainingSet(
         normals,
         [group for group in anomalies if group.features.count],
-        sample_scorer(config, read_image, bits, device),
+        sample_scorer(config, images, device),
         None if roi is None else [roi.cells(grid) for grid in grids],
         None if roi is None else [positions_near(roi.resized(config.backbone.size), grid) for grid in grids],
         np.unique(names, return_inverse=True)[1],
     )
 
 
-def sample_scorer(config: Config, read_image: ReadImage, bits: int, device: torch.device) -> ScoreSamples:
+def sample_scorer(config: Config, images: ImageCache, device: torch.device) -> ScoreSamples:
     """A function that scores samples as a detector does; the score of a tiled image is that of its highest tile."""
 
     def inputs(sample: Sample) -> Iterator[FloatArray]:
         if not config.tile.size:
-            yield read_image(sample)
+            yield images.read(sample)
             return
-        for _, pixels in tiles.model_inputs(read(sample, bits), config.tile, region(sample), config.backbone.size):
+        complete = images.read_complete(sample)
+        for _, pixels in tiles.model_inputs(complete, config.tile, region(sample), config.backbone.size):
             yield pixels
 
     def score(model: ScoringModel, samples: list[Sample]) -> Iterator[tuple[float, FloatArray]]:

@@ -19,6 +19,7 @@ from bgad.artifact import folder as model_folder
 from bgad.calibration import check_rate, is_supported, require_supported, smallest_rate
 from bgad.config import Config
 from bgad.data import layouts
+from bgad.data.sample_io import ImageCache
 from bgad.data.split import Split
 from bgad.data.validation import validate_images
 from bgad.errors import ConfigError, DataError
@@ -128,8 +129,9 @@ def update(
     dataset = _load_data(source)
     earlier = _taught_before(card.split, remembered or Provenance(Path()), options.relocated or {})
     dataset = replace(dataset, samples=[*dataset.samples, *earlier])
-    data = _joined_data(folder, dataset, source, new, recipe, progress)
-    data = replace(data, roi=Roi.from_png(card.roi_png) if card.roi_png else None)
+    roi = Roi.from_png(card.roi_png) if card.roi_png else None
+    data = _joined_data(folder, dataset, source, new, new_image_cache(recipe, roi), progress)
+    data = replace(data, roi=roi)
     before = card.calibration_at().false_reject_rate
     training = options.for_training(_rate(len(data.split.calibration), before, options.false_reject_rate))
     control = RunControl(progress, stop)
@@ -141,11 +143,10 @@ def _joined_data(
     dataset: layouts.Dataset,
     source: Provenance,
     new: Sequence[NewImage],
-    config: Config,
+    images: ImageCache,
     progress: Progress | None,
 ) -> TrainingData:
     """The data of a model with new images in their roles."""
-    images = new_image_cache(config, has_roi=(folder / model_folder.ROI).exists())
     # Unreadable images are an error only where the split of the model needs them, so here any number is allowed.
     dataset, scan = validate_images(dataset, len(dataset.samples), progress, images)
     old_split = Split.load(folder / model_folder.SPLIT, dataset)

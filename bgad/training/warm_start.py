@@ -14,10 +14,10 @@ from bgad.artifact import folder as model_folder
 from bgad.config import Config
 from bgad.data import tiled_split
 from bgad.data.split import Split
-from bgad.features.cache import Index, even_pick
+from bgad.features.cache import even_pick
 from bgad.model.weights import BACKBONE_FILE, FLOW_FILE
 from bgad.training.training_set import MAX_VALIDATION
-from bgad.types import TAUGHT, SplitRecord
+from bgad.types import TAUGHT, Index, SplitRecord
 
 # When updating a model, the old and the newly trained flow weights are averaged with equal shares; this reduces
 # forgetting of the anomalies that the model knew before.

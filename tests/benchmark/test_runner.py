@@ -22,6 +22,7 @@ from bgad.benchmark.plan import Outcome, plan
 from bgad.cli.main import main
 from bgad.data import layouts
 from bgad.data.protocols import Case, protocol_split
+from bgad.data.sample_io import ImageCache
 from bgad.errors import ModelError
 from bgad.evaluation.evaluate import evaluate
 from bgad.features.cache import FeatureStore
@@ -40,7 +41,7 @@ from tests.benchmark.runs import CLASSES, CONFIG, SIZE, TINY, category, fast, re
 
 
 def test_features_phase_one_and_pseudo_anomalies_are_computed_once(
-    root: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+    root: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, decoded: list[Path]
 ) -> None:
     counts: list[int] = []
     fill = FeatureStore.fill
@@ -65,6 +66,9 @@ def test_features_phase_one_and_pseudo_anomalies_are_computed_once(
         trained.remove("nfad")  # its flows know nothing of the classes: once is enough
     # all 21 images once, then the pseudo anomalies of each of the three known classes, for two methods
     assert counts == [21, 2, 2, 2]
+    assert sorted(path for path in decoded if "ground_truth" not in path.parts) == sorted(
+        (root / "mvtec/carpet").glob("t*/*/*.png")
+    )
     assert [step for step in steps if step[1] < 2] == [("nfad", 0), ("nfad", 1)]
     assert sorted(step for step in steps if step[1] == 2) == sorted((method, 2) for method in trained)
     assert sorted(path.name for path in (tmp_path / "work").iterdir()) == ["flows", "phase-one"]
@@ -191,7 +195,9 @@ def test_what_is_kept_depends_on_the_recipe_of_the_code(
         monkeypatch.setattr(keys_module, "RECIPE_VERSION", number)
         monkeypatch.setattr("bgad.training.feature_pool.RECIPE_VERSION", number)
         options: dict[str, Any] = {"device": device, "folder": tmp_path, "memory_gb": 1.0}
-        pool = FeaturePool(dataset.samples[:1], split.hashes, 8, CONFIG.backbone, **options)
+        pool = FeaturePool(
+            dataset.samples[:1], split.hashes, ImageCache(CONFIG.backbone.size), CONFIG.backbone, **options
+        )
         return {
             "phase": phase_key(CONFIG, split, device),
             "flows": flow_key(nfad, split, device),
@@ -220,7 +226,7 @@ def test_pseudo_anomalies_are_made_again_when_masks_change_places(tmp_path: Path
     dataset = layouts.load(tmp_path / "carpet")
     split = protocol_split(dataset, "multi-class", Case(), known=2, seed=0)
     options: dict[str, Any] = {"device": torch.device("cpu"), "folder": tmp_path / "work", "memory_gb": 1.0}
-    pool = FeaturePool(dataset.samples, split.hashes, 8, CONFIG.backbone, **options)
+    pool = FeaturePool(dataset.samples, split.hashes, ImageCache(CONFIG.backbone.size), CONFIG.backbone, **options)
 
     def made() -> AnomalyFeatures:
         return pool.training_set(split, CONFIG).anomalies[1]

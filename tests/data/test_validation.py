@@ -1,11 +1,18 @@
 from __future__ import annotations
 
+import time
 from pathlib import Path
 
+import numpy as np
 import pytest
+from PIL import Image
 
+from bgad.data.layouts import Dataset
+from bgad.data.sample_io import ImageCache
 from bgad.data.validation import validate_images
 from bgad.errors import DataError
+from bgad.io import images
+from bgad.types import Sample
 from tests.data.strips import tiled
 
 
@@ -17,3 +24,38 @@ def test_unreadable_files_are_counted_once(tmp_path: Path) -> None:
     assert any(note.startswith("1 unreadable images skipped: cut.png#0") for note in dataset.notes)
     with pytest.raises(DataError, match=r"1 images of .* cannot be read"):
         validate_images(tiled(tmp_path), max_unreadable=0)
+
+
+def test_tiles_of_one_image_share_one_decoding(
+    tmp_path: Path, decoded: list[Path], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Also where two threads need it at the same moment."""
+    decode = images.decode
+
+    def slow(path: Path) -> images.Decoded:
+        time.sleep(0.05)
+        return decode(path)
+
+    monkeypatch.setattr(images, "decode", slow)
+    validate_images(tiled(tmp_path), max_unreadable=1)
+    assert sorted(path.name for path in decoded if path.name != "cut.png") == ["bad.png", "bad_mask.png", "good.png"]
+
+
+def test_the_cache_knows_the_bit_depth_that_is_reported(tmp_path: Path, decoded: list[Path]) -> None:
+    """It is that of the images which are used, outside of the test set."""
+    ignore = tmp_path / "ignore.png"
+    Image.fromarray(np.zeros((9, 9), np.uint8)).save(ignore)
+    samples = []
+    for name, top, split, left_out in (
+        ("a", 255, "train", None),
+        ("b", 1000, "train", None),
+        ("c", 4000, "train", ignore),
+        ("d", 60000, "test", None),
+    ):
+        Image.fromarray(np.full((8, 8), top, np.uint16)).save(tmp_path / f"{name}.png")
+        samples.append(Sample(tmp_path / f"{name}.png", name, 0, split=split, ignore=left_out))
+    cache = ImageCache(32)
+    _, report = validate_images(Dataset("deep", tmp_path, samples, "plain"), max_unreadable=1, cache=cache)
+    assert report.skipped == ["c"]  # the region to ignore has another size
+    assert report.bits == cache.bits == 10
+    assert sorted(path.name for path in decoded) == ["a.png", "b.png", "c.png", "d.png", "ignore.png"]

@@ -1,5 +1,6 @@
 from __future__ import annotations
 
+import io
 import json
 import shutil
 from pathlib import Path
@@ -14,8 +15,9 @@ import bgad
 from bgad.cli.main import main
 from bgad.config import to_toml
 from bgad.data import layouts
-from bgad.evaluation import measure
+from bgad.evaluation import gallery, measure
 from bgad.evaluation.evaluate import evaluate, select_samples
+from bgad.evaluation.report import contents
 from bgad.inference.torch_engine import Detector
 from bgad.io import images
 from tests.conftest import picture, tiny_config, write_set
@@ -231,6 +233,26 @@ def test_plain_layout_with_held_out_normals(tmp_path: Path, recipe: str, capsys:
     assert cell["images"] == {"normal": 0, "anomalous": 4}
     assert cell["metrics"]["image_auroc"] is None
     assert "no normal images to compare with" in capsys.readouterr().err
+
+
+def test_each_image_is_decoded_once(
+    detector: Detector, data_set: Path, monkeypatch: pytest.MonkeyPatch, decoded: list[Path]
+) -> None:
+    """The thumbnails of the report are made of the images that were decoded for scoring."""
+    monkeypatch.setattr(gallery, "SIZE", 4)
+    monkeypatch.setattr(gallery, "WORST", 2)
+    monkeypatch.setattr(contents.worst, "__defaults__", (2,))
+    dataset = layouts.load(data_set)
+    _, section, rows = evaluate(detector, dataset)
+    tested = {row["name"] for row in rows}
+    assert sorted(p for p in decoded if "ground_truth" not in p.parts) == sorted(data_set / name for name in tested)
+    shown = {image.name: image.thumbnail for image in section.images if image.thumbnail is not None}
+    false_rejects, misses = contents.worst(section.images)
+    assert {image.name for image in [*false_rejects, *misses]} <= set(shown)
+    assert 4 <= len(shown) < len(tested)
+    for name, thumbnail in shown.items():
+        small = np.asarray(Image.open(io.BytesIO(thumbnail)).convert("RGB"), int)
+        assert np.abs(small - images.read(data_set / name)).mean() < 4  # JPEG
 
 
 @pytest.mark.parametrize("kind", ["csv", "jsonl"])

@@ -10,8 +10,10 @@ import pytest
 import torch
 from torch import Tensor
 
+from bgad.features import cache
 from bgad.features.cache import AHEAD, BATCH, Budget, FeatureStore, HalfArray, chunks
 from bgad.features.extractor import by_torch
+from bgad.model.device import WorkerPool
 from bgad.types import FloatArray
 
 GRIDS, CHANNELS = [(4, 4), (2, 2)], [3, 5]
@@ -50,6 +52,22 @@ def filled(count: int, folder: Path, budget: float = 0) -> FeatureStore:
     made = store(count, folder, budget)
     made.fill(features, picture, CPU, lambda _: None)
     return made
+
+
+def test_workers_are_as_many_as_the_cores_that_the_process_may_use(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    asked: list[int] = []
+
+    def recorded(pieces: int, device: torch.device) -> WorkerPool:
+        asked.append(pieces)
+        return WorkerPool(pieces, device)
+
+    monkeypatch.setattr(cache, "WorkerPool", recorded)
+    monkeypatch.setattr(os, "sched_getaffinity", lambda _: {3}, raising=False)
+    monkeypatch.setattr(os, "cpu_count", lambda: 64)
+    filled(2, tmp_path)
+    assert asked == [1]
 
 
 def test_budget_is_taken_once() -> None:

@@ -182,7 +182,7 @@ def test_deep_colour_keeps_all_16_bits(tmp_path: Path, writer: str) -> None:
     got = images.read(tmp_path / "a.img")
     assert got.dtype == np.float32
     np.testing.assert_array_equal(np.rint(got.astype(float) * 65535), DEEP_RGB)
-    assert images.bit_depth(tmp_path / "a.img") == 16
+    assert images.decode(tmp_path / "a.img").bits == 16
 
 
 @pytest.mark.parametrize("packed", [False, True])
@@ -250,10 +250,21 @@ def test_depth_is_the_smallest_that_holds_the_largest_value(tmp_path: Path, kind
         source.write_bytes(tiff16(pixels[..., None], ">", photometric=1))
     else:
         source = pixels.astype(">u2") if "endian" in kind else pixels
-    assert images.bit_depth(source) == depth
+    assert images.decode(source).bits == depth
     got = images.read(source)
     assert got.dtype == np.float32
     np.testing.assert_allclose(got[0, :, 1], pixels[0] / (2**depth - 1), rtol=1e-6)
+
+
+@pytest.mark.parametrize("channels", [1, 3, 4])
+@pytest.mark.parametrize("kind", [np.uint8, np.uint16, np.float32])
+@pytest.mark.parametrize("bits", [None, 12])
+def test_a_part_has_the_scale_of_its_image(kind: Any, channels: int, bits: int | None) -> None:
+    values = RNG.random((6, 8, channels)) * 0.9
+    values[:4, :5] *= 0.01  # dark, and alone it would be brighter; hardly opaque, and alone it would be more so
+    source = (values * {np.uint8: 255, np.uint16: 1000, np.float32: 1}[kind]).astype(kind)
+    part = images.decode(source).rgb(bits, (0, 1, 5, 4))
+    np.testing.assert_array_equal(part, images.read(source, bits=bits)[1:4, :5])
 
 
 def test_bits_of_the_model_keep_a_dark_frame_dark() -> None:
@@ -266,7 +277,7 @@ def test_bits_of_the_model_keep_a_dark_frame_dark() -> None:
 def test_float_tiff(tmp_path: Path) -> None:
     pixels = RNG.random((5, 6), np.float32)
     np.testing.assert_array_equal(images.read(saved(tmp_path / "a.tif", pixels))[..., 0], pixels)
-    assert images.bit_depth(tmp_path / "a.tif") == 8
+    assert images.decode(tmp_path / "a.tif").bits == 8
     with pytest.raises(ImageError, match=r"span 0\.5\.\.255"):
         images.read(saved(tmp_path / "b.tif", np.array([[0.5, 255]], np.float32)))
 

@@ -9,13 +9,11 @@ import torch
 
 from bgad.config import Config
 from bgad.data import layouts
-from bgad.data.sample_io import read
+from bgad.data.sample_io import ImageCache
 from bgad.data.split import make_split
-from bgad.io import images
 from bgad.model import backbone as backbones
 from bgad.model.scoring import ScoringModel
 from bgad.training.training_set import CacheOptions, TrainingSet, build_training_set
-from bgad.types import FloatArray, Sample
 from tests.conftest import tiny_config
 
 CPU = torch.device("cpu")
@@ -30,9 +28,5 @@ def prepared(root: Path, config: Config, work: Path, known: int = 6) -> tuple[Sc
     """A model with random flows, and the features of a small set."""
     split = make_split(layouts.load(root), seed=0, known=known, holdout=4)
     model = ScoringModel(config, backbones.build(config.backbone))
-    size = config.backbone.size
-
-    def read_image(sample: Sample) -> FloatArray:
-        return images.fit(read(sample, 8), (size, size))
-
-    return model, build_training_set(model, split, read_image, 8, CPU, CacheOptions(work, "key", 1.0))
+    images = ImageCache(config.backbone.size)
+    return model, build_training_set(model, split, images, CPU, CacheOptions(work, "key", 1.0))

@@ -24,6 +24,7 @@ from bgad.artifact import folder as model_folder
 from bgad.cli.main import main
 from bgad.config import Config, from_dict, to_toml
 from bgad.data import layouts
+from bgad.data.sample_io import ImageCache
 from bgad.data.split import make_split
 from bgad.data.validation import validate_images
 from bgad.errors import BgadError, ConfigError, DataError, ModelError, OutputError
@@ -44,6 +45,7 @@ from bgad.training.loop import TrainingLoop
 from bgad.training.stop import StopRequest
 from bgad.training.training_log import LogRow
 from bgad.training.training_set import build_training_set, mask_cells
+from bgad.types import Sample
 from tests.conftest import SIZE, picture, tiny_config, write_set
 
 FLOW = "flow.safetensors"
@@ -150,18 +152,48 @@ def test_features_on_disk_make_the_same_model(data_set: Path, model: Path, tmp_p
         assert (tmp_path / "plate.bgad" / name).read_bytes() == (model / name).read_bytes()
 
 
-def test_a_training_image_is_decoded_once(data_set: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    """In validation, and not again for features, pseudo anomalies or calibration."""
-    decoded: list[Path] = []
-    decode = images.read
+def deepened(root: Path) -> Path:
+    """The images of a set as those of a 12-bit camera; the last ones are dark."""
+    for i, path in enumerate(sorted(root.glob("t*/*/*.png"))):
+        grey = np.array(Image.open(path))[..., 0].astype(np.uint16)
+        save(path, grey * 16 if i < 34 else grey)
+    return root
 
-    def recorded(source: Any, **options: Any) -> Any:
-        decoded.append(source)
-        return decode(source, **options)
 
-    monkeypatch.setattr(images, "read", recorded)
-    quick(data_set, tmp_path / "plate.bgad", known=4)
-    assert sorted(decoded) == sorted(data_set.glob("t*/*/*.png"))
+def variant(kind: str, copy: Path) -> dict[str, Any]:
+    """The options of a training on deep images, with a region of interest or on tiles, as the words say."""
+    if "deep" in kind:
+        deepened(copy)
+    options: dict[str, Any] = {"config": short(tile={"size": 32} if "tiles" in kind else {}), "known": 4}
+    if "region" in kind:
+        left = np.zeros((SIZE, SIZE), np.uint8)
+        left[:, :40] = 255
+        options["roi"] = save(copy.parent / "left.png", left)
+    return options
+
+
+@pytest.mark.parametrize("kind", ["plain", "region", "deep", "tiles"])
+def test_every_image_is_decoded_once(copy: Path, tmp_path: Path, decoded: list[Path], kind: str) -> None:
+    """In validation, and not again for features, pseudo anomalies, calibration or the check of the graph."""
+    options = variant(kind, copy)
+    quick(copy, tmp_path / "plate.bgad", export=True, **options)
+    assert sorted(path for path in decoded if path.is_relative_to(copy)) == sorted(copy.rglob("*.png"))
+    assert (tmp_path / "plate.bgad/model.onnx").exists()
+
+
+@pytest.mark.parametrize("kind", ["region of deep images", "tiles of a region"])
+def test_the_model_does_not_depend_on_what_is_kept(
+    copy: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, decoded: list[Path], kind: str
+) -> None:
+    options = variant(kind, copy)
+    kept = quick(copy, tmp_path / "kept.bgad", **options)
+    decoded.clear()
+    monkeypatch.setattr(ImageCache, "_take", lambda *_, **__: False)
+    read = quick(copy, tmp_path / "read.bgad", **options)
+    assert len(decoded) > 42 + 20  # all in validation, most of them again
+    for name in (FLOW, "train.csv"):
+        assert (tmp_path / "kept.bgad" / name).read_bytes() == (tmp_path / "read.bgad" / name).read_bytes()
+    assert kept.card.calibration_at().scores == read.card.calibration_at().scores
 
 
 def test_the_log_and_tensorboard_hold_every_step(data_set: Path, tmp_path: Path) -> None:
@@ -769,17 +801,28 @@ def test_only_scores_are_kept_of_normals_that_calibrate(
 def test_the_graph_is_compared_on_images_that_are_read_one_at_a_time(
     data_set: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    given: list[Any] = []
+    alive: list[weakref.ref[Any]] = []
+    most: list[int] = []
+    read = ImageCache.read
+
+    def watched(self: ImageCache, sample: Sample) -> Any:
+        image = read(self, sample)
+        alive.append(weakref.ref(image))
+        most.append(sum(ref() is not None for ref in alive))
+        return image
+
     checked = export.checked_graph
 
-    def recorded(detector: Detector, pictures: Any, **options: Any) -> Any:
-        given.extend(pictures)
-        return checked(detector, pictures, **options)
+    def recorded(*given: Any, **options: Any) -> Any:
+        alive.clear()
+        most.clear()
+        return checked(*given, **options)
 
     monkeypatch.setattr(export, "checked_graph", recorded)
+    monkeypatch.setattr(ImageCache, "read", watched)
     quick(data_set, tmp_path / "plate.bgad", known=4, export=True)
-    assert given
-    assert all(isinstance(picture, Path) for picture in given)
+    assert len(most) == 23  # known anomalies, test images and calibration normals
+    assert max(most) <= 2 * export.BATCH
     assert (tmp_path / "plate.bgad/model.onnx").exists()
 
 

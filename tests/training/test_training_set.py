@@ -12,17 +12,16 @@ import torch
 from PIL import Image
 
 from bgad.data import layouts
-from bgad.data.sample_io import read, read_mask
+from bgad.data.sample_io import ImageCache, read_mask
 from bgad.data.split import Split, make_split
 from bgad.errors import DataError
 from bgad.geometry.grid import defect_cells, touched_cells
-from bgad.io import images
 from bgad.model import backbone as backbones
 from bgad.model.scoring import ScoringModel
 from bgad.pseudo.generate import PseudoAnomaly, PseudoSeries
 from bgad.training.fingerprint import run_key
 from bgad.training.training_set import CacheOptions, TrainingSet, build_training_set
-from bgad.types import FloatArray, Sample
+from bgad.types import Sample
 from tests.conftest import SIZE, tiny_config, write_set
 
 CPU = torch.device("cpu")
@@ -67,11 +66,7 @@ def ignoring(split: Split, file: Path) -> Split:
 def prepared(split: Split, work: Path, *, memory: float = 1.0, **values: Any) -> tuple[ScoringModel, TrainingSet]:
     config = tiny_config(**values)
     model = ScoringModel(config, backbones.build(config.backbone))
-
-    def read_image(sample: Sample) -> FloatArray:
-        return images.fit(read(sample, 8), (SIZE, SIZE))
-
-    return model, build_training_set(model, split, read_image, 8, CPU, CacheOptions(work, "key", memory))
+    return model, build_training_set(model, split, ImageCache(SIZE), CPU, CacheOptions(work, "key", memory))
 
 
 @pytest.mark.parametrize("memory", [1.0, 0.0])

@@ -9,8 +9,8 @@ from PIL import Image
 
 from bgad.data.datasets.readers import walk
 from bgad.data.layouts import Dataset
+from bgad.data.sample_io import read_mask_file
 from bgad.errors import BgadError, abbreviate
-from bgad.io import images
 from bgad.types import GOOD, Box, Sample
 
 TILE = 256
@@ -87,7 +87,7 @@ def _anomalous(home: Path, path: Path, code: str, masks: list[Path], notes: list
     if not boxes:
         return []
     try:
-        mask_pixels = [images.read_mask(mask) for mask in masks]
+        mask_pixels = [read_mask_file(mask) for mask in masks]
     except BgadError as error:
         notes.append(f"not used, the mask of {path.name} is broken: {error}")
         return []

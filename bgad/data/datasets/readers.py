@@ -10,8 +10,9 @@ from pathlib import Path
 
 from bgad.data.layouts import Dataset, read_mvtec, subfolders
 from bgad.data.manifest import UNNAMED_DEFECT
+from bgad.data.sample_io import read_mask_file
 from bgad.errors import BgadError, DataError, abbreviate
-from bgad.io import discover, images
+from bgad.io import discover
 from bgad.types import GOOD, Sample
 
 
@@ -88,7 +89,7 @@ def ksdd2(home: Path) -> Dataset:
     def read(pair: tuple[str, Path, Path]) -> Sample | str:
         split, path, truth = pair
         try:
-            anomalous = bool(images.read_mask(truth).any())
+            anomalous = bool(read_mask_file(truth).any())
         except BgadError as error:
             return f"not used, its _GT file is broken: {error}"
         name = path.relative_to(home).as_posix()

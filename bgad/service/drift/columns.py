@@ -12,6 +12,7 @@ import sqlalchemy as sa
 from bgad.service.store.store import Store
 from bgad.service.store.tables import images, scores, versions
 from bgad.service.store.versions import Version
+from bgad.types import Index
 
 DTYPES = {"id": np.int64, "created": np.float64, "score": np.float64, "is_anomaly": np.bool_, "image": np.int64}
 
@@ -35,7 +36,7 @@ class ScoreColumns:
         self._bad: set[int] = set()  # ids of images with the verdict bad
 
     @property
-    def tested(self) -> npt.NDArray[np.int64]:
+    def tested(self) -> Index:
         """The positions of the scores that the drift test sees."""
         bad = np.isin(self.columns["image"], list(self._bad)) if self._bad else False
         return np.flatnonzero(self._eligible & ~np.asarray(bad))

@@ -27,6 +27,7 @@ from bgad.service.registry import ModelRegistry
 from bgad.service.store.history import DRIFT_ALARM
 from bgad.service.store.store import Store
 from bgad.service.store.versions import Version
+from bgad.types import Index
 
 MIN_PAUSE = 5.0  # seconds between two updates
 PAUSE_FACTOR = 20  # the pause is at least so many times as long as the update took
@@ -47,7 +48,7 @@ class DriftState:
     """The scores of a version in the order in which it first gave them, and the state of their drift test."""
 
     columns: dict[str, Column]
-    tested: npt.NDArray[np.int64]  # positions of the scores that the test has seen
+    tested: Index  # positions of the scores that the test has seen
     result: DriftResult
 
     @cached_property
