@@ -16,8 +16,8 @@ from torch import Tensor, nn
 
 from bgad.errors import ModelError, first_line
 from bgad.inference.onnx_engine import GRAPH, PIXELS
+from bgad.model.flow import ScoringFlow
 from bgad.model.scoring import Level, ScoringModel
-from bgad.model.scoring_flow import ScoringFlow
 
 OPSET = 17
 MIN_HALVED = 64  # numbers; smaller weights stay in 32 bits, where they take no room and constants are exact

@@ -14,8 +14,8 @@ matrix product gives the position part of the whole flow, and the optimiser upda
 from __future__ import annotations
 
 import math
-from collections.abc import Iterator
-from typing import Any, NamedTuple
+from collections.abc import Iterable, Iterator
+from typing import NamedTuple
 
 import torch
 import torch.nn.functional as F
@@ -58,42 +58,49 @@ class CouplingBlock(NamedTuple):
     mixing: Tensor  # (C, C): R diag(g)
     mixing_shift: Tensor  # (C,): R o
 
+    @property
+    def kept(self) -> int:
+        """Return the number of channels of x1."""
+        return int(self.w_in.shape[1])  # int: an exported graph has a constant, not the shape of a tensor
 
-class Activations(NamedTuple):
-    """The values of one coupling block that its backward pass needs."""
-
-    x: Tensor  # (B, K, C)
-    hidden: Tensor  # (B, K, hidden)
-    tanh: Tensor  # (B, K, moved)
-    factor: Tensor  # (B, K, moved): exp(clamp * tanh)
-    y: Tensor  # (B, K, C): before scaling and rotation
+    @property
+    def moved(self) -> int:
+        """Return the number of channels of x2."""
+        return int(self.w_out.shape[0]) // 2
 
 
-def coefficients(x1: Tensor, block: CouplingBlock) -> tuple[Tensor, Tensor, Tensor]:
-    """Run the sub-network of a block on x1 (B, K, kept): its hidden units, tanh(s) and t."""
+def coefficients(x1: Tensor, block: CouplingBlock) -> tuple[Tensor, Tensor]:
+    """Run the sub-network of a block on x1 (B, K, kept): tanh(s) and t, (B, K, moved) each."""
     hidden = F.linear(x1, block.w_in).add_(block.position_part).relu_()  # (B, K, hidden)
-    s, t = F.linear(hidden, block.w_out, block.b_out).chunk(2, dim=-1)  # (B, K, moved) each
-    return hidden, torch.tanh(s), t
+    both = F.linear(hidden, block.w_out, block.b_out)  # (B, K, 2 * moved)
+    s, t = torch.split(both, [block.moved, block.moved], dim=-1)
+    return torch.tanh(s), t
 
 
-def coupling(x: Tensor, block: CouplingBlock, clamp: float) -> tuple[Tensor, Tensor, Activations]:
-    """Apply one block to x (B, K, C): its output (B, K, C), its log-determinant (B, K) and its activations.
+def coupling(x: Tensor, block: CouplingBlock, clamp: float) -> tuple[Tensor, Tensor]:
+    """Apply one block to x (B, K, C): its output (B, K, C) and its log-determinant (B, K).
 
     The log-determinant leaves out the global scale, which is the same for every feature.
     """
-    kept = block.w_in.shape[1]
-    x1, x2 = x[..., :kept], x[..., kept:]
-    hidden, tanh, t = coefficients(x1, block)
+    x1, x2 = torch.split(x, [block.kept, block.moved], dim=-1)
+    tanh, t = coefficients(x1, block)
     s = clamp * tanh
     log_det = s.sum(-1)
-    factor = s.exp_()
-    y = torch.cat([x1, torch.addcmul(t, x2, factor)], dim=-1)
-    return F.linear(y, block.mixing, block.mixing_shift), log_det, Activations(x, hidden, tanh, factor, y)
+    y = torch.cat([x1, torch.addcmul(t, x2, s.exp_())], dim=-1)
+    return F.linear(y, block.mixing, block.mixing_shift), log_det
+
+
+def run_blocks(x: Tensor, log_det: Tensor, blocks: Iterable[CouplingBlock], clamp: float) -> tuple[Tensor, Tensor]:
+    """Apply blocks to x (B, K, C) one after the other and add their log-determinants (B, K) to log_det."""
+    for block in blocks:
+        x, scales = coupling(x, block, clamp)
+        log_det = log_det + scales
+    return x, log_det
 
 
 def log_likelihood_per_channel(z: Tensor, log_det: Tensor) -> Tensor:
     """Return log p / d of latents (B, K, C) with log-determinants (B, K): the unit of every constant of the package."""
-    return (log_det - 0.5 * z.square().sum(-1)) / z.shape[-1] - 0.5 * LOG_2PI
+    return (log_det - 0.5 * z.square().sum(-1)) / int(z.shape[-1]) - 0.5 * LOG_2PI
 
 
 class ConditionalFlow(nn.Module):
@@ -143,28 +150,25 @@ class ConditionalFlow(nn.Module):
         """Return the positive scale g of each block and channel, (blocks, C)."""
         return 0.1 * F.softplus(self.scale, beta=0.5)
 
-    def stacked(self, part: Tensor, scale: Tensor) -> CouplingBlock:
-        """Return the tensors of all blocks, blocks first, from `position_part` and `global_scale`."""
+    def each_block(self, part: Tensor, scale: Tensor) -> Iterator[CouplingBlock]:
+        """Yield the tensors of one block after the other, from `position_part` and `global_scale`."""
         mixing = self.rotation * scale[:, None, :]  # (blocks, C, C)
         mixing_shift = (self.rotation @ self.offset[:, :, None])[:, :, 0]  # (blocks, C)
-        return CouplingBlock(part, self.w_in, 0.1 * self.w_out, 0.1 * self.b_out, mixing, mixing_shift)
+        stacked = (part, self.w_in, 0.1 * self.w_out, 0.1 * self.b_out, mixing, mixing_shift)
+        return (CouplingBlock(*tensors) for tensors in zip(*stacked, strict=True))
 
     def forward(self, x: Tensor, part: Tensor) -> tuple[Tensor, Tensor]:
         """Features (B, K, C) and `position_part` (blocks, K, hidden) -> latents (B, K, C), log-determinant (B, K)."""
         scale = self.global_scale()
-        stacked, constant = self.stacked(part, scale), scale.log().sum()
-        if torch.is_grad_enabled():
-            z, log_det = _TrainingPass.apply(x, self.clamp, *stacked)
-            return z, log_det + constant
-        return run_blocks(x, constant.expand(x.shape[:-1]), stacked, self.clamp)
+        return run_blocks(x, scale.log().sum(), self.each_block(part, scale), self.clamp)
 
     def inverse(self, z: Tensor, part: Tensor) -> Tensor:
         """Latents (B, K, C) -> features (B, K, C)."""
         scale = self.global_scale()
-        for i, block in reversed(list(enumerate(each_block(self.stacked(part, scale))))):
+        for i, block in reversed(list(enumerate(self.each_block(part, scale)))):
             y = (F.linear(z, self.rotation[i].T) - self.offset[i]) / scale[i]
             y1, y2 = y[..., : self.kept], y[..., self.kept :]
-            _, tanh, t = coefficients(y1, block)
+            tanh, t = coefficients(y1, block)
             z = torch.cat([y1, (y2 - t) * torch.exp(-self.clamp * tanh)], dim=-1)
         return z
 
@@ -173,67 +177,44 @@ class ConditionalFlow(nn.Module):
         return log_likelihood_per_channel(*self(x, part))
 
 
-def each_block(stacked: CouplingBlock) -> Iterator[CouplingBlock]:
-    """Split stacked tensors into those of one block after the other."""
-    return (CouplingBlock(*tensors) for tensors in zip(*stacked, strict=True))
+_CONSTANTS = ("rows", "columns", *CouplingBlock._fields[1:])  # of each block of a ScoringFlow
 
 
-def run_blocks(
-    x: Tensor, log_det: Tensor, stacked: CouplingBlock, clamp: float, keep: list[Tensor] | None = None
-) -> tuple[Tensor, Tensor]:
-    """Apply all blocks to x (B, K, C) and add to log_det (B, K); append the activations to `keep`, if given."""
-    for block in each_block(stacked):
-        x, scales, activations = coupling(x, block, clamp)
-        log_det = log_det + scales
-        if keep is not None:
-            keep.extend(activations)
-    return x, log_det
+class ScoringFlow(nn.Module):
+    """A trained flow for all positions of its grid; part of the exported graph.
 
-
-class _TrainingPass(torch.autograd.Function):
-    """All blocks, with a hand-written backward pass that writes each gradient once, in place.
-
-    Autograd through `coupling` gives the same gradients up to rounding. Interleaved training steps of the three levels
-    on one CPU core (torch 2.15) took it 0.98 times as long. The hand-written pass stays because another order of
-    summation changes the last bits of every trained weight, and with them the models of a given seed.
+    Everything that no image changes is a constant. The position part of a block is stored as a row part and a column
+    part. Engines add them once, when they load the graph, so the file does not hold the sum.
     """
 
-    @staticmethod
-    def forward(ctx: Any, x: Tensor, clamp: float, *tensors: Tensor) -> tuple[Tensor, Tensor]:
-        stacked = CouplingBlock(*tensors)
-        activations: list[Tensor] = []
-        z, log_det = run_blocks(x, x.new_zeros(x.shape[:-1]), stacked, clamp, activations)
-        ctx.save_for_backward(stacked.w_in, stacked.w_out, stacked.mixing, *activations)
-        ctx.clamp = clamp
-        return z, log_det
+    scale: Tensor
+    shift: Tensor
+    log_det: Tensor
 
-    @staticmethod
-    def backward(ctx: Any, grad_z: Tensor, grad_log_det: Tensor) -> tuple[Tensor | None, ...]:
-        w_in, w_out, mixing, *saved = ctx.saved_tensors
-        images, positions, channels = grad_z.shape
-        blocks, hidden_size, kept = w_in.shape
-        moved = channels - kept
-        g = grad_z.reshape(-1, channels)  # (rows, C): a row for each image and position
-        g_log_det = grad_log_det.reshape(-1, 1) * ctx.clamp
-        g_part = g.new_empty(blocks, positions, hidden_size)
-        g_w_in, g_w_out, g_mixing = torch.empty_like(w_in), torch.empty_like(w_out), torch.empty_like(mixing)
-        g_b_out, g_shift = g.new_empty(blocks, 2 * moved), g.new_empty(blocks, channels)
-        size = len(Activations._fields)
-        for block in reversed(range(blocks)):
-            x, hidden, tanh, factor, y = (values.flatten(0, 1) for values in saved[size * block : size * (block + 1)])
-            torch.sum(g, 0, out=g_shift[block])
-            torch.mm(g.T, y, out=g_mixing[block])
-            g_y = g @ mixing[block]  # (rows, C)
-            g_y2 = g_y[:, kept:]
-            g_x2 = g_y2 * factor
-            g_a = g.new_empty(len(g), 2 * moved)
-            slope = torch.addcmul(g_log_det, g_x2, x[:, kept:], value=ctx.clamp)  # d loss / d tanh
-            torch.addcmul(slope, slope, tanh * tanh, value=-1, out=g_a[:, :moved])
-            g_a[:, moved:] = g_y2
-            torch.sum(g_a, 0, out=g_b_out[block])
-            torch.mm(g_a.T, hidden, out=g_w_out[block])
-            g_hidden = (g_a @ w_out[block]).mul_(hidden > 0)
-            torch.sum(g_hidden.view(images, positions, hidden_size), 0, out=g_part[block])
-            torch.mm(g_hidden.T, x[:, :kept], out=g_w_in[block])
-            g = torch.cat([torch.addmm(g_y[:, :kept], g_hidden, w_in[block]), g_x2], dim=1)
-        return g.view(grad_z.shape), None, g_part, g_w_in, g_w_out, g_b_out, g_mixing, g_shift
+    def __init__(
+        self, flow: ConditionalFlow, position: Tensor, grid: tuple[int, int], mean: Tensor, std: Tensor
+    ) -> None:
+        super().__init__()
+        self.blocks, self.clamp, self.grid = flow.blocks, flow.clamp, grid
+        with torch.no_grad():
+            scale = flow.global_scale()
+            for i, (part, *weights) in enumerate(flow.each_block(flow.position_part(position), scale)):
+                cells = part.reshape(*grid, -1)  # (h, w, hidden)
+                rows, columns = cells[:, :1], cells[:1] - cells[:1, :1]  # (h, 1, hidden), (1, w, hidden)
+                # one constant for each block: an engine would slice a stack at every run
+                for name, tensor in zip(_CONSTANTS, (rows, columns, *weights), strict=True):
+                    self.register_buffer(f"{name}{i}", tensor.clone(memory_format=torch.contiguous_format))
+            self.register_buffer("scale", 1 / std)
+            self.register_buffer("shift", -mean / std)
+            self.register_buffer("log_det", scale.log().sum())
+
+    def block(self, i: int) -> CouplingBlock:
+        """Return the tensors of one block."""
+        rows, columns, *weights = (self.get_buffer(f"{name}{i}") for name in _CONSTANTS)
+        return CouplingBlock((rows + columns).flatten(0, 1), *weights)  # position part: (h * w, hidden)
+
+    def forward(self, features: Tensor) -> Tensor:
+        """Feature maps (B, C, h, w) -> log p / d (B, h, w)."""
+        x = features.flatten(2).transpose(1, 2) * self.scale + self.shift  # (B, h * w, C)
+        z, log_det = run_blocks(x, self.log_det, (self.block(i) for i in range(self.blocks)), self.clamp)
+        return log_likelihood_per_channel(z, log_det).reshape(-1, *self.grid)

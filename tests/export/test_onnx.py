@@ -17,36 +17,12 @@ from bgad.export import export
 from bgad.export.export import Parity
 from bgad.inference.onnx_engine import GRAPH, Runtime
 from bgad.inference.torch_engine import Detector
-from bgad.model.flow import ConditionalFlow, position_encoding
-from bgad.model.scoring_flow import ScoringFlow
 from tests.conftest import tiny_config
 
 
 @pytest.fixture(scope="module")
 def detector(model: Path) -> Detector:
     return Detector.load(model, "cpu")
-
-
-def random_flow(channels: int, seed: int = 0) -> ConditionalFlow:
-    flow = ConditionalFlow(channels, blocks=3, seed=seed)
-    generator = torch.Generator().manual_seed(seed)
-    with torch.no_grad():
-        for p in flow.parameters():
-            p.add_(0.1 * torch.randn(p.shape, generator=generator))
-    return flow
-
-
-@pytest.mark.parametrize(("channels", "grid"), [(6, (4, 5)), (7, (3, 3)), (2, (1, 6))])
-def test_the_scoring_flow_is_the_flow(channels: int, grid: tuple[int, int]) -> None:
-    flow = random_flow(channels)
-    position = position_encoding(*grid)
-    mean, std = torch.randn(channels), torch.rand(channels) + 0.5
-    maps = torch.randn(3, channels, *grid)
-    rows = maps.flatten(2).transpose(1, 2)
-    with torch.no_grad():
-        expected = flow.log_likelihood((rows - mean) / std, flow.position_part(position))
-        found = ScoringFlow(flow, position, grid, mean, std)(maps)
-    torch.testing.assert_close(found.flatten(1), expected, rtol=1e-5, atol=1e-5)
 
 
 def test_training_writes_a_graph_that_agrees(model: Path, data_set: Path, detector: Detector) -> None:

@@ -8,7 +8,14 @@ import torch
 from scipy.stats import multivariate_normal
 from torch import Tensor, nn
 
-from bgad.model.flow import POSITION_CHANNELS, ConditionalFlow, _TrainingPass, position_encoding
+from bgad.model.flow import (
+    POSITION_CHANNELS,
+    ConditionalFlow,
+    CouplingBlock,
+    ScoringFlow,
+    position_encoding,
+    run_blocks,
+)
 
 
 def scrambled(channels: int, blocks: int = 8, seed: int = 3) -> ConditionalFlow:
@@ -110,26 +117,44 @@ def test_position_matters_and_is_shared() -> None:
     assert len(set(log_p[0].tolist())) == 16
 
 
-def test_written_out_gradients_against_finite_differences() -> None:
+def test_gradients_against_finite_differences() -> None:
+    """What a block computes in place is nothing that its gradient needs."""
     flow = scrambled(7, blocks=3).double()
     generator = torch.Generator().manual_seed(6)
 
     def leaf(*shape: int) -> Tensor:
         return torch.randn(*shape, dtype=torch.float64, generator=generator).requires_grad_()
 
+    def forward(x: Tensor, *stacked: Tensor) -> tuple[Tensor, Tensor]:
+        return run_blocks(x, x.new_zeros(()), (CouplingBlock(*block) for block in zip(*stacked, strict=True)), 1.9)
+
     part = flow.position_part(position_encoding(2, 2)[:3].double()).detach()[:, :, :5].contiguous().requires_grad_()
     weights = [leaf(3, 5, 4), leaf(3, 6, 5), leaf(3, 6), leaf(3, 7, 7), leaf(3, 7)]
-    inputs = (leaf(2, 3, 7), part, *weights)
-    assert torch.autograd.gradcheck(lambda *a: _TrainingPass.apply(a[0], 1.9, *a[1:]), inputs)
+    assert torch.autograd.gradcheck(forward, (leaf(2, 3, 7), part, *weights))
 
 
-def test_training_and_scoring_compute_the_same() -> None:
-    flow = scrambled(24)
-    x = torch.randn(3, 16, 24, generator=torch.Generator().manual_seed(7))
-    part = flow.position_part(position_encoding(4, 4))
+@pytest.mark.parametrize(("channels", "grid"), [(6, (4, 5)), (7, (3, 3)), (2, (1, 6))])
+def test_the_scoring_flow_is_the_flow(channels: int, grid: tuple[int, int]) -> None:
+    flow = scrambled(channels, blocks=3)
+    position = position_encoding(*grid)
+    generator = torch.Generator().manual_seed(7)
+    mean, std = torch.randn(channels, generator=generator), torch.rand(channels, generator=generator) + 0.5
+    maps = torch.randn(3, channels, *grid, generator=generator)
+    rows = maps.flatten(2).transpose(1, 2)  # (3, h * w, channels)
     with torch.no_grad():
-        expected = flow.log_likelihood(x, part)
-    torch.testing.assert_close(flow.log_likelihood(x, part).detach(), expected, atol=1e-5, rtol=1e-5)
+        expected = flow.log_likelihood((rows - mean) / std, flow.position_part(position))
+        found = ScoringFlow(flow, position, grid, mean, std)(maps)
+    torch.testing.assert_close(found.flatten(1), expected, rtol=1e-5, atol=1e-5)
+
+
+def test_the_scoring_flow_stores_no_table_of_all_positions() -> None:
+    flow = ConditionalFlow(6, blocks=2, hidden_ratio=0.1)  # 13 hidden units
+    position = position_encoding(20, 30)
+    scoring = ScoringFlow(flow, position, (20, 30), torch.zeros(6), torch.ones(6))
+    # position of rows and columns, first layer, second layer with bias, mixing with shift
+    block = (20 + 30) * 13 + 13 * 3 + (6 * 13 + 6) + (6 * 6 + 6)
+    assert sum(stored.numel() for stored in scoring.buffers()) == 2 * block + 6 + 6 + 1  # scale, shift, log-determinant
+    assert not list(scoring.parameters())
 
 
 def test_rotations_are_rotations() -> None:
