@@ -37,6 +37,7 @@ ORCHESTRATORS = {
 }
 EVERYWHERE = ("bgad.types", "bgad.errors", "bgad.io", "bgad.model.device", "bgad._version")
 IMAGE_TYPES = ("Tensor", "Sample", "Scores", "Features", "FeatureStore", "AnomalyFeatures")
+SETS = ("Dataset", "Split", "TrainingSet")  # the images as a whole, which a room may take over
 SIZE = 64
 
 
@@ -50,11 +51,16 @@ def room(module: str) -> str:
     return module.split(".")[1]
 
 
+def is_generated(frame: FrameType) -> bool:
+    """Whether a frame runs the constructor of a dataclass, which only stores what it is given."""
+    return frame.f_code.co_filename == "<string>"
+
+
 def is_set_up(frame: FrameType | None) -> bool:
     """Whether a frame runs because a module is being imported or a graph is being traced."""
     while frame is not None:
         module = frame.f_globals.get("__name__", "")
-        if module.startswith("torch.onnx") or (frame.f_code.co_name == "<module>" and module.startswith("bgad")):
+        if module == "bgad.export.onnx" or (frame.f_code.co_name == "<module>" and module.startswith("bgad")):
             return True
         frame = frame.f_back
     return False
@@ -66,14 +72,17 @@ def is_image_data(value: object) -> bool:
         return is_image_data(value[0])
     if isinstance(value, Path):
         return value.suffix == ".png"
-    return isinstance(value, np.ndarray) or type(value).__name__ in IMAGE_TYPES
+    if isinstance(value, np.ndarray):
+        return bool(value.dtype != np.int64)  # those are positions
+    return type(value).__name__ in IMAGE_TYPES
 
 
-def handles_image(frame: FrameType, result: object) -> bool:
-    """Whether a finished call took or returned image data."""
+def exchanged(frame: FrameType, result: object) -> list[object]:
+    """The arguments of a finished call, and its result; of a tuple, its items."""
     code = frame.f_code
-    given = [frame.f_locals.get(name) for name in code.co_varnames[: code.co_argcount + code.co_kwonlyargcount]]
-    return any(is_image_data(value) for value in (*given, result))
+    names = code.co_varnames[: code.co_argcount + code.co_kwonlyargcount]
+    given = [frame.f_locals.get(name) for name in names if name != "self"]
+    return [*given, *(result if isinstance(result, tuple) else [result])]
 
 
 @dataclass
@@ -90,20 +99,25 @@ class Journey:
         if event not in ("call", "return"):
             return
         module = frame.f_globals.get("__name__", "")
-        if not counts(module) or is_set_up(frame):
+        if not counts(module) or is_generated(frame) or is_set_up(frame):
             return
         if event == "call":
             if module not in self.modules:
                 self.modules.append(module)
             return
-        if module in self.orchestrators or not handles_image(frame, result):
+        values = exchanged(frame, result)
+        handles = any(is_image_data(value) for value in values)
+        if module in self.orchestrators:
             return
-        self.handling.add(module)
-        caller = frame.f_back
-        if caller is not None and caller.f_globals.get("__name__") in self.orchestrators:
-            here = room(module)
-            if self.rooms[-1:] != [here] and here not in map(room, self.orchestrators):
-                self.rooms.append(here)
+        if handles:
+            self.handling.add(module)
+        caller, here = frame.f_back, room(module)
+        if caller is None or caller.f_globals.get("__name__") not in self.orchestrators:
+            return
+        if here in map(room, self.orchestrators) or self.rooms[-1:] == [here]:
+            return
+        if handles or any(type(value).__name__ in SETS for value in values):
+            self.rooms.append(here)
 
     def returns(self) -> list[str]:
         """Rooms that were entered again after they had been left."""

@@ -5,9 +5,11 @@ A sample is an image or a tile of one.
 
 from __future__ import annotations
 
+import logging
 import threading
 from collections import OrderedDict
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
+from dataclasses import dataclass
 from functools import lru_cache
 from pathlib import Path
 from typing import NamedTuple
@@ -16,10 +18,12 @@ import numpy as np
 import numpy.typing as npt
 
 from bgad.data.layouts import hash_file
-from bgad.errors import DataError, ImageError, cause
+from bgad.errors import BgadError, DataError, ImageError, cause
 from bgad.geometry.roi import Roi, mask_outside
 from bgad.io import images
 from bgad.types import AnyArray, BoolArray, Box, FloatArray, Sample, Shape
+
+logger = logging.getLogger(__name__)
 
 MAX_BYTES = 128 << 20  # of one ImageCache: 680 images of 256 x 256 pixels; the images beyond are decoded again
 MAX_MASK_BYTES = 32 << 20  # of all masks that are kept: 250 of 1024 x 1024 pixels
@@ -283,3 +287,21 @@ def _box_shape(shape: Shape, box: Box, path: Path) -> Shape:
     if not (0 <= left < right <= width and 0 <= top < bottom <= height):
         raise ImageError(f"{path}: is {width}x{height} and does not hold the tile {box}")
     return bottom - top, right - left
+
+
+@dataclass(frozen=True)
+class ModelInputs:
+    """The model's inputs for samples, read one at a time; a sample that cannot be read is logged and left out."""
+
+    samples: list[Sample]
+    images: ImageCache
+
+    def __len__(self) -> int:
+        return len(self.samples)
+
+    def __iter__(self) -> Iterator[FloatArray]:
+        for sample in self.samples:
+            try:
+                yield self.images.read(sample)
+            except BgadError as error:
+                logger.warning(str(error))

@@ -5,7 +5,6 @@ from __future__ import annotations
 import copy
 import logging
 import time
-from collections.abc import Iterator
 from dataclasses import dataclass, replace
 from pathlib import Path
 
@@ -17,7 +16,7 @@ from bgad.artifact.card import Card, ExportCard
 from bgad.calibration import require_supported
 from bgad.config import Config
 from bgad.data import layouts, locate, tiled_split
-from bgad.data.sample_io import ImageCache, read_mask
+from bgad.data.sample_io import ImageCache, ModelInputs, read_mask
 from bgad.data.split import Split, make_split
 from bgad.data.validation import ValidationReport, validate_images
 from bgad.errors import BgadError, DataError
@@ -41,7 +40,7 @@ from bgad.training.stop import StopRequest
 from bgad.training.training_log import TRAINING_LOG, EventLog, open_event_log
 from bgad.training.training_set import PUSH_METHODS, CacheOptions, build_training_set
 from bgad.training.warm_start import WarmStart, load_flows
-from bgad.types import FloatArray, Progress, Sample
+from bgad.types import Progress, Sample
 
 logger = logging.getLogger(__name__)
 
@@ -233,24 +232,6 @@ def _model_files(
     return card, files
 
 
-@dataclass(frozen=True)
-class _Inputs:
-    """The model's inputs for samples, read one at a time; those that cannot be read are told and left out."""
-
-    samples: list[Sample]
-    images: ImageCache
-
-    def __len__(self) -> int:
-        return len(self.samples)
-
-    def __iter__(self) -> Iterator[FloatArray]:
-        for sample in self.samples:
-            try:
-                yield self.images.read(sample)
-            except BgadError as error:
-                logger.warning(str(error))
-
-
 def _export(
     detector: Detector, split: Split, images: ImageCache, progress: Progress | None
 ) -> tuple[ExportCard, dict[str, bytes]] | None:
@@ -261,7 +242,7 @@ def _export(
     chosen = [samples[i] for i in even_pick(len(samples), PARITY_IMAGES)]
     on_cpu = Detector(copy.deepcopy(detector.model), detector.card, torch.device("cpu"))  # accelerators round otherwise
     try:
-        graph, parity = export.checked_graph(on_cpu, inputs=_Inputs(chosen, images), progress=progress)
+        graph, parity = export.checked_graph(on_cpu, inputs=ModelInputs(chosen, images), progress=progress)
     except BgadError as error:
         logger.warning(f"no graph is written: {error}")
         return None
