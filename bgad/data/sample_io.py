@@ -161,7 +161,7 @@ class ImageCache:
         return True
 
     def read(self, sample: Sample) -> FloatArray:
-        """A sample at the size of the model's input, float32 in 0..1; cache and file give the same bits."""
+        """Return a sample at the size of the model's input, float32 in 0..1; cache and file give the same bits."""
         key = (sample.path, sample.box)
         kept = self._fitted.get(key) if (sample.roi is None) == (self._roi is None) else None
         if kept is not None and kept.has_scale(self.bits):
@@ -172,7 +172,7 @@ class ImageCache:
         return fitted
 
     def read_complete(self, sample: Sample) -> AnyArray:
-        """A sample at its own size, as `read` of this module gives it."""
+        """Return a sample at its own size, as `read` of this module gives it."""
         return _pixels(self._complete.get(sample.path) or decode(sample), sample, self.bits)
 
 
@@ -188,7 +188,7 @@ class _Fitted(NamedTuple):
         return self.own_bits is None or max(self.own_bits, self.bits) == max(self.own_bits, bits)
 
     def image(self) -> FloatArray:
-        """The image as `images.fit` gives it."""
+        """Return the image as `images.fit` gives it."""
         if self.pixels.dtype == np.uint8:
             return self.pixels.astype(np.float32) / np.float32(255)
         return np.repeat(self.pixels, 3 // self.pixels.shape[2], axis=2)
@@ -238,7 +238,7 @@ def _cached_mask(path: Path, version: tuple[int, ...]) -> BoolArray:
 
 
 def _pixels(decoded: images.Decoded, sample: Sample, bits: int | None) -> AnyArray:
-    """The pixels of a sample, blank outside of its region of interest."""
+    """Return the pixels of a sample, blank outside of its region of interest."""
     shape_of(sample, decoded)
     pixels = decoded.rgb(bits, sample.box)
     if sample.box is not None and pixels.dtype == np.uint8:
@@ -248,7 +248,7 @@ def _pixels(decoded: images.Decoded, sample: Sample, bits: int | None) -> AnyArr
 
 
 def _lock_of(path: Path) -> threading.Lock:
-    """The lock to hold while a file is decoded: of two threads that need one image, one waits for the other."""
+    """Return the lock to hold while a file is decoded: of two threads that need one image, one waits for the other."""
     return _locks[hash(path) % len(_locks)]
 
 

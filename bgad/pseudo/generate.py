@@ -61,7 +61,7 @@ PSEUDO: dict[str, PseudoMethod] = {
 
 
 def can_generate(method: str, known: Sequence[Sample]) -> bool:
-    """Whether the method can work with these known anomalies; the method "none" never can."""
+    """Return whether the method can work with these known anomalies; the method "none" never can."""
     return method in PSEUDO and (not PSEUDO[method].needs_known or any(s.mask is not None for s in known))
 
 

@@ -25,7 +25,7 @@ MAX_BORDER_SHARE = 0.25  # an object that covers more of the border than this is
 
 
 def _otsu(grey: npt.NDArray[np.uint8]) -> tuple[int, float]:
-    """Otsu's threshold, and the share of the grey variance that lies between the two classes."""
+    """Return Otsu's threshold, and the share of the grey variance that lies between the two classes."""
     grey_levels = np.arange(256)
     share = np.bincount(grey.ravel(), minlength=256) / grey.size
     below = np.cumsum(share)
@@ -62,7 +62,7 @@ def foreground(image: FloatArray) -> BoolArray:
 
 
 def _without_specks(mask: BoolArray, smallest: int) -> BoolArray:
-    """The mask without connected components of fewer than `smallest` pixels."""
+    """Return the mask without connected components of fewer than `smallest` pixels."""
     return np.asarray(cc3d.dust(mask.astype(np.uint8), smallest, connectivity=8), dtype=bool)
 
 

@@ -23,7 +23,7 @@ class Caller:
     role: str
 
     def may(self, role: str) -> bool:
-        """Whether the caller's role includes the permissions of `role`."""
+        """Return whether the caller's role includes the permissions of `role`."""
         return ROLES.index(self.role) >= ROLES.index(role)
 
 
@@ -56,7 +56,7 @@ def authenticate(tokens: Tokens, header: str | None, *, required: bool) -> Calle
 
 
 def is_local(host: str) -> bool:
-    """Whether a host name or address can only be reached from this machine.
+    """Return whether a host name or address can only be reached from this machine.
 
     >>> is_local("localhost"), is_local("127.0.0.1"), is_local("::1"), is_local("0.0.0.0"), is_local("example.org")
     (True, True, True, False, False)

@@ -73,7 +73,7 @@ class BlobStore:
         return self.folder / kind / name[:2] / name
 
     def has(self, kind: BlobKind, name: str, size: int | None = None) -> bool:
-        """Whether a non-empty file exists, of `size` bytes if given."""
+        """Return whether a non-empty file exists, of `size` bytes if given."""
         path = self.location(kind, name)
         actual = path.stat().st_size if path.exists() else 0
         return actual > 0 and size in (None, actual)
@@ -107,7 +107,7 @@ class BlobStore:
 
 
 def display_name(given: str) -> str:
-    """A client's file name, made safe to show: the last part of the path without control characters.
+    """Return a client's file name, made safe to show: the last part of the path without control characters.
 
     >>> display_name("../../etc/pass\\x00wd"), display_name("C:\\\\parts\\\\7.png"), display_name("")
     ('passwd', '7.png', 'image')

@@ -19,7 +19,7 @@ class Folders:
 
     @classmethod
     def of(cls, models: Path, data: Path | None = None) -> Folders:
-        """The folders for a folder of models; data sets are in its sub-folder `data` unless `data` is given."""
+        """Return the folders for a folder of models; data sets are in its sub-folder `data` unless `data` is given."""
         return cls(models, data or models / DATA)
 
     @property

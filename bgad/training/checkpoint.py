@@ -30,7 +30,7 @@ class SharedPhaseOne:
     key: str
 
     def is_usable(self) -> bool:
-        """Whether the file exists and belongs to such a run."""
+        """Return whether the file exists and belongs to such a run."""
         return self.path.exists() and read_note(self.path)["key"] == self.key
 
 
@@ -46,14 +46,14 @@ def write_state(path: Path, tensors: Mapping[str, Tensor], note: Mapping[str, An
 
 
 def read_state(path: Path) -> tuple[dict[str, Tensor], dict[str, Any]]:
-    """The tensors and the note of a file; ModelError where it is damaged."""
+    """Return the tensors and the note of a file; ModelError where it is damaged."""
     note = read_note(path)
     with safetensors.safe_open(path, framework="pt") as file:
         return {key: file.get_tensor(key) for key in file.keys()}, note  # noqa: SIM118
 
 
 def read_note(path: Path) -> dict[str, Any]:
-    """The note of a file, without its tensors; ModelError where the file is damaged."""
+    """Return the note of a file, without its tensors; ModelError where the file is damaged."""
     try:
         with safetensors.safe_open(path, framework="pt") as file:
             note: dict[str, Any] = json.loads(file.metadata()["note"])

@@ -78,11 +78,11 @@ class EarlyStopping:
             best.weights = {name: value.detach().clone() for name, value in level.flow.state_dict().items()}
 
     def tensors(self) -> dict[str, Tensor]:
-        """The tensors of the state, for a checkpoint."""
+        """Return the tensors of the state, for a checkpoint."""
         return {f"best.{i}.{name}": value for i, best in enumerate(self.best) for name, value in best.weights.items()}
 
     def note(self) -> dict[str, Any]:
-        """The rest of the state, for a checkpoint."""
+        """Return the rest of the state, for a checkpoint."""
         best = [None if math.isinf(best.loss) else [best.loss, best.step] for best in self.best]
         return {"best": best, "stopped": self.stopped}
 

@@ -71,15 +71,15 @@ class FeaturePool:
         return FeatureStore(count, self.grids, self.backbone.channels, budget=budget, folder=folder, key=key)
 
     def features(self, samples: Sequence[Sample]) -> Features:
-        """The features of these images."""
+        """Return the features of these images."""
         return self.store.select([self._number[s.name] for s in samples])
 
     def new_model(self, config: Config) -> ScoringModel:
-        """An untrained model around the backbone of the pool."""
+        """Return an untrained model around the backbone of the pool."""
         return ScoringModel(config, self.backbone).to(self.device)
 
     def training_set(self, split: Split, config: Config) -> TrainingSet:
-        """The training set of a split."""
+        """Return the training set of a split."""
         known = split.known if config.loss.method in PUSH_METHODS else []
         anomalies = [known_anomalies(known, self.features(known), self.grids)] if known else []
         if pseudo_count(split, config):

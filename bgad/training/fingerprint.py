@@ -45,7 +45,7 @@ def _hash_backbone_weights(config: Config) -> str:
 def run_key(
     config: Config, split: Split, device: torch.device, roi: Roi | None = None, parent: Path | None = None
 ) -> str:
-    """Fingerprint of a run: two runs with the same one make the same model."""
+    """Return the fingerprint of a run: two runs with the same one make the same model."""
     masks, weights = hash_masks(split.known), _hash_backbone_weights(config)
     parts = [to_dict(config), split.to_json(), masks, weights, device.type, torch.__version__, __version__]
     ignored = {s.name: layouts.hash_file(s.ignore) for s in (*split.train, *split.known) if s.ignore is not None}
@@ -59,7 +59,7 @@ def run_key(
 
 
 def phase_key(config: Config, split: Split, device: torch.device) -> str:
-    """Fingerprint of phase 1: two runs with the same one do not differ before phase 2 begins."""
+    """Return the fingerprint of phase 1: two runs with the same one do not differ before phase 2 begins."""
     recipe = to_dict(config)
     for part, names in PHASE_TWO_KEYS.items():
         recipe[part] = {name: value for name, value in recipe[part].items() if name not in names}
@@ -72,7 +72,7 @@ def phase_key(config: Config, split: Split, device: torch.device) -> str:
 
 
 def flow_key(config: Config, split: Split, device: torch.device) -> str | None:
-    """Fingerprint of flows that no anomaly pushes: two runs with the same one train the same flows; else None."""
+    """Return the fingerprint of flows that no anomaly pushes; runs with the same one train the same flows. Else None."""
     full_push = config.loss.method == "bgad-full-push"
     pushed = [s for s in split.known if s.mask is not None or config.loss.instance_share or full_push]
     if config.loss.method in PUSH_METHODS and (pushed or pseudo_count(split, config)):

@@ -273,7 +273,7 @@ def _best_direction(
 def _descriptor_space(
     fitted: DescriptorStatistics, known_descriptors: FloatArray, reference: Index
 ) -> tuple[FitDirection, Project]:
-    """Directions in the space of the descriptors of an image."""
+    """Return the fit of directions in the space of the descriptors of an image."""
 
     def fit_direction(chosen: Index) -> tuple[DiscriminantDirection, Projection]:
         direction, of_normals = fitted.direction(known_descriptors[chosen])
@@ -283,7 +283,7 @@ def _descriptor_space(
 
 
 def _map_space(normals: Features, known: AnomalyFeatures, level: int, reference: Index) -> tuple[FitDirection, Project]:
-    """Directions in the space of the features of one stride; an image counts by the peak of its map."""
+    """Return the fit of directions in the features of one stride; an image counts by the peak of its map."""
     numbers = np.arange(known.features.count)
     statistics = FeatureStatistics(normals.rows(level, even_pick(normals.count, MAX_DIRECTION_IMAGES)))
     normal_rows, known_rows = normals.rows(level, reference), known.features.rows(level, numbers)
@@ -297,12 +297,12 @@ def _map_space(normals: Features, known: AnomalyFeatures, level: int, reference:
 
 
 def descriptors_of(model: ScoringModel, head: ImageHead, features: Features) -> FloatArray:
-    """The descriptors (images, values) that the image head computes of cached features."""
+    """Return the descriptors (images, values) that the image head computes of cached features."""
     parts = [np.arange(part.start, part.stop) for part in chunks(features.count, DESCRIPTOR_BATCH)]
     rows = ([torch.from_numpy(features.rows(i, part)) for i in model.image_head_maps] for part in parts)
     return np.concatenate([head.descriptor(maps).numpy() for maps in rows])
 
 
 def marked_cells(known: AnomalyFeatures, level: int, chosen: Index) -> list[Index | None]:
-    """The cells of the chosen anomalies that show the defect; None for an anomaly without a mask."""
+    """Return the cells of the chosen anomalies that show the defect; None for an anomaly without a mask."""
     return [known.cells[level][k] if known.marked[k] else None for k in chosen]

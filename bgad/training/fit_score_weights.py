@@ -95,7 +95,7 @@ def map_scores(maps: npt.NDArray[np.floating], share: float) -> npt.NDArray[np.f
 
 
 def _detection(normals: FloatArray, known: FloatArray, cells: Sequence[Index | None], top_share: float) -> DoubleArray:
-    """How well each known anomaly is detected, 0 to 1: with a mask by its positions, without one by its score."""
+    """Return how well each known anomaly is detected, 0 to 1: with a mask by its positions, else by its score."""
     rates = share_below(map_scores(known, top_share), map_scores(normals, top_share))
     thresholds = np.quantile(normals, [1 - rate for rate in POSITION_FALSE_POSITIVE_RATES])
     for i, defect in enumerate(cells):
@@ -105,7 +105,7 @@ def _detection(normals: FloatArray, known: FloatArray, cells: Sequence[Index | N
 
 
 def _weight_grid(levels: int) -> list[tuple[float, ...]]:
-    """All combinations of level weights that are multiples of one sixth and sum to 1.
+    """Return all combinations of level weights that are multiples of one sixth and sum to 1.
 
     >>> len(_weight_grid(3)), _weight_grid(1)
     (28, [(1.0,)])
@@ -115,7 +115,7 @@ def _weight_grid(levels: int) -> list[tuple[float, ...]]:
 
 
 def weighted_map(weights: Sequence[float], maps: Sequence[FloatArray]) -> FloatArray:
-    """The sum of the maps of all levels, each times its weight."""
+    """Return the sum of the maps of all levels, each times its weight."""
     total: FloatArray = np.zeros_like(maps[0])
     for weight, level_map in zip(weights, maps, strict=True):
         if weight:
@@ -174,7 +174,7 @@ class ScoreWeightFitter:
         self.model.score_weights.copy_(torch.tensor(weights))
 
     def _posterior(self, likelihoods: LevelLikelihoods, known: AnomalyFeatures, voters: Index) -> list[float]:
-        """The level weights and the image-head weight, given some of the known anomalies."""
+        """Return the level weights and the image-head weight, given some of the known anomalies."""
         config = self.model.config.score
         normal_maps, known_maps = self._anomaly_maps(likelihoods, known.features.select(voters))
         weights = level_weights(
@@ -204,7 +204,7 @@ class ScoreWeightFitter:
     def _anomaly_maps(
         self, likelihoods: LevelLikelihoods, known: Features
     ) -> tuple[Sequence[FloatArray], Sequence[FloatArray]]:
-        """The anomaly maps (images, positions) of each level on the finest grid: of normals and of known anomalies."""
+        """Return each level's anomaly maps (images, positions) on the finest grid, of normals and of known anomalies."""
         grid = likelihoods.levels[0].grid
         everywhere = np.arange(grid[0] * grid[1])
         trained = everywhere if self._trained_positions is None else self._trained_positions

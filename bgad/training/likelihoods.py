@@ -41,7 +41,7 @@ class LevelLikelihoods:
         return np.concatenate(parts)
 
     def inside_roi(self, level: int, log_p: FloatArray) -> FloatArray:
-        """The values (images, positions) at the positions of the region of interest."""
+        """Return the values (images, positions) at the positions of the region of interest."""
         return log_p if self.roi_positions is None else log_p[:, self.roi_positions[level]]
 
     def of_set(self, level: int, features: Features) -> FloatArray:
@@ -50,11 +50,11 @@ class LevelLikelihoods:
         return self.inside_roi(level, self.of_images(level, features, images)).ravel()
 
     def constants(self, features: Features) -> list[LevelConstants]:
-        """The constants of each level, from a set of normals."""
+        """Return the constants of each level, from a set of normals."""
         return [self.constants_of(log_p) for log_p in self.workers.each(lambda i: self.of_set(i, features))]
 
     def constants_of(self, log_p: FloatArray) -> LevelConstants:
-        """The constants of a level whose normals have these log p / d."""
+        """Return the constants of a level whose normals have these log p / d."""
         x = log_p.astype(np.float64)
         boundary = normal_boundary(x, self.beta)
         return LevelConstants(float(x.mean()), float(max(x.std(), 1e-6)), float(x.max()), boundary)

@@ -164,7 +164,7 @@ class TrainingLoop:
         return [torch.optim.Adam(level.parameters(), fused=True) for level in self.levels]
 
     def run_step(self, step: int) -> LogRow:
-        """One step of all levels; returns its log row."""
+        """Run one step of all levels and return its log row."""
         if step == self.schedule.push_at:
             self._enter_phase_two()
         pushes = step >= self.schedule.push_at and self.config.loss.method != "nfad"
@@ -221,7 +221,7 @@ class TrainingLoop:
         }
 
     def _rows(self, features: Features, level: int, image: Index, position: Index) -> Tensor:
-        """Features at broadcast indices, on the device; the last axis is the channels."""
+        """Return features at broadcast indices, on the device; the last axis is the channels."""
         return torch.from_numpy(features.rows(level, image, position)).to(self.device)
 
     def _abnormal_log_p(self, i: int, count: int, rng: np.random.Generator) -> Tensor | None:
@@ -271,7 +271,7 @@ class TrainingLoop:
         return self.step - before
 
     def constants(self) -> list[LevelConstants]:
-        """The constants of each level, from validation normals, or from training normals where there are none."""
+        """Return the constants of each level, from validation normals, or from training normals without them."""
         return self.likelihoods.constants(self.data.normals if self.data.validation is None else self.data.validation)
 
     def save(self, rows: Sequence[LogRow]) -> None:

@@ -22,7 +22,7 @@ FAR = -1.0  # features below it are far outside of the boundary and need no push
 
 
 def likelihood_loss(log_p: Tensor, kind: str, weight: Tensor | None = None) -> Tensor:
-    """Mean negative log-likelihood of normal features; `log_p` is log p / d, not normalised."""
+    """Return the mean negative log-likelihood of normal features; `log_p` is log p / d, not normalised."""
     loss = -log_p if kind == "nll" else -F.logsigmoid(log_p)
     return (loss if weight is None else loss * weight).mean()
 
@@ -41,12 +41,12 @@ def abnormal_weight(log_p: Tensor, cap: float) -> Tensor:
 
 
 def semi_pull(log_p: Tensor, b_n: float, *, weight: Tensor | None = None, exclude_far: bool = True) -> Tensor:
-    """Mean distance to b_n of the normals outside of it; the others have no loss."""
+    """Return the mean distance to b_n of the normals outside of it; the others have no loss."""
     return _violation(b_n - log_p, log_p, weight, exclude_far)
 
 
 def semi_push(log_p: Tensor, b_a: float, *, weight: Tensor | None = None, exclude_far: bool = True) -> Tensor:
-    """Mean distance to b_a of the anomalies inside of it or in the margin; the others have no loss."""
+    """Return the mean distance to b_a of the anomalies inside of it or in the margin; the others have no loss."""
     return _violation(log_p - b_a, log_p, weight, exclude_far)
 
 
@@ -76,7 +76,7 @@ class Parts:
 
 
 def objective(config: LossConfig, normal: Tensor, abnormal: Tensor | None, b_n: float | None) -> Parts:
-    """The loss of a level, from log p / d of normal and anomalous features and the normalised boundary.
+    """Return the loss of a level, from log p / d of normal and anomalous features and the normalised boundary.
 
     Phase 1, and the method `nfad` in both phases, have no boundary (None) and use the likelihood only.
     """

@@ -41,7 +41,7 @@ class _Pairs:
 
 
 def list_images(given: Sequence[str | Path]) -> list[ListedImage]:
-    """The images of files, folders and patterns.
+    """Return the images of files, folders and patterns.
 
     The candidates of an image are its path inside the given folder, with the name of that folder and without.
     """

@@ -92,7 +92,7 @@ def train(
 
 
 def new_image_cache(config: Config, roi: Roi | None) -> ImageCache:
-    """A cache for the images of a training with this recipe and region of interest."""
+    """Return a cache for the images of a training with this recipe and region of interest."""
     return ImageCache(config.backbone.size, tiled=config.tile.size > 0, roi=roi)
 
 
@@ -183,7 +183,7 @@ def train_on_split(
 
 
 def _new_model(config: Config, device: torch.device, parent: Path | None) -> ScoringModel:
-    """An untrained model, or one with backbone and flows of its parent."""
+    """Return an untrained model, or one with backbone and flows of its parent."""
     state = None if parent is None else safetensors.torch.load_file(parent / BACKBONE_FILE)
     model = ScoringModel(config, backbones.build(config.backbone, state)).to(device)
     if parent is not None:
@@ -261,7 +261,7 @@ def _check_roi_size(roi: Roi, name: str, dataset: layouts.Dataset, scan: Validat
 
 
 def _with_roi(split: Split, roi: Roi, file: Path) -> Split:
-    """The split with samples that are blank outside of the region."""
+    """Return the split with samples that are blank outside of the region."""
     write_atomic(file, roi.png())
     train, calibration, known, test = (
         [replace(sample, roi=file) for sample in role]
@@ -271,7 +271,7 @@ def _with_roi(split: Split, roi: Roi, file: Path) -> Split:
 
 
 def _without_hidden(split: Split) -> Split:
-    """The split without known anomalies whose defect lies outside of the region of interest."""
+    """Return the split without known anomalies whose defect lies outside of the region of interest."""
     kept = [s for s in split.known if s.roi is None or s.mask is None or _shows_defect(s)]
     if len(kept) < len(split.known):
         logger.warning(f"{len(split.known) - len(kept)} known anomalies have their defect outside of the region")

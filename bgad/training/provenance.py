@@ -40,7 +40,7 @@ class Provenance:
 
 
 def provenance_of(data: str | Path, root: str | Path | None) -> Provenance:
-    """The provenance of a data set given by the user, independent of the working directory."""
+    """Return the provenance of a data set given by the user, independent of the working directory."""
     if locate.set_name(data) is None:
         return Provenance(Path(data).absolute())
     return Provenance(Path(data), (registry.default_root() if root is None else Path(root)).absolute())
@@ -58,7 +58,7 @@ def remember(checksum: str, provenance: Provenance) -> None:
 
 
 def recall(checksum: str) -> Provenance | None:
-    """The stored provenance of a model; None where there is none that can be read."""
+    """Return the stored provenance of a model; None where there is none that can be read."""
     try:
         stored = json.loads(_file(checksum).read_bytes())
         paths = {kind: {n: Path(p) for n, p in stored[kind].items()} for kind in _PATHS}

@@ -47,17 +47,17 @@ class TrainingRun:
 
 
 def work_folder(out: Path) -> Path:
-    """The folder beside a model in which its training keeps its state."""
+    """Return the folder beside a model in which its training keeps its state."""
     return out.with_name(f"{out.name}.work")
 
 
 def unfinished(out: Path) -> bool:
-    """Whether there is a checkpoint of a training that was to write this model."""
+    """Return whether there is a checkpoint of a training that was to write this model."""
     return (work_folder(out) / CHECKPOINT).exists()
 
 
 def check_work_folder(out: Path, *, resume: bool, key: str | None = None) -> Path:
-    """The work folder of a model; an error where another run or somebody else's files are in it.
+    """Return the work folder of a model; an error where another run or somebody else's files are in it.
 
     With `key`, a run to resume must have that fingerprint.
     """

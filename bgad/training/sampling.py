@@ -45,17 +45,17 @@ FULL_PUSH_SHARE = 0.1
 
 
 def instance_share(config: LossConfig) -> float:
-    """Share of the positions of an anomaly without a mask that are pushed; 0: such anomalies are not used."""
+    """Return the share of positions that are pushed in an anomaly without a mask; 0: such anomalies are not used."""
     return config.instance_share or (FULL_PUSH_SHARE if config.method == "bgad-full-push" else 0.0)
 
 
 def usable_anomalies(groups: Sequence[AnomalyFeatures], share: float) -> list[AnomalyFeatures]:
-    """The groups that the flows are trained with: without a share, anomalies without masks are left out."""
+    """Return the groups that the flows are trained with: without a share, anomalies without masks are left out."""
     return list(groups) if share else [marked for group in groups for marked in group.only_marked()]
 
 
 def without_masks(groups: Sequence[AnomalyFeatures]) -> list[AnomalyFeatures]:
-    """The groups in which some anomalies have no mask."""
+    """Return the groups in which some anomalies have no mask."""
     return [group for group in groups if not all(group.marked)]
 
 

@@ -46,7 +46,7 @@ class TrainingLog:
         self.path.unlink(missing_ok=True)
 
     def read(self) -> str:
-        """The text of the file."""
+        """Return the text of the file."""
         return self.path.read_text()
 
     def replace(self, text: str) -> None:
@@ -54,7 +54,7 @@ class TrainingLog:
         self.path.write_text(text)
 
     def count(self) -> int:
-        """Number of logged steps: fewer than the schedule has where a phase ended early."""
+        """Return the number of logged steps: fewer than the schedule has where a phase ended early."""
         return len(self.path.read_bytes().splitlines()) - 1
 
 

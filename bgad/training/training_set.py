@@ -51,7 +51,7 @@ class AnomalyFeatures:
     pseudo: bool = False
 
     def only_marked(self) -> list[AnomalyFeatures]:
-        """The anomalies with a mask, as one group; no group where there are none."""
+        """Return the anomalies with a mask, as one group; no group where there are none."""
         images = np.flatnonzero(self.marked)
         cells = [[level[i] for i in images] for level in self.cells]
         marked = AnomalyFeatures(self.features.select(images), cells, [True] * len(images), self.pseudo)
@@ -130,7 +130,7 @@ def build_training_set(
 
 
 def sample_scorer(config: Config, images: ImageCache, device: torch.device) -> ScoreSamples:
-    """A function that scores samples as a detector does; the score of a tiled image is that of its highest tile."""
+    """Return a function that scores samples as a detector does; a tiled image has the score of its highest tile."""
 
     def inputs(sample: Sample) -> Iterator[FloatArray]:
         if not config.tile.size:
@@ -186,7 +186,7 @@ def replace_ignored(
 
 
 def pseudo_count(split: Split, config: Config) -> int:
-    """Number of pseudo anomalies that a training uses."""
+    """Return the number of pseudo anomalies that a training uses."""
     usable = config.loss.method in PUSH_METHODS and can_generate(config.pseudo.method, split.known)
     return config.pseudo.count if usable else 0
 
@@ -234,13 +234,13 @@ def pseudo_anomalies(
 
 
 def mask_cells(masks: Sequence[BoolArray | None], grid: Grid) -> list[Index]:
-    """The positions of a level that show the defect of each image; all positions where there is no mask."""
+    """Return the positions of a level that show the defect of each image; all positions where there is no mask."""
     everywhere = np.arange(grid[0] * grid[1])
     return [everywhere if mask is None else defect_cells(mask, grid) for mask in masks]
 
 
 def positions_near(region: BoolArray, grid: Grid) -> Index:
-    """The positions of a level that the map inside a region is interpolated from: those in it and their neighbours.
+    """Return the positions of a level that the map inside a region depends on: those in it and their neighbours.
 
     >>> region = np.zeros((8, 8), bool); region[:, 7] = True
     >>> positions_near(region, (1, 4))

@@ -60,7 +60,7 @@ def new_images(
     masks: str | Path | None = None,
     ignore: str | Path | None = None,
 ) -> list[NewImage]:
-    """The new images among files, folders and patterns, with masks and regions to ignore from their folders."""
+    """Return the new images among files, folders and patterns, with masks and regions to ignore from their folders."""
     normals, anomalies = list_images(good), list_images(bad)
     if not normals and not anomalies:
         raise ConfigError("there is nothing to learn: give new images with --good or --bad")
@@ -91,7 +91,7 @@ class UpdateOptions:
             check_rate(self.false_reject_rate)
 
     def for_training(self, false_reject_rate: float) -> TrainOptions:
-        """The options of the training that an update runs."""
+        """Return the options of the training that an update runs."""
         return TrainOptions(
             false_reject_rate=false_reject_rate,
             device=self.device,
@@ -146,7 +146,7 @@ def _joined_data(
     images: ImageCache,
     progress: Progress | None,
 ) -> TrainingData:
-    """The data of a model with new images in their roles."""
+    """Return the data of a model with new images in their roles."""
     # Unreadable images are an error only where the split of the model needs them, so here any number is allowed.
     dataset, scan = validate_images(dataset, len(dataset.samples), progress, images)
     old_split = Split.load(folder / model_folder.SPLIT, dataset)
@@ -171,7 +171,7 @@ def _joined_data(
 
 
 def _rate(held_out: int, before: float, asked: float | None) -> float:
-    """The false-reject rate: the one asked for, else the model's, or the smallest that the normals support."""
+    """Return the false-reject rate: the one asked for, else the model's, or the smallest that the normals support."""
     if asked is not None:
         require_supported(held_out, asked)
         return asked
@@ -185,7 +185,7 @@ def _rate(held_out: int, before: float, asked: float | None) -> float:
 
 
 def shortened(config: Config) -> Config:
-    """The recipe of a model with the short schedule of an update."""
+    """Return the recipe of a model with the short schedule of an update."""
     train = replace(
         config.train,
         epochs=0,
@@ -199,7 +199,7 @@ def shortened(config: Config) -> Config:
 
 
 def joined(old: Split, new: Sequence[Sample]) -> Split:
-    """The split with new images in it; a new image of the test set is trained on from now on and tested no more.
+    """Return the split with new images in it; a new image of the test set is trained on from now on and tested no more.
 
     An image that was learnt before keeps its role, unless it has another label now, or a new mask or region to ignore.
     New normals are trained on. They do not calibrate, because the threshold rests on normals drawn at random, not on
@@ -242,7 +242,7 @@ def joined(old: Split, new: Sequence[Sample]) -> Split:
 
 
 def _unlearnt(old: Split, new: Sequence[Sample], notes: list[str]) -> dict[str, Sample]:
-    """The new images by SHA-256, without those that have been learnt as they are; adds notes on the exceptions."""
+    """Return the new images by SHA-256, without those that were trained on as they are; add notes on the exceptions."""
     roles = {old.hashes[s.name]: (role, s) for role in ("train", "calibration", "known") for s in getattr(old, role)}
     fresh: dict[str, Sample] = {}
     for sample in new:
@@ -269,12 +269,12 @@ def _verdict(label: int) -> str:
 
 
 def _is_other_file(before: Path | None, now: Path | None) -> bool:
-    """Whether there is a mask or region now whose content differs from the one before."""
+    """Return whether there is a mask or region now whose content differs from the one before."""
     return now is not None and (before is None or layouts.hash_file(before) != layouts.hash_file(now))
 
 
 def _load_data(source: Provenance) -> layouts.Dataset:
-    """The data set that the model was trained on."""
+    """Return the data set that the model was trained on."""
     try:
         return source.load()
     except DataError as error:
@@ -282,7 +282,7 @@ def _load_data(source: Provenance) -> layouts.Dataset:
 
 
 def _taught_before(split: Mapping[str, Any], remembered: Provenance, relocated: Mapping[str, NewImage]) -> list[Sample]:
-    """The images that earlier updates have added: where they were, else where they are now."""
+    """Return the images that earlier updates have added: where they were, else where they are now."""
     samples = []
     for image in split["images"]:
         name, label = image["name"], int(image["role"] == "known")
@@ -308,12 +308,12 @@ def _taught_before(split: Mapping[str, Any], remembered: Provenance, relocated: 
 
 
 def _existing(remembered: Path | None, current: Path | None) -> Path | None:
-    """The first of the two paths that exists, or the remembered one where neither does."""
+    """Return the first of the two paths that exists, or the remembered one where neither does."""
     return next((path for path in (remembered, current) if path is not None and path.exists()), remembered)
 
 
 def _sample(image: NewImage) -> Sample:
-    """The sample of a new image; its name has the hash of its content, as two images may have one file name."""
+    """Return the sample of a new image; its name has the hash of its content, as two images may have one file name."""
     digest = layouts.hash_file(image.path)
     name = f"{TAUGHT}/{_verdict(image.label)}/{digest[:12]}-{image.name or image.path.name}"
     defect = TAUGHT if image.label else GOOD

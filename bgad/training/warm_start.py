@@ -47,7 +47,7 @@ class WarmStart:
 
 
 def load_flows(folder: Path) -> dict[str, torch.Tensor]:
-    """The trained weights of a model, without its backbone."""
+    """Return the trained weights of a model, without its backbone."""
     model_folder.read(folder, (FLOW_FILE, BACKBONE_FILE))
     return safetensors.torch.load_file(folder / FLOW_FILE)
 

@@ -55,7 +55,7 @@ class DriftResult:
         return self.since_alarm is not None and self.since_alarm < RECENT_SHARE * self.patience
 
     def guarantee(self) -> str:
-        """The guarantee of the test in words."""
+        """Return the guarantee of the test in words."""
         return (
             "While the parts stay as they were, and no good one is called bad, there is at most one false alarm in "
             f"{self.patience:,.0f} images on average."

@@ -68,7 +68,7 @@ class BatchAdmission:
         self._batches: list[AdmittedBatch] = []
 
     def waiting(self) -> int:
-        """Number of images of batch requests that wait for their turn."""
+        """Return the number of images of batch requests that wait for their turn."""
         return sum(batch.waiting or 0 for batch in list(self._batches))
 
     @contextmanager

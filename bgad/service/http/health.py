@@ -65,7 +65,7 @@ class Probe:
         self._query: asyncio.Task[bool] | None = None
 
     async def is_ready(self) -> bool:
-        """Whether the store answers within READY_SECONDS."""
+        """Return whether the store answers within READY_SECONDS."""
         if self._query is None or self._query.done():
             self._query = asyncio.create_task(run_now(self._database.alive))
         done, _ = await asyncio.wait([self._query], timeout=READY_SECONDS)
@@ -73,7 +73,7 @@ class Probe:
 
 
 def make_router(metrics: Metrics, database: Database) -> APIRouter:
-    """The routes for monitoring; they are not part of the documented API."""
+    """Return the routes for monitoring; they are not part of the documented API."""
     router, probe = APIRouter(include_in_schema=False), Probe(database)
 
     @router.api_route("/healthz", methods=["GET", "HEAD"])

@@ -14,7 +14,7 @@ from bgad.service.workbench import Workbench
 
 
 def binary(*media_types: str) -> dict[int | str, dict[str, Any]]:
-    """The OpenAPI description of an answer that is not JSON."""
+    """Return the OpenAPI description of an answer that is not JSON."""
     schema = {"schema": {"type": "string", "format": "binary"}}
     return {200: {"description": "the file", "content": dict.fromkeys(media_types, schema)}}
 

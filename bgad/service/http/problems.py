@@ -48,12 +48,12 @@ STATUS: dict[type[Exception], int] = {
 
 
 def problem(status: int, text: str) -> JSONResponse:
-    """An error answer."""
+    """Return an error answer."""
     return JSONResponse({"detail": text}, status_code=status)
 
 
 def store_unavailable() -> JSONResponse:
-    """The answer while the store does not respond."""
+    """Return the answer while the store does not respond."""
     return _busy("the store does not answer: try again later")
 
 

@@ -181,5 +181,5 @@ router = api_router()
 
 @router.get("/me")
 def me(caller: MayScore) -> schemas.Me:
-    """The name and the role of the caller."""
+    """Return the name and the role of the caller."""
     return schemas.Me(name=caller.name, role=caller.role)  # type: ignore[arg-type]

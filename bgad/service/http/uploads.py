@@ -105,5 +105,5 @@ async def form_files(request: Request, field: str, max_bytes: int) -> AsyncItera
 
 
 def too_large(max_bytes: int) -> str:
-    """The message for an image that is too large."""
+    """Return the message for an image that is too large."""
     return f"an image may have {max_bytes} bytes: send a smaller one"

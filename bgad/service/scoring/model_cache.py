@@ -70,7 +70,7 @@ class ModelCache:
         return None if batcher is None else batcher.scorer
 
     def waiting(self) -> int:
-        """Number of requests that wait to be scored."""
+        """Return the number of requests that wait to be scored."""
         with self._lock:
             return sum(batcher.waiting for batcher in self._batchers.values())
 

@@ -100,7 +100,7 @@ class Rescorer:
         return RescoringProgress() if run is None else RescoringProgress(run.done, run.total)
 
     def is_running(self) -> bool:
-        """Whether any thread rescores images."""
+        """Return whether any thread rescores images."""
         return any(thread.is_alive() for thread in self._threads)
 
     def close(self) -> None:

@@ -56,7 +56,7 @@ class Thumbnails:
         self._thread.join()
 
     def has(self, sha256: str, version: int) -> bool:
-        """Whether a thumbnail has been drawn."""
+        """Return whether a thumbnail has been drawn."""
         return self._blobs.has(BlobKind.THUMBNAIL, _name(sha256, version))
 
     def read(self, sha256: str, version: int) -> bytes:

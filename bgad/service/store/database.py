@@ -63,7 +63,7 @@ class Database:
         self._relaxed.dispose()
 
     def alive(self) -> bool:
-        """Whether the database answers a query."""
+        """Return whether the database answers a query."""
         try:
             with self.engine.connect() as connection:
                 connection.execute(sa.select(1))

@@ -49,10 +49,10 @@ class Images:
             return {row.sha256: row.id for row in connection.execute(query)}
 
     def has(self, sha256: str) -> bool:
-        """Whether an image with this content is kept."""
+        """Return whether an image with this content is kept."""
         return sha256 in self.ids_by_sha256([sha256])
 
 
 def dropped_error(image: int) -> DataError:
-    """The error for an image whose file retention has removed."""
+    """Return the error for an image whose file retention has removed."""
     return DataError(f"the file of image {image} was not reviewed and is kept no more: send the image again")

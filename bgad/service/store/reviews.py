@@ -162,6 +162,6 @@ def _last_model(connection: sa.Connection, image: int) -> str:
 
 
 def _scored_by_model(name: str) -> sa.Exists:
-    """The condition that a version of a model has scored the image of a review."""
+    """Return the condition that a version of a model has scored the image of a review."""
     score, model_versions = scores.alias(), sa.select(versions.c.id).where(versions.c.name == name)
     return sa.exists().where(score.c.image == reviews.c.image, score.c.version.in_(model_versions))
