@@ -21,8 +21,8 @@ def main() -> None:
     """Fit each model on the normals, then time it; random weights are as fast as trained ones."""
     folder, size = Path(sys.argv[1]), int(sys.argv[2])
     paths = sorted(folder.iterdir())[:NORMALS]
-    pictures = [np.asarray(Image.open(path).convert("RGB").resize((size, size)), np.float32) for path in paths]
-    normals = torch.from_numpy(np.stack(pictures)).permute(0, 3, 1, 2) / 255
+    images = [np.asarray(Image.open(path).convert("RGB").resize((size, size)), np.float32) for path in paths]
+    normals = torch.from_numpy(np.stack(images)).permute(0, 3, 1, 2) / 255
     found: dict[str, dict[str, float]] = {}
     for name, model in {
         "PatchCore": PatchcoreModel(layers=LAYERS[1:], backbone=BACKBONE, pre_trained=False),

@@ -29,7 +29,7 @@ from bgad.model.device import tune_allocator
 from bgad.types import FloatArray
 
 SHORT = {"train": {"steps": 200, "push_steps": 100}}
-CALIBRATION = 48  # pictures
+CALIBRATION = 48  # images
 
 
 class Reader(CalibrationDataReader):  # type: ignore[misc]
@@ -40,8 +40,8 @@ class Reader(CalibrationDataReader):  # type: ignore[misc]
 
     def get_next(self) -> dict[str, FloatArray] | None:
         """As ONNX Runtime asks for them."""
-        picture = next(self.rest, None)
-        return None if picture is None else {PIXELS: picture[None]}
+        image = next(self.rest, None)
+        return None if image is None else {PIXELS: image[None]}
 
 
 def quantised(graph: Path, pictures: list[FloatArray]) -> Path:

@@ -1,6 +1,6 @@
 """Peak memory of training and scoring, ours and the plain loop's, and how time and memory grow.
 
-Every measurement is a process of its own. Pictures are random; what they show does not matter here.
+Every measurement is a process of its own. Images are random; what they show does not matter here.
 """
 
 from __future__ import annotations

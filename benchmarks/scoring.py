@@ -2,7 +2,7 @@
 
 The plain way is what one would write first: timm's backbone in eager torch and FrEIA's flows, the position joined to
 every feature; once with the paper's flows (8 blocks, every map as it comes) and once with the very flows of our model.
-Same backbone and input; batch 1, many pictures of batch 1, and batch 16; the sides take turns. One picture at a time is
+Same backbone and input; batch 1, many images of batch 1, and batch 16; the sides take turns. One image at a time is
 what a camera waits for. Many are scored as the runtime scores a folder or a stream: side by side, a core each; the
 bare backbone too. The plain way takes them one after the other with all cores on each, and, to know what that alone
 brings, side by side as well. Weights do not matter for speed, so the model is hardly trained. With --anomalib,
@@ -40,7 +40,7 @@ from bgad.model.device import tune_allocator
 from bgad.types import FloatArray
 
 ROUNDS = 6
-MANY = 16  # pictures of a stream, each a batch of its own
+MANY = 16  # images of a stream, each a batch of its own
 IN_A_ROW = 5
 SHORT = {"train": {"steps": 20, "push_steps": 10}, "pseudo": {"count": 8}}
 
@@ -79,12 +79,12 @@ def eager(plain: PlainModel) -> Side:
 
 
 def in_turn(side: Side) -> Side:
-    """Each picture is a batch of its own, one after the other."""
+    """Each image is a batch of its own, one after the other."""
     return lambda pixels: [side(pixels[i : i + 1]) for i in range(len(pixels))]
 
 
 def side_by_side(side: Side, start: Callable[[], None] = lambda: None) -> Side:
-    """Each picture is a batch of its own, one on each core."""
+    """Each image is a batch of its own, one on each core."""
     pool = ThreadPoolExecutor(usable_cpus(), initializer=start)
     return lambda pixels: list(pool.map(side, (pixels[i : i + 1] for i in range(len(pixels)))))
 

@@ -41,21 +41,21 @@ RATIO, MULTIPLE = 0.8, 10.0  # the bars
 
 
 def prepare(folder: Path) -> tuple[Path, list[Path]]:
-    """A model that is hardly trained, and pictures that are all different."""
+    """A model that is hardly trained, and images that are all different."""
     data = write_demo(folder / "data")[0]
     models = folder / "models"
     train(data, models / "washer.bgad", config=from_dict(SHORT), options=TrainOptions(device="cpu"))
     rng = np.random.default_rng(0)
-    pictures = folder / "pictures"
-    pictures.mkdir()
+    images = folder / "pictures"
+    images.mkdir()
     for source in sorted(data.rglob("*.png")):
         if "ground_truth" in source.parts:
             continue
         image = np.asarray(Image.open(source).convert("RGB")).astype(np.int16)
         for turn in range(3):
             noisy = np.clip(image + rng.integers(-3, 4, image.shape, np.int16), 0, 255).astype(np.uint8)
-            Image.fromarray(noisy).save(pictures / f"{len(list(pictures.iterdir())):04d}-{turn}.png")
-    return models, sorted(pictures.iterdir())
+            Image.fromarray(noisy).save(images / f"{len(list(images.iterdir())):04d}-{turn}.png")
+    return models, sorted(images.iterdir())
 
 
 class Service:
@@ -137,7 +137,7 @@ def load(port: int, paths: list[str], seconds: float, queue: Any) -> None:
             with lock:
                 number = next(taken)
             name, content = contents[number % len(contents)]
-            mark = time.time_ns().to_bytes(8, "big") + number.to_bytes(4, "big")  # bytes after the end: a new picture
+            mark = time.time_ns().to_bytes(8, "big") + number.to_bytes(4, "big")  # bytes after the end: a new image
             latencies.append(connection.score(content + mark, name))
 
     began = time.perf_counter()
@@ -146,28 +146,28 @@ def load(port: int, paths: list[str], seconds: float, queue: Any) -> None:
     queue.put((len(latencies), time.perf_counter() - began, latencies))
 
 
-def loaded(port: int, pictures: list[Path], seconds: float) -> tuple[float, list[float]]:
+def loaded(port: int, images: list[Path], seconds: float) -> tuple[float, list[float]]:
     """Images a second, and the latencies."""
     context = multiprocessing.get_context("spawn")
     queue = context.Queue()
-    process = context.Process(target=load, args=(port, [str(p) for p in pictures], seconds, queue))
+    process = context.Process(target=load, args=(port, [str(p) for p in images], seconds, queue))
     process.start()
     count, took, latencies = queue.get(timeout=seconds + 120)
     process.join()
     return count / took, latencies
 
 
-def alone(port: int, pictures: list[Path]) -> float:
+def alone(port: int, images: list[Path]) -> float:
     """Median seconds of a request when nobody else asks."""
     connection = Connection(port)
     mark = time.time_ns().to_bytes(8, "big")
-    times = [connection.score(pictures[i % len(pictures)].read_bytes() + mark, "one") for i in range(ALONE)]
+    times = [connection.score(images[i % len(images)].read_bytes() + mark, "one") for i in range(ALONE)]
     return statistics.median(times[5:])
 
 
-def predicted(model: Path, pictures: list[Path]) -> float:
+def predicted(model: Path, images: list[Path]) -> float:
     """Images a second of `bgad predict`, its start left out: from the first row to the last."""
-    command = [sys.executable, "-m", "bgad", "predict", str(model), *map(str, pictures)]
+    command = [sys.executable, "-m", "bgad", "predict", str(model), *map(str, images)]
     with subprocess.Popen(command, stdout=subprocess.PIPE, stderr=subprocess.DEVNULL, text=True) as process:
         assert process.stdout is not None
         times = [time.perf_counter() for line in process.stdout if json.loads(line)["error"] is None]
@@ -183,19 +183,19 @@ def main() -> None:
     print(machine())
     with tempfile.TemporaryDirectory() as name:
         folder = Path(name)
-        models, pictures = prepare(folder)
+        models, images = prepare(folder)
         few = folder / "few"
         shutil.copytree(models, few)
         service, narrow = Service(models), Service(few, {min(os.sched_getaffinity(0))})
         try:
-            loaded(service.port, pictures, 3)  # warm
-            alone(narrow.port, pictures)
+            loaded(service.port, images, 3)  # warm
+            alone(narrow.port, images)
             rates, plain, singles, narrows, latencies = [], [], [], [], []
             for _ in range(arguments.rounds):
-                plain.append(predicted(models / "washer.bgad", pictures))
-                singles.append(alone(service.port, pictures))
-                narrows.append(alone(narrow.port, pictures))
-                rate, some = loaded(service.port, pictures, arguments.seconds)
+                plain.append(predicted(models / "washer.bgad", images))
+                singles.append(alone(service.port, images))
+                narrows.append(alone(narrow.port, images))
+                rate, some = loaded(service.port, images, arguments.seconds)
                 rates.append(rate)
                 latencies += some
         finally:

@@ -64,7 +64,7 @@ def pytest_make_collect_report(
     return report
 
 
-def picture(rng: np.random.Generator, *, defect: bool) -> tuple[np.ndarray, np.ndarray]:
+def draw_image(rng: np.random.Generator, *, defect: bool) -> tuple[np.ndarray, np.ndarray]:
     """A smooth grey plate with grain; a defect is a dark blot."""
     y, x = np.mgrid[:SIZE, :SIZE] / SIZE
     image = 150 + 30 * np.sin(6 * x + rng.uniform(-0.2, 0.2)) + 20 * y + rng.normal(0, 3, (SIZE, SIZE))
@@ -82,7 +82,7 @@ def write_set(root: Path, *, train: int = 24, good: int = 10, bad: int = 8, mask
     for folder, count, defect in (("train/good", train, False), ("test/good", good, False), ("test/blot", bad, True)):
         (root / folder).mkdir(parents=True)
         for i in range(count):
-            image, mask = picture(rng, defect=defect)
+            image, mask = draw_image(rng, defect=defect)
             Image.fromarray(image).save(root / folder / f"{i:03d}.png")
             if defect and masks:
                 truth = root / "ground_truth/blot"

@@ -72,7 +72,7 @@ def phase_key(config: Config, split: Split, device: torch.device) -> str:
 
 
 def flow_key(config: Config, split: Split, device: torch.device) -> str | None:
-    """Return the fingerprint of flows that no anomaly pushes; runs with the same one train the same flows. Else None."""
+    """Return the fingerprint of flows that no anomaly pushes, which equal runs share; None where anomalies push."""
     full_push = config.loss.method == "bgad-full-push"
     pushed = [s for s in split.known if s.mask is not None or config.loss.instance_share or full_push]
     if config.loss.method in PUSH_METHODS and (pushed or pseudo_count(split, config)):

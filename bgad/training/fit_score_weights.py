@@ -204,7 +204,7 @@ class ScoreWeightFitter:
     def _anomaly_maps(
         self, likelihoods: LevelLikelihoods, known: Features
     ) -> tuple[Sequence[FloatArray], Sequence[FloatArray]]:
-        """Return each level's anomaly maps (images, positions) on the finest grid, of normals and of known anomalies."""
+        """Return each level's anomaly maps (images, positions) on the finest grid: of normals, of known anomalies."""
         grid = likelihoods.levels[0].grid
         everywhere = np.arange(grid[0] * grid[1])
         trained = everywhere if self._trained_positions is None else self._trained_positions

@@ -17,7 +17,7 @@ from tests.conftest import tiny_config
 
 @pytest.fixture
 def small(monkeypatch: pytest.MonkeyPatch) -> None:
-    """The demo with few small pictures and a recipe of seconds."""
+    """The demo with few small images and a recipe of seconds."""
     recipe = tiny_config(train={"steps": 4, "push_steps": 2}, pseudo={"count": 2})
 
     def config(seed: int) -> Config:
@@ -67,7 +67,7 @@ def test_demo_end_to_end(tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys
     assert main(words) == 0
     assert len(list((out / "scored").glob("*.overlay.png"))) == 2
 
-    assert main(["demo", "--seeds", "2", "--known", "4"]) == 0  # over the old one: the pictures stay
+    assert main(["demo", "--seeds", "2", "--known", "4"]) == 0  # over the old one: the images stay
     assert len(json.loads((out / "results.json").read_text())["cells"]) == 4
     assert (out / "washer-bgad-1.bgad").exists()
 

@@ -24,7 +24,7 @@ from bgad.data.protocols import Case, protocol_split
 from bgad.errors import ConfigError
 from bgad.inference.onnx_engine import Runtime
 from bgad.io import images
-from tests.conftest import picture, tiny_config, write_set
+from tests.conftest import draw_image, tiny_config, write_set
 
 COMMANDS = ("demo", "train", "predict", "evaluate", "export", "pseudo", "info", "benchmark", "datasets")
 
@@ -361,7 +361,7 @@ def write_headct(root: Path) -> Path:
     rng = np.random.default_rng(3)
     (root / "headct/head_ct/head_ct").mkdir(parents=True)
     for i in range(16):
-        Image.fromarray(picture(rng, defect=i >= 10)[0]).save(root / f"headct/head_ct/head_ct/{i:03}.png")
+        Image.fromarray(draw_image(rng, defect=i >= 10)[0]).save(root / f"headct/head_ct/head_ct/{i:03}.png")
     lines = [f"{i},{int(i >= 10)}\n" for i in range(16)]
     (root / "headct/labels.csv").write_text("id, hemorrhage\n" + "".join(lines))
     return root

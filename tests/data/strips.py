@@ -9,7 +9,7 @@ from PIL import Image
 
 from bgad.data.layouts import Dataset
 from bgad.types import GOOD, Sample
-from tests.conftest import SIZE, picture
+from tests.conftest import SIZE, draw_image
 
 
 def tiled(root: Path) -> Dataset:
@@ -17,7 +17,7 @@ def tiled(root: Path) -> Dataset:
     rng = np.random.default_rng(5)
     samples = []
     for name, defect in (("good", False), ("bad", True)):
-        parts = [picture(rng, defect=defect and i == 1) for i in range(3)]
+        parts = [draw_image(rng, defect=defect and i == 1) for i in range(3)]
         path, mask = root / f"{name}.png", root / f"{name}_mask.png"
         Image.fromarray(np.concatenate([image for image, _ in parts], axis=1)).save(path)
         Image.fromarray(np.concatenate([where for _, where in parts], axis=1)).save(mask)

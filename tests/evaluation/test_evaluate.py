@@ -20,7 +20,7 @@ from bgad.evaluation.evaluate import evaluate, select_samples
 from bgad.evaluation.report import contents
 from bgad.inference.torch_engine import Detector
 from bgad.io import images
-from tests.conftest import picture, tiny_config, write_set
+from tests.conftest import draw_image, tiny_config, write_set
 
 KEYS = {"data", "category", "protocol", "known_class", "subset", "method", "known", "seed", "metrics", "seconds"}
 METRICS = ["image_auroc", "image_ap", "image_f1_max", "pixel_auroc", "pixel_ap", "pro"]
@@ -44,9 +44,9 @@ def plain_set(root: Path, good: int = 24, bad: int = 6) -> Path:
     for folder in ("good", "bad/dent", "masks"):
         (root / folder).mkdir(parents=True)
     for i in range(good):
-        Image.fromarray(picture(rng, defect=False)[0]).save(root / "good" / f"{i}.png")
+        Image.fromarray(draw_image(rng, defect=False)[0]).save(root / "good" / f"{i}.png")
     for i in range(bad):
-        image, mask = picture(rng, defect=True)
+        image, mask = draw_image(rng, defect=True)
         Image.fromarray(image).save(root / "bad/dent" / f"{i}.png")
         Image.fromarray(mask).save(root / "masks" / f"{i}.png")
     return root
@@ -195,7 +195,7 @@ def test_seen_images_are_left_out_wherever_they_are(
     assert "trained or calibrated on all of these images" in capsys.readouterr().err
     assert not (tmp_path / "out").exists()
 
-    image, _ = picture(np.random.default_rng(99), defect=False)
+    image, _ = draw_image(np.random.default_rng(99), defect=False)
     Image.fromarray(image).save(other / "ok/new.png")
     fresh = next(name for name, role in roles.items() if role == "test" and "blot" in name)
     shutil.copy(data_set / fresh, other / "bad/fresh.png")
@@ -206,7 +206,7 @@ def test_seen_images_are_left_out_wherever_they_are(
 
 
 def test_only_training_data(model: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
-    image, _ = picture(np.random.default_rng(5), defect=False)
+    image, _ = draw_image(np.random.default_rng(5), defect=False)
     (tmp_path / "train/good").mkdir(parents=True)
     Image.fromarray(image).save(tmp_path / "train/good/a.png")
     assert main(["evaluate", str(model), str(tmp_path)]) == 2

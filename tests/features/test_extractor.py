@@ -24,7 +24,7 @@ def net() -> backbone.Backbone:
     return backbone.build(BackboneConfig(size=SIZE))
 
 
-def pictures(count: int) -> list[FloatArray]:
+def images(count: int) -> list[FloatArray]:
     rng = np.random.default_rng(0)
     return [rng.random((SIZE, SIZE, 3), np.float32) for _ in range(count)]
 
@@ -33,7 +33,7 @@ def test_the_engine_gives_the_features_of_torch(net: backbone.Backbone) -> None:
     fast = Extractor(net, SIZE, CPU)
     assert fast.session is not None
     for count in (1, 3):
-        for ours, theirs in zip(fast(pictures(count)), by_torch(net, pictures(count), CPU), strict=True):
+        for ours, theirs in zip(fast(images(count)), by_torch(net, images(count), CPU), strict=True):
             assert ours.shape == theirs.shape
             assert ours.dtype == np.float16
             np.testing.assert_allclose(ours.astype(np.float32), theirs.astype(np.float32), rtol=2e-3, atol=2e-3)
@@ -51,7 +51,7 @@ def test_a_graph_that_says_something_else_is_not_used(net: backbone.Backbone, mo
     monkeypatch.setattr(extract, "_Maps", Louder)
     slow = Extractor(net, SIZE, CPU)
     assert slow.session is None
-    for ours, theirs in zip(slow(pictures(2)), by_torch(net, pictures(2), CPU), strict=True):
+    for ours, theirs in zip(slow(images(2)), by_torch(net, images(2), CPU), strict=True):
         np.testing.assert_array_equal(ours, theirs)
 
 

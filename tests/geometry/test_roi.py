@@ -22,7 +22,7 @@ from bgad.errors import DataError, ImageError
 from bgad.geometry.roi import Roi
 from bgad.training import pipeline as learn
 from bgad.types import Sample
-from tests.conftest import SIZE, picture, tiny_config, write_set
+from tests.conftest import SIZE, draw_image, tiny_config, write_set
 
 LEFT = np.zeros((SIZE, SIZE), bool)
 LEFT[:, : SIZE // 2] = True
@@ -33,7 +33,7 @@ def save(mask: np.ndarray, path: Path) -> Path:
     return path
 
 
-def test_pictures_and_polygons(tmp_path: Path) -> None:
+def test_images_and_polygons(tmp_path: Path) -> None:
     roi = Roi.load(save(LEFT, tmp_path / "left.png"))
     assert np.array_equal(roi.mask, LEFT)
     assert roi.polygons is None
@@ -123,7 +123,7 @@ def looking_left(tmp_path_factory: pytest.TempPathFactory) -> tuple[Path, Path]:
 def test_what_is_ignored_changes_nothing(looking_left: tuple[Path, Path], engine: str) -> None:
     scorer = bgad.load(looking_left[0], engine=engine)
     rng = np.random.default_rng(2)
-    image, _ = picture(rng, defect=False)
+    image, _ = draw_image(rng, defect=False)
     first = scorer.score(image)
     for _ in range(3):
         image[:, SIZE // 2 :] = rng.integers(0, 256, (SIZE, SIZE // 2, 3))
@@ -184,7 +184,7 @@ def test_region_and_tiles(tmp_path: Path) -> None:
     (root / "good").mkdir(parents=True)
 
     def large() -> np.ndarray:
-        plates = [picture(rng, defect=False)[0] for _ in range(2)]
+        plates = [draw_image(rng, defect=False)[0] for _ in range(2)]
         return np.concatenate([*plates, rng.integers(0, 256, (SIZE, SIZE, 3), np.uint8)], axis=1)
 
     for i in range(8):

@@ -22,7 +22,7 @@ from bgad.errors import BgadError, ConfigError, DataError, ImageError
 from bgad.geometry.tiles import Blend, boxes
 from bgad.inference.torch_engine import Detector
 from bgad.training import pipeline as learn
-from tests.conftest import SIZE, picture, tiny_config
+from tests.conftest import SIZE, draw_image, tiny_config
 
 shapes = st.tuples(st.integers(32, 200), st.integers(32, 200))
 configs = st.builds(TileConfig, size=st.integers(8, 32), overlap=st.floats(0, 0.75))
@@ -30,7 +30,7 @@ configs = st.builds(TileConfig, size=st.integers(8, 32), overlap=st.floats(0, 0.
 
 @settings(deadline=None)
 @given(shape=shapes, config=configs)
-def test_tiles_cover_a_picture(shape: tuple[int, int], config: TileConfig) -> None:
+def test_tiles_cover_a_image(shape: tuple[int, int], config: TileConfig) -> None:
     covered = np.zeros(shape, int)
     found = boxes(shape, config)
     assert len(set(found)) == len(found)
@@ -48,7 +48,7 @@ def test_tiles_cover_a_picture(shape: tuple[int, int], config: TileConfig) -> No
 @settings(deadline=None)
 @given(shape=shapes, config=configs)
 def test_what_tiles_agree_on_is_kept(shape: tuple[int, int], config: TileConfig) -> None:
-    """A map that is a property of the picture comes out as it went in, at the borders of tiles as inside."""
+    """A map that is a property of the image comes out as it went in, at the borders of tiles as inside."""
     rng = np.random.default_rng(0)
     truth = rng.random(shape, np.float32)
     blend = Blend(shape, config)
@@ -71,7 +71,7 @@ def test_no_seam_where_tiles_disagree() -> None:
     assert np.abs(np.diff(blend.map, axis=0)).max() < 1e-5
 
 
-def test_a_picture_that_is_too_small() -> None:
+def test_a_image_that_is_too_small() -> None:
     with pytest.raises(ImageError, match="90x40 pixels are less than a tile of 64x64: use smaller tiles"):
         boxes((40, 90), TileConfig(size=64))
     assert boxes((64, 64), TileConfig(size=64)) == [(0, 0, 64, 64)]
@@ -81,13 +81,13 @@ WIDE = 160  # pixels, a plate and a half twice over
 
 
 def large(seed: int, *, defect: bool) -> tuple[np.ndarray, np.ndarray]:
-    """Four plates and a margin in one picture; the defect is in the last one."""
+    """Four plates and a margin in one image; the defect is in the last one."""
     rng = np.random.default_rng(seed)
     image, mask = np.full((WIDE, WIDE, 3), 150, np.uint8), np.zeros((WIDE, WIDE), bool)
     for top in (0, SIZE):
         for left in (0, SIZE):
             bad = defect and top == left == SIZE
-            image[top : top + SIZE, left : left + SIZE], mask[top : top + SIZE, left : left + SIZE] = picture(
+            image[top : top + SIZE, left : left + SIZE], mask[top : top + SIZE, left : left + SIZE] = draw_image(
                 rng, defect=bad
             )
     return image, mask
@@ -122,11 +122,11 @@ def test_training_on_tiles(tiled: Path, large_set: Path, capsys: pytest.CaptureF
     card = model_folder.read(tiled)
     assert card.config.tile == TileConfig(SIZE, 0.25)
     assert {image["role"] for image in card.split["images"]} == {"train", "calibration", "known"}
-    assert not any("#" in image["name"] for image in card.split["images"])  # pictures, not tiles
+    assert not any("#" in image["name"] for image in card.split["images"])  # images, not tiles
     assert card.data.known == 4
     assert card.exports["onnx"].parity.images <= learn.PARITY_IMAGES
     aside, names = card.training.validation_normals, {image["name"] for image in card.split["images"]}
-    assert set(aside) < names  # pictures, too
+    assert set(aside) < names  # images, too
     assert main(["info", str(tiled)]) == 0
     assert "tiles       of 64 pixels" in capsys.readouterr().out
     graph, torch = bgad.load(tiled), bgad.load(tiled, engine="torch")
@@ -143,7 +143,7 @@ def test_training_on_tiles(tiled: Path, large_set: Path, capsys: pytest.CaptureF
             assert mask[np.unravel_index(found.map.argmax(), mask.shape)]
     held_out = [image["name"] for image in card.split["images"] if image["role"] == "calibration"]
     scores = sorted(torch.score(large_set / name).score for name in held_out)
-    assert scores == pytest.approx(card.calibration_at().scores, abs=1e-3)  # as pictures are scored
+    assert scores == pytest.approx(card.calibration_at().scores, abs=1e-3)  # as images are scored
 
 
 def test_evaluating_with_tiles(tiled: Path, large_set: Path, tmp_path: Path) -> None:
@@ -190,7 +190,7 @@ def test_a_defect_is_as_strange_on_a_border_as_inside(tiled: Path) -> None:
     assert min(peaks) > 0.5 * max(peaks)
 
 
-def test_small_pictures_among_large_ones(tiled: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+def test_small_images_among_large_ones(tiled: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
     Image.fromarray(large(1, defect=False)[0]).save(tmp_path / "a.png")
     Image.new("L", (100, 20)).save(tmp_path / "b.png")
     assert main(["predict", str(tiled), str(tmp_path)]) == 1

@@ -23,7 +23,7 @@ from bgad.cli.main import main
 from bgad.cli.tables import score_table
 from bgad.inference.batch import Row, input_images, output_stems, predict
 from bgad.io import discover, images, render
-from tests.conftest import picture
+from tests.conftest import draw_image
 
 KEYS = ["path", "score", "p_value", "is_anomaly", "threshold", "error"]
 RNG = np.random.default_rng(11)
@@ -31,7 +31,7 @@ RNG = np.random.default_rng(11)
 
 def good(path: Path, size: tuple[int, int] = (64, 64), **options: Any) -> Path:
     path.parent.mkdir(parents=True, exist_ok=True)
-    Image.fromarray(picture(RNG, defect=False)[0]).resize(size).save(path, **options)
+    Image.fromarray(draw_image(RNG, defect=False)[0]).resize(size).save(path, **options)
     return path
 
 
@@ -75,7 +75,7 @@ def test_another_rate_moves_the_threshold(model: Path, data_set: Path, capsys: p
 
 
 def test_bad_images_among_good_ones(model: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
-    frames = [Image.fromarray(picture(RNG, defect=False)[0]) for _ in range(3)]
+    frames = [Image.fromarray(draw_image(RNG, defect=False)[0]) for _ in range(3)]
     errors = {
         "broken.png": "header is broken",
         "empty.png": "is empty",
@@ -169,7 +169,7 @@ def test_overlay_and_map_have_the_size_of_the_image(model: Path, tmp_path: Path)
 
 def test_overlay_is_hot_on_a_defect_and_clear_on_a_good_part(model: Path, data_set: Path, tmp_path: Path) -> None:
     list(predict(bgad.load(model, "cpu"), [data_set / "test/blot/000.png", data_set / "test/good/000.png"], tmp_path))
-    warmth = {}  # the pictures are grey: only heat has colour
+    warmth = {}  # the images are grey: only heat has colour
     for kind in ("blot", "good"):
         heat = images.read(tmp_path / kind / "000.overlay.png").astype(int)
         warmth[kind] = heat[..., 0] - heat[..., 2]
@@ -229,7 +229,7 @@ def test_what_is_not_there(model: Path, tmp_path: Path, capsys: pytest.CaptureFi
     assert [row["error"] is None for row in rows_of(capsys.readouterr().out)] == [True, False]
 
 
-def test_pictures_that_are_not_read_are_told(model: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+def test_images_that_are_not_read_are_told(model: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
     good(tmp_path / "a.png")
     for name in ("b.gif", "c.GIF", "d.heic", "notes.txt"):
         (tmp_path / name).touch()
@@ -244,7 +244,7 @@ def test_pictures_that_are_not_read_are_told(model: Path, tmp_path: Path, capsys
     assert "; 1 .gif not used" in line
 
 
-def test_pictures_are_drawn_beside_scoring_and_there_before_their_row(
+def test_images_are_drawn_beside_scoring_and_there_before_their_row(
     model: Path, data_set: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     paths = discover.expand([data_set / "test"])

@@ -32,9 +32,9 @@ def test_scoring_imports_no_torch(model: Path, data_set: Path, tmp_path: Path) -
         "heavy = {'torch', 'timm', 'torchvision', 'safetensors', 'scipy', 'sklearn'} & set(sys.modules)\n"
         "print(json.dumps([code, sorted(heavy)]))\n"
     )
-    pictures = str(data_set / "test/good")
+    images = str(data_set / "test/good")
     for options in ([], ["--tile", "40", "--out", str(tmp_path)]):
-        command = [sys.executable, "-c", program, str(model), pictures, *options]
+        command = [sys.executable, "-c", program, str(model), images, *options]
         lines = subprocess.run(command, check=True, capture_output=True, text=True).stdout.splitlines()
         assert json.loads(lines[-1]) == [0, []]
         assert len(lines) == 11

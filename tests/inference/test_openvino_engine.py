@@ -65,7 +65,7 @@ for thread in threads:
 """
 
 
-def test_threads_that_score_their_first_picture_at_once_do_not_wait_for_each_other(exported: Path) -> None:
+def test_threads_that_score_their_first_image_at_once_do_not_wait_for_each_other(exported: Path) -> None:
     for _ in range(3):  # it came in every second run
         command = [sys.executable, "-c", FIRST_ARRAYS, str(exported)]
         done = subprocess.run(command, capture_output=True, text=True, timeout=120, check=False)
@@ -83,7 +83,7 @@ def test_half(exported: Path, tmp_path: Path) -> None:
 
 
 def test_what_is_wrong_is_one_line(model: Path, exported: Path, data_set: Path, tmp_path: Path) -> None:
-    picture = data_set / "test/good/000.png"
+    image = data_set / "test/good/000.png"
     broken = tmp_path / "broken.bgad"
     card, content = model_folder.read_all(exported)
     model_folder.write(broken, card, content | {"model.xml": b"<no>"})
@@ -93,6 +93,6 @@ def test_what_is_wrong_is_one_line(model: Path, exported: Path, data_set: Path, 
         (exported, ["--device", "npu", "--strict"], "OpenVINO finds no NPU here"),
         (broken, [], "OpenVINO cannot read model.xml"),
     ):
-        done = bgad("predict", folder, picture, "--engine", "openvino", *options)
+        done = bgad("predict", folder, image, "--engine", "openvino", *options)
         assert done.returncode == 2
         assert message in " ".join(done.stderr.split())

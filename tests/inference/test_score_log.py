@@ -73,7 +73,7 @@ def test_rows_of_other_paths_stay_as_they_are(tmp_path: Path) -> None:
     assert names(out) == ["a.png", "b.png"]
 
 
-def test_the_same_name_elsewhere_is_another_picture(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_the_same_name_elsewhere_is_another_image(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     out = tmp_path / "out"
     for line in ("a", "b"):
         (tmp_path / line).mkdir()
@@ -89,7 +89,7 @@ def test_the_same_name_elsewhere_is_another_picture(tmp_path: Path, monkeypatch:
         assert kept.done == {str(tmp_path / "a/x.png")}
 
 
-def test_a_picture_that_changed_is_scored_again(tmp_path: Path) -> None:
+def test_a_image_that_changed_is_scored_again(tmp_path: Path) -> None:
     out, paths = tmp_path / "out", files(tmp_path, "a.png", "b.png")
     with open_log(out, {}, paths) as kept:
         for path in paths:
@@ -97,7 +97,7 @@ def test_a_picture_that_changed_is_scored_again(tmp_path: Path) -> None:
     os.utime(paths[0], (1, 1))  # older than before is another one, too
     with open_log(out, {}, paths) as kept:
         assert kept.done == {str(paths[1])}
-        assert kept.stems == {str(path): path.stem for path in paths}  # the new pictures go where the old ones are
+        assert kept.stems == {str(path): path.stem for path in paths}  # the new images go where the old ones are
     assert names(out) == ["b.png"]
 
 
@@ -168,7 +168,7 @@ def test_a_full_disk(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     assert names(out) == ["a.png"]
 
 
-def test_a_disk_that_is_full_of_pictures(
+def test_a_disk_that_is_full_of_images(
     model: Path, data_set: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
 ) -> None:
     plain = render.save_png
@@ -206,7 +206,7 @@ def test_predict_goes_on(model: Path, data_set: Path, tmp_path: Path, capsys: py
     assert ["blot" in json.loads(line)["path"] for line in said.out.splitlines()] == [False] * 10 + [True] * 8
     rows = list(score_log.rows(out / FILE))
     assert len({r["path"] for r in rows}) == len(rows) == 18
-    assert main(["predict", str(model), all_of_them, "--out", str(out)]) == 2  # with pictures this time
+    assert main(["predict", str(model), all_of_them, "--out", str(out)]) == 2  # with images this time
     assert "with other options" in " ".join(capsys.readouterr().err.split())
     assert main(["predict", str(model), all_of_them, "--out", str(out), "--overwrite"]) == 0
     assert len(list(out.rglob("*.overlay.png"))) == 18
@@ -214,8 +214,8 @@ def test_predict_goes_on(model: Path, data_set: Path, tmp_path: Path, capsys: py
     assert "--overwrite need --out" in capsys.readouterr().err.replace("\n", " ")
 
 
-def test_pictures_of_two_folders_do_not_meet(model: Path, tmp_path: Path) -> None:
-    """The same names in two runs into one folder, and a picture that comes in beside one of the same stem."""
+def test_images_of_two_folders_do_not_meet(model: Path, tmp_path: Path) -> None:
+    """The same names in two runs into one folder, and a image that comes in beside one of the same stem."""
     for i, folder in enumerate(("a", "b")):
         (tmp_path / folder).mkdir()
         Image.new("L", (64, 64 + i), 150).save(tmp_path / folder / "x.png")
@@ -230,7 +230,7 @@ def test_pictures_of_two_folders_do_not_meet(model: Path, tmp_path: Path) -> Non
     }  # fmt: skip
 
 
-def test_a_run_that_goes_on_puts_its_pictures_where_the_whole_run_would(
+def test_a_run_that_goes_on_puts_its_images_where_the_whole_run_would(
     model: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
     source, out = tmp_path / "in", tmp_path / "out"
@@ -261,7 +261,7 @@ def test_a_run_that_goes_on_puts_its_pictures_where_the_whole_run_would(
 
 
 def test_killed_five_times(model: Path, tmp_path: Path) -> None:
-    """500 images, SIGKILL at random moments: 500 rows, each once, and every row has its pictures."""
+    """500 images, SIGKILL at random moments: 500 rows, each once, and every row has its images."""
     folder, out = tmp_path / "in", tmp_path / "out"
     folder.mkdir()
     for i in range(500):

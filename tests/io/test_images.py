@@ -444,7 +444,7 @@ def test_several_frames(tmp_path: Path, name: str) -> None:
     assert images.read(tmp_path / name).shape == RGB.shape
 
 
-def test_phone_jpeg_with_a_preview_gives_the_picture(tmp_path: Path) -> None:
+def test_phone_jpeg_with_a_preview_gives_the_image(tmp_path: Path) -> None:
     frames = [Image.new("RGB", size, colour) for size, colour in (((32, 16), "red"), ((8, 8), "blue"))]
     frames[0].save(tmp_path / "a.jpg", "MPO", save_all=True, append_images=frames[1:])
     got = images.read(tmp_path / "a.jpg")

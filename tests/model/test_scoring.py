@@ -20,7 +20,7 @@ from bgad.io import images
 from bgad.model.scoring import default_score_weights, fuse, map_score, resize_maps
 from bgad.model.weights import weight_files
 from bgad.types import ImageLike, Scores
-from tests.conftest import SIZE, picture
+from tests.conftest import SIZE, draw_image
 
 
 @pytest.fixture(scope="module")
@@ -37,7 +37,7 @@ def pictures(data_set: Path) -> list[ImageLike]:
     files: list[ImageLike] = [
         data_set / f"test/{name}.png" for name in ("good/000", "good/001", "blot/000", "blot/001")
     ]
-    return [*files, wide, tall, picture(rng, defect=True)[0]]
+    return [*files, wide, tall, draw_image(rng, defect=True)[0]]
 
 
 def assert_same(found: Scores, expected: Scores) -> None:

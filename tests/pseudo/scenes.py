@@ -13,7 +13,7 @@ RED = np.array([1.0, 0.0, 0.0], np.float32)
 
 
 def scene(height: int = 96, width: int = 96) -> tuple[FloatArray, BoolArray]:
-    """A grey picture with fine grain and a red blob, lopsided on purpose, exactly where the mask is."""
+    """A grey image with fine grain and a red blob, lopsided on purpose, exactly where the mask is."""
     grain = np.random.default_rng(5).uniform(0.4, 0.6, (height, width, 1))
     image = np.repeat(grain, 3, axis=2).astype(np.float32)
     mask = np.zeros((height, width), bool)

@@ -39,14 +39,14 @@ from bgad.service.store.store import Store
 from bgad.service.teaching.process import JobLimits
 from bgad.service.teaching.runner import JobRunner
 from bgad.service.workbench import Workbench, WorkbenchSettings
-from tests.conftest import picture
+from tests.conftest import draw_image
 
 SCORE = "/v1/models/plate/score"
 
 
 def png(seed: int = 0, *, defect: bool = False) -> bytes:
     """An image that the model knows."""
-    return as_file(picture(np.random.default_rng(1000 + seed), defect=defect)[0])
+    return as_file(draw_image(np.random.default_rng(1000 + seed), defect=defect)[0])
 
 
 def as_file(array: np.ndarray, kind: str = "PNG", mode: str | None = None) -> bytes:

@@ -20,7 +20,7 @@ from bgad.inference.onnx_engine import Runtime
 from bgad.service import access
 from bgad.service.folders import WORKSPACE
 from bgad.service.store.store import Store
-from tests.conftest import SIZE, picture
+from tests.conftest import SIZE, draw_image
 from tests.service.conftest import Live, free_port, png, sqlite_address
 
 
@@ -59,7 +59,7 @@ def test_it_imports_nothing_heavy() -> None:
 
 def test_an_image_as_file_bytes_or_array_gets_the_same_score(client: Client, model: Path, tmp_path: Path) -> None:
     (path := tmp_path / "part ü&.png").write_bytes(png(1, defect=True))
-    array = picture(np.random.default_rng(1001), defect=True)[0]
+    array = draw_image(np.random.default_rng(1001), defect=True)[0]
     found = [client.score("plate", given) for given in (path, str(path), png(1, defect=True), array)]
     expected = Runtime.load(model).score(path)
     assert [s.score for s in found] == pytest.approx([expected.score] * 4, rel=1e-5)

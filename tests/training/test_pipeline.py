@@ -46,7 +46,7 @@ from bgad.training.stop import StopRequest
 from bgad.training.training_log import LogRow
 from bgad.training.training_set import build_training_set, mask_cells
 from bgad.types import Sample
-from tests.conftest import SIZE, picture, tiny_config, write_set
+from tests.conftest import SIZE, draw_image, tiny_config, write_set
 
 FLOW = "flow.safetensors"
 SHORT: dict[str, Any] = {
@@ -276,7 +276,7 @@ def test_anomalies_without_masks_are_pushed_where_they_are_least_likely(
     rng = np.random.default_rng(3)
     for kind, count in (("good", 20), ("bad", 5)):
         for i in range(count):
-            save(tmp_path / f"plain/{kind}/{i}.png", picture(rng, defect=kind == "bad")[0])
+            save(tmp_path / f"plain/{kind}/{i}.png", draw_image(rng, defect=kind == "bad")[0])
     loops = recorded_loops(monkeypatch)
     trained = quick(
         tmp_path / "plain", tmp_path / "plain.bgad", config=short(loss={"instance_share": 0.05}, backbone=BOTH_STRIDES)
@@ -323,7 +323,7 @@ def test_masks_decide_what_is_pushed_and_what_the_image_head_learns(
 
 
 def faint(rng: np.random.Generator, *, bad: bool) -> Any:
-    """Waves of any direction; a bad one hides a faint grating over the whole picture."""
+    """Waves of any direction; a bad one hides a faint grating over the whole image."""
     y, x = np.mgrid[:SIZE, :SIZE] / SIZE
     image = 128 + rng.normal(0, 20) + rng.normal(0, 3, (SIZE, SIZE))
     for a, b, at in rng.uniform((2, 2, 0), (14, 14, 6), (4, 3)):
@@ -395,7 +395,7 @@ def test_which_trainings_share_their_flows(data_set: Path, tmp_path: Path) -> No
     assert [key(known=0, **method(name)) for name in ("nfad", "bgad-wo", "bgad")] == keys
     assert key(score={"image_head_weight": 0.7, "evidence_weight": 1.0}, **method("bgad")) == keys[2]
     assert key(score={"evidence_weight": 0.0}, **method("bgad")) != keys[2]  # no normals may have to be set aside
-    assert key(data_set, **method("nfad")) == keys[0]  # the same pictures, and masks that it does not look at
+    assert key(data_set, **method("nfad")) == keys[0]  # the same images, and masks that it does not look at
     assert key(data_set, **method("bgad-wo")) == keys[1]
     assert key(known=0, **method("bgad-full-push")) not in [None, *keys]  # pulls every normal
     for pushed in (
@@ -601,7 +601,7 @@ def test_deep_images_set_the_bit_depth(tmp_path: Path) -> None:
     """A 12-bit camera: every image is scaled by 4095, also a dark one that would need fewer bits."""
     rng = np.random.default_rng(4)
     for i in range(12):
-        grey = picture(rng, defect=False)[0][..., 0].astype(np.uint16)
+        grey = draw_image(rng, defect=False)[0][..., 0].astype(np.uint16)
         save(tmp_path / f"deep/good/{i}.png", grey * 16)
     trained = quick(tmp_path / "deep", tmp_path / "deep.bgad", config=short(loss={"method": "nfad"}))
     assert trained.card.input.bits == 12
@@ -839,7 +839,7 @@ def test_what_lies_far_from_the_region_is_not_learnt(
     assert len(trained[2]) == 4 * 3
 
 
-# --- real pictures
+# --- real images
 
 
 def test_real_screws(real_data: Path, tmp_path: Path) -> None:

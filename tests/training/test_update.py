@@ -31,7 +31,7 @@ from bgad.training.fit_model import ModelFit
 from bgad.training.training_log import LogRow
 from bgad.training.training_set import build_training_set
 from bgad.training.update import NewImage, UpdateOptions, _is_other_file, new_images, shortened, update
-from tests.conftest import picture, tiny_config
+from tests.conftest import draw_image, tiny_config
 from tests.training.loops import DRIVER, saved_step
 
 ONE_STRIDE = {"image_head_strides": [16]}  # with stride 32, the covariance of the image head takes half of the time
@@ -58,7 +58,7 @@ def draw(folder: Path, count: int, *, defect: bool, seed: int = 0, mask: bool = 
     (folder.parent / "masks").mkdir(exist_ok=True)
     made = []
     for i in range(count):
-        image, truth = picture(rng, defect=defect)
+        image, truth = draw_image(rng, defect=defect)
         made.append(folder / f"{seed}-{i}.png")
         Image.fromarray(image).save(made[-1])
         if mask:
@@ -571,7 +571,7 @@ def test_regions_that_cannot_be_used(model: Path, tmp_path: Path) -> None:
             quick(model, [NewImage(bad, 1, mask, ignore=ignore)], tmp_path / "new.bgad")
 
 
-# --- where the pictures are
+# --- where the images are
 
 
 def test_images_of_earlier_updates_that_have_moved(

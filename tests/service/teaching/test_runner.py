@@ -24,7 +24,7 @@ from bgad.service.store.store import Store
 from bgad.service.store.versions import Versions
 from bgad.service.teaching import runner
 from bgad.training import provenance
-from tests.conftest import picture
+from tests.conftest import draw_image
 from tests.service.conftest import Live, Maker, Service, as_file, new_runner, png, problem, sqlite_address, wait_for
 
 ENDED = ("done", "failed", "cancelled", "interrupted")
@@ -47,7 +47,7 @@ def ended(service: Service, number: int, seconds: float = 120) -> dict[str, Any]
 
 def test_teach_compare_release_and_the_way_back(make: Maker, data_set: Path) -> None:
     service = make(data=data_set.parent)
-    image, mask = picture(np.random.default_rng(5), defect=True)
+    image, mask = draw_image(np.random.default_rng(5), defect=True)
     number = service.score(as_file(image), "blot.png")
     service.bench.reviewing.review(number, "bad", "ann", mask=as_file(mask.astype(np.uint8) * 255))
     unsure = service.score(png(70))
@@ -76,7 +76,7 @@ def test_teach_compare_release_and_the_way_back(make: Maker, data_set: Path) -> 
     assert {row["image"] for row in result["reviews"]["rows"] if row["taught"]} == set(job["images"])
     assert not (service.bench.folders.models / WORKSPACE / "jobs" / str(job["id"])).exists()
 
-    sent = compared_pictures(service, done, data_set)
+    sent = compared_images(service, done, data_set)
 
     old, new = service.client.get("/v1/models/plate").json()["versions"]
     assert (new["id"], new["state"], new["parent"]) == (done["new_version"], "candidate", old["id"])
@@ -115,7 +115,7 @@ def test_teach_compare_release_and_the_way_back(make: Maker, data_set: Path) -> 
         assert service.client.post(f"/v1/jobs/{job['id']}/{act}").status_code == 422
 
 
-def compared_pictures(service: Service, job: dict[str, Any], data_set: Path) -> int:
+def compared_images(service: Service, job: dict[str, Any], data_set: Path) -> int:
     """Small ones of the test images, by both versions, which are there without the data set. One that is sent to the
     workbench gets its number, which is returned."""
     rows = job["result"]["validation"]["rows"]
@@ -265,7 +265,7 @@ def test_teaching_again_where_nobody_remembers_the_first_time(
     make: Maker, data_set: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     service = make(data=data_set.parent)
-    image, mask = picture(np.random.default_rng(5), defect=True)
+    image, mask = draw_image(np.random.default_rng(5), defect=True)
     region = as_file(np.eye(64, dtype=np.uint8) * 255)
     number = service.score(as_file(image), "blot.png")
     service.bench.reviewing.review(number, "bad", "ann", mask=as_file(mask.astype(np.uint8) * 255), ignore=region)

@@ -50,13 +50,13 @@ def ask(service: Live, route: str) -> Any:
         return json.load(answer)
 
 
-def add_pictures(page: Any, pictures: dict[str, bytes]) -> None:
+def add_images(page: Any, images: dict[str, bytes]) -> None:
     """By the button, as people do; until they are scored."""
     sync_api.expect(page.locator("#add")).to_be_enabled()
     page.set_input_files(
-        "#files", [{"name": name, "mimeType": "image/png", "buffer": content} for name, content in pictures.items()]
+        "#files", [{"name": name, "mimeType": "image/png", "buffer": content} for name, content in images.items()]
     )
-    said(page, f"{len(pictures)} images scored." if len(pictures) > 1 else "1 image scored.")
+    said(page, f"{len(images)} images scored." if len(images) > 1 else "1 image scored.")
 
 
 def said(page: Any, text: str, timeout: float = PATIENCE) -> None:
@@ -86,22 +86,22 @@ def paint_ring(page: Any) -> None:
 
 
 def open_first(page: Any) -> None:
-    """The first picture of the queue, with its map."""
+    """The first image of the queue, with its map."""
     page.locator("#cell-0 .name").click()
     sync_api.expect(page.locator(".side")).to_contain_text("boundary")
 
 
 def marked(page: Any) -> int:
-    """Pixels of the picture's own that are painted as the defect in what was sent last."""
+    """Pixels of the image's own that are painted as the defect in what was sent last."""
     count: int = page.evaluate(
         """async () => {
             const id = location.hash.split("/")[2];
             const detail = await (await fetch(`/v1/images/${id}`)).json();
             const blob = await (await fetch(detail.reviews.at(-1).mask)).blob();
-            const picture = await createImageBitmap(blob);
-            const context = new OffscreenCanvas(picture.width, picture.height).getContext("2d");
-            context.drawImage(picture, 0, 0);
-            const { data } = context.getImageData(0, 0, picture.width, picture.height);
+            const image = await createImageBitmap(blob);
+            const context = new OffscreenCanvas(image.width, image.height).getContext("2d");
+            context.drawImage(image, 0, 0);
+            const { data } = context.getImageData(0, 0, image.width, image.height);
             return data.filter((value, i) => i % 4 === 0 && value > 0).length;
         }"""
     )
@@ -113,8 +113,8 @@ def test_the_whole_loop(page: Any, live: Start) -> None:
     service = live()
     page.goto(service.address)
     sync_api.expect(page.locator(".empty")).to_contain_text("No images yet")
-    add_pictures(page, {f"bad-{i}.png": png(i, defect=True) for i in range(3)})
-    add_pictures(page, {f"good-{i}.png": png(i) for i in range(6)})
+    add_images(page, {f"bad-{i}.png": png(i, defect=True) for i in range(3)})
+    add_images(page, {f"good-{i}.png": png(i) for i in range(6)})
     sync_api.expect(page.locator(".cell img")).to_have_count(9)
     sync_api.expect(page.locator("#count")).to_have_text("9 images")
 
@@ -198,7 +198,7 @@ def judge_all(page: Any) -> None:
 def test_script_in_a_name_or_a_note_is_text(page: Any, live: Start) -> None:
     service = live()
     page.goto(service.address)
-    add_pictures(page, {f"{SCRIPT}.png": png(1, defect=True)})
+    add_images(page, {f"{SCRIPT}.png": png(1, defect=True)})
     sync_api.expect(cell(page, "onerror")).to_be_visible()
     page.keyboard.press("Enter")
     sync_api.expect(page.locator("h1")).to_contain_text("onerror")
@@ -216,7 +216,7 @@ def test_script_in_a_name_or_a_note_is_text(page: Any, live: Start) -> None:
 def test_what_was_painted_on_a_good_part_is_not_sent(page: Any, live: Start) -> None:
     service = live()
     page.goto(service.address)
-    add_pictures(page, {"one.png": png(1)})
+    add_images(page, {"one.png": png(1)})
     open_first(page)
     paint_ring(page)
     page.keyboard.press("u")
@@ -268,8 +268,8 @@ def test_who_has_no_token_is_asked_for_one(page: Any, live: Start, models: Path)
     page.get_by_role("textbox", name="Token").fill(token)
     page.get_by_role("button", name="Continue").click()
     sync_api.expect(page.locator("#who")).to_contain_text("ann (review)")
-    add_pictures(page, {"one.png": png(1), "two.png": png(2)})
-    picture = cell(page, "one.png").locator("img")
-    sync_api.expect(picture).to_have_js_property("naturalWidth", 64)  # it came with the token
+    add_images(page, {"one.png": png(1), "two.png": png(2)})
+    image = cell(page, "one.png").locator("img")
+    sync_api.expect(image).to_have_js_property("naturalWidth", 64)  # it came with the token
     page.get_by_role("link", name="Threshold").click()
     sync_api.expect(page.get_by_role("button", name="Use this")).to_be_disabled()

@@ -23,7 +23,7 @@ DAY = 86400
 
 
 def filled(models: Path, scored: Sequence[float], began: float, every: float, hashes: Sequence[str] = ()) -> Store:
-    """A store in which the model has said this, one picture after the other; the first ones may have known contents."""
+    """A store in which the model has said this, one image after the other; the first ones may have known contents."""
     store = Store(sqlite_address(models))
     checksum = model_folder.read(models / "plate.bgad").checksum
     version = store.versions.add("plate", checksum, "plate.bgad", state="released").id
@@ -111,7 +111,7 @@ def test_the_threshold_is_chosen_with_what_is_known(page: Any, live: Start, mode
 
 
 def result(images: Sequence[int]) -> dict[str, Any]:
-    """Of a job: a test picture that got better and one that hardly moved, and what was reviewed."""
+    """Of a job: a test image that got better and one that hardly moved, and what was reviewed."""
 
     def row(name: str, label: int, before: float, after: float, **more: Any) -> dict[str, Any]:
         sides = {
@@ -138,7 +138,7 @@ def result(images: Sequence[int]) -> dict[str, Any]:
     }
 
 
-def test_two_versions_are_compared_picture_by_picture_and_one_is_given_up(page: Any, live: Start, models: Path) -> None:
+def test_two_versions_are_compared_image_by_image_and_one_is_given_up(page: Any, live: Start, models: Path) -> None:
     store = filled(models, [0.5] * 50, time.time() - 100, 1, ["b" * 64])
     released = store.versions.released("plate")
     made = store.versions.add("plate", "c" * 64, "gone.bgad", state="candidate", parent=released.id).id
@@ -161,7 +161,7 @@ def test_two_versions_are_compared_picture_by_picture_and_one_is_given_up(page: 
     sync_api.expect(better.locator("tbody tr")).to_have_count(1)
     sync_api.expect(better.locator("tbody td").last).to_have_text("▲ 0.75 better")
     drawn = better.locator("img")
-    sync_api.expect(drawn).to_have_count(2)  # by both versions, of a picture that was never sent here
+    sync_api.expect(drawn).to_have_count(2)  # by both versions, of a image that was never sent here
     wait_for(lambda: bool(drawn.evaluate_all("all => all.every((one) => one.naturalWidth === 64)")))
     sync_api.expect(better.locator("a")).to_have_count(0)
     sync_api.expect(box.locator("details", has_text="What got worse: 42")).to_be_visible()

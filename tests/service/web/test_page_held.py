@@ -15,7 +15,7 @@ from bgad.service.store.store import Store
 from tests.service.conftest import png, sqlite_address, wait_for
 from tests.service.web.test_page import (
     Start,
-    add_pictures,
+    add_images,
     ask,
     marked,
     middle,
@@ -73,7 +73,7 @@ def test_an_upload_stays_with_its_model(page: Any, live: Start, models: Path) ->
 def test_a_verdict_that_is_being_saved_moves_nobody(page: Any, live: Start) -> None:
     service = live()
     page.goto(service.address)
-    add_pictures(page, {"one.png": png(1), "two.png": png(2)})
+    add_images(page, {"one.png": png(1), "two.png": png(2)})
     open_first(page)
     number = page.url.split("/")[-1]
     held = hold(page, "**/reviews")
@@ -95,7 +95,7 @@ def test_a_verdict_that_is_being_saved_moves_nobody(page: Any, live: Start) -> N
 def test_what_was_not_saved_is_back(page: Any, live: Start) -> None:
     service = live()
     page.goto(service.address)
-    add_pictures(page, {"one.png": png(1), "two.png": png(2)})
+    add_images(page, {"one.png": png(1), "two.png": png(2)})
     open_first(page)
     first = page.url
     paint_ring(page)
@@ -133,7 +133,7 @@ def test_verdicts_in_the_queue(page: Any, live: Start) -> None:
     """A key that is held judges once; what was not saved says so; what others said meanwhile stays."""
     service = live()
     page.goto(service.address)
-    add_pictures(page, {f"{i}.png": png(i) for i in range(3)})
+    add_images(page, {f"{i}.png": png(i) for i in range(3)})
     sync_api.expect(page.locator(".cell .name")).to_have_count(3)
     numbers = [row["id"] for row in ask(service, "images?model=plate")["images"]]
 
@@ -207,7 +207,7 @@ def test_progress_goes_on(page: Any, live: Start) -> None:
     sync_api.expect(line.get_by_role("button", name="Resume")).to_be_visible()
 
 
-def test_pictures_are_fetched_when_they_are_seen(page: Any, live: Start, models: Path) -> None:
+def test_images_are_fetched_when_they_are_seen(page: Any, live: Start, models: Path) -> None:
     """With a token, too, and no longer than their view is there."""
     store = Store(sqlite_address(models))
     token = new_token(store.tokens, "ann", "review")
@@ -223,12 +223,12 @@ def test_pictures_are_fetched_when_they_are_seen(page: Any, live: Start, models:
     page.add_init_script(f"sessionStorage.setItem('bgad-token', '{token}')")
     page.route("**/v1/models", busy)
     page.route("**/lessons", lambda route: route.fulfill(json=rows))
-    pictures = hold(page, "**/thumbnail.jpg?*", "GET")
+    images = hold(page, "**/thumbnail.jpg?*", "GET")
     page.on("request", lambda request: asked.append(request.url))
     page.goto(f"{service.address}/#/teach")
     sync_api.expect(page.get_by_role("button", name="Teach 300 images")).to_be_visible()
     sync_api.expect(page.locator(".rescore")).to_have_text("1 of 3 images rescored")
-    next_of(page, pictures).fulfill(body=png(1), content_type="image/png")
+    next_of(page, images).fulfill(body=png(1), content_type="image/png")
     sync_api.expect(page.locator(".lesson img[src]").first).to_have_js_property("naturalWidth", 64)
     seen = len([url for url in asked if "thumbnail" in url])
     assert 0 < seen < 100
@@ -244,7 +244,7 @@ def test_pictures_are_fetched_when_they_are_seen(page: Any, live: Start, models:
 def test_steps_that_can_be_taken_back_are_small(page: Any, live: Start) -> None:
     service = live()
     page.goto(service.address)
-    add_pictures(page, {"one.png": png(1)})
+    add_images(page, {"one.png": png(1)})
     open_first(page)
     undo = page.get_by_role("button", name="Undo")
     page.get_by_role("button", name="Clear").click()
@@ -253,9 +253,7 @@ def test_steps_that_can_be_taken_back_are_small(page: Any, live: Start) -> None:
     page.get_by_role("button", name="Paint").click()
     page.mouse.move(*middle(page))
     page.mouse.down()
-    page.mouse.move(
-        box["x"] + box["width"] - 2, box["y"] + box["height"] - 2, steps=8
-    )  # over the border of the picture
+    page.mouse.move(box["x"] + box["width"] - 2, box["y"] + box["height"] - 2, steps=8)  # over the border of the image
     page.mouse.up()
     undo.click()
     sync_api.expect(undo).to_be_disabled()

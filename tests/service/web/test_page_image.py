@@ -55,7 +55,7 @@ def drawn(page: Any) -> str:
     return str(page.locator(".canvas").evaluate("canvas => canvas.toDataURL()"))
 
 
-def test_tools_stay_and_keys_reach_the_picture(page: Any, live: Start) -> None:
+def test_tools_stay_and_keys_reach_the_image(page: Any, live: Start) -> None:
     service = live()
     one, two = sent(service, png(1), "one.png"), sent(service, png(2), "two.png")
     wide = sent(service, as_file(np.tile(np.arange(5000, dtype=np.uint8), (100, 1))), "wide.png")
@@ -77,7 +77,7 @@ def test_tools_stay_and_keys_reach_the_picture(page: Any, live: Start) -> None:
     expect(page.get_by_label("Map", exact=True)).not_to_be_checked()
     expect(page.get_by_label("Strength of the map")).to_have_value("30")
 
-    # the brush is as large a part of a large picture, and its range fits
+    # the brush is as large a part of a large image, and its range fits
     opened(page, service, str(wide))
     for key, size in (("", "469 px"), ("[", "426 px"), ("]", "469 px"), ("]", "500 px"), ("]", "500 px")):
         if key:
@@ -86,7 +86,7 @@ def test_tools_stay_and_keys_reach_the_picture(page: Any, live: Start) -> None:
     expect(page.get_by_label("Brush size in pixels")).to_have_attribute("max", "500")
 
     # arrows pan what is zoomed
-    page.mouse.move(1, 1)  # no brush in the picture
+    page.mouse.move(1, 1)  # no brush in the image
     for _ in range(4):
         page.keyboard.press("+")
     wait_for(lambda: len({drawn(page) for _ in range(3)}) == 1)
@@ -192,7 +192,7 @@ def test_the_model_the_version_and_the_way_back(page: Any, live: Start, models: 
     page.get_by_role("button", name="Back").click()
     expect(page.locator("h1")).to_have_text("History")
 
-    # where a model has not scored the picture, there is no map until it is asked for
+    # where a model has not scored the image, there is no map until it is asked for
     model.select_option("disk")
     wait_for(lambda: bool(page.evaluate("localStorage.getItem('bgad-model') === 'disk'")))
     page.goto(f"{service.address}/#/image/{two}")
@@ -216,7 +216,7 @@ def test_the_model_the_version_and_the_way_back(page: Any, live: Start, models: 
     expect(side).to_contain_text("boundary")
     assert new not in [score["version"] for score in ask(service, f"images/{two}")["scores"]]
 
-    # the pictures nearby say their verdict; from one of them the way back leads here
+    # the images nearby say their verdict; from one of them the way back leads here
     page.locator(".near a", has_text="bad").click()
     expect(page.locator("h1")).to_have_text("one.png")
     page.keyboard.press("Escape")
@@ -239,7 +239,7 @@ def test_the_model_the_version_and_the_way_back(page: Any, live: Start, models: 
     expect(page.locator("tbody tr").first).to_contain_text("plate")
 
 
-def test_a_picture_that_was_dropped(page: Any, live: Start) -> None:
+def test_a_image_that_was_dropped(page: Any, live: Start) -> None:
     service = live()
     number = sent(service, png(1), "one.png")
     store = Store(sqlite_address(service.models))
@@ -256,7 +256,7 @@ def test_a_picture_that_was_dropped(page: Any, live: Start) -> None:
     assert verdicts(service, number) == []
 
 
-def test_next_from_a_picture_far_down_the_queue(page: Any, live: Start) -> None:
+def test_next_from_a_image_far_down_the_queue(page: Any, live: Start) -> None:
     """The list is fetched page by page: one that was opened by its address may be on any of them."""
     service = live()
     store, files = Store(sqlite_address(service.models)), BlobStore(service.models / WORKSPACE)

@@ -1,4 +1,4 @@
-"""The queue while pictures come in, by keyboard, by touch; and what is told of what happens elsewhere."""
+"""The queue while images come in, by keyboard, by touch; and what is told of what happens elsewhere."""
 # ruff: noqa: F401, F811 -- the fixture `page` comes from the other file
 
 from __future__ import annotations
@@ -26,11 +26,11 @@ def verdicts(service: Live, number: int) -> list[str]:
 
 
 def chosen(page: Any) -> str:
-    """The name of the picture that is selected."""
+    """The name of the image that is selected."""
     return str(page.locator(".cell[aria-selected=true] .name").text_content())
 
 
-def test_pictures_that_come_in(page: Any, live: Start) -> None:
+def test_images_that_come_in(page: Any, live: Start) -> None:
     service = live()
     camera = Client(service.address)
     page.goto(service.address)
