@@ -16,15 +16,46 @@ import tomli_w
 
 from bgad.errors import ConfigError
 
-METHODS: dict[str, str] = {
-    "nfad": "likelihood of the normals only (the paper's baseline)",
-    "bgad-wo": "nfad, then the semi-pull of normals outside the boundary; uses no anomalies",
-    "bgad-full-push": "pull every normal and push every anomaly to a far bound (the paper's BGAD-dagger)",
-    "bgad": "boundary-guided semi-push-pull with the known anomalies",
+
+@dataclass(frozen=True)
+class Method:
+    """What a method of this package is trained with, and the presets that it can be trained by."""
+
+    about: str
+    objective: str  # one of OBJECTIVES
+    presets: tuple[str, ...]  # of PRESETS; the first is the default
+
+    @property
+    def uses_anomalies(self) -> bool:
+        """Whether the loss uses known and pseudo anomalies."""
+        return self.objective in ("full-push-pull", "semi-push-pull")
+
+    @property
+    def is_printed(self) -> bool:
+        """Whether the method is the paper's: PRINTED fixes its features, flow, losses, map and image score."""
+        return "paper" in self.presets
+
+
+OBJECTIVES: dict[str, str] = {
+    "likelihood": "likelihood of the normals",
+    "semi-pull": "likelihood, and pull in the normals outside the boundary",
+    "full-push-pull": "likelihood, pull in every normal and push every anomaly to a far bound",
+    "semi-push-pull": "likelihood, pull in normals outside the boundary and push out anomalies inside the margin",
+}
+_OURS, _PAPER = ("default",), ("paper-fast", "paper")
+
+METHODS: dict[str, Method] = {
+    "bgad-plus": Method("bgad with our image head and score weights (the default)", "semi-push-pull", _OURS),
+    "nfad-plus": Method("nfad with our image head; uses no anomalies", "likelihood", _OURS),
+    "bgad": Method("the paper's BGAD: boundary-guided semi-push-pull", "semi-push-pull", _PAPER),
+    "bgad-full-push": Method("the paper's BGAD-dagger: contrastive, without a boundary", "full-push-pull", _PAPER),
+    "bgad-wo": Method("the paper's BGAD-w/o: semi-pull only; uses no anomalies", "semi-pull", _PAPER),
+    "nfad": Method("the paper's baseline NFAD: likelihood only; uses no anomalies", "likelihood", _PAPER),
 }
 
 PSEUDO_METHODS: dict[str, str] = {
-    "rpag": "the known anomalies with masks, transformed and pasted on normals (the paper's)",
+    "rpag": "the known anomalies with masks, transformed, cut out and pasted on normals (the paper's)",
+    "rpag-soft": "rpag with a blended rim of one pixel, and in half of the draws one of several regions",
     "draem": "synthetic textures where Perlin noise is high (as DRAEM); needs no known anomalies",
     "nsa": "patches of other normals, blended in without a seam (as NSA); needs no known anomalies",
     "none": "no pseudo anomalies",
@@ -40,6 +71,7 @@ class BackboneConfig:
     image_head_strides: tuple[int, ...] = (16, 32)  # features of the image head; empty switches it off
     min_stride: int = 8  # feature maps of finer strides are average-pooled to this stride; 0: not pooled
     size: int = 256  # side of the square input, in pixels
+    crop: bool = False  # crop an image to its central square before it is resized, as the paper does; else stretch it
     weights: str = ""  # weight file to use instead of the package's or timm's own
 
     @property
@@ -88,9 +120,8 @@ class FlowConfig:
 
 @dataclass(frozen=True)
 class LossConfig:
-    """Method, boundary and loss; tau is in units of log p / d divided by the normaliser."""
+    """Boundary and loss; tau is in units of log p / d divided by the normaliser."""
 
-    method: str = "bgad"  # one of METHODS
     likelihood: str = "logsigmoid"  # -logsigmoid(log p / d), or "nll": the plain negative log-likelihood
     boundary: str = "set"  # percentile over the whole normal set; "batch": over the normals of each step
     beta: float = 0.01  # share of normal features outside the normal boundary
@@ -103,7 +134,6 @@ class LossConfig:
 
     def check(self) -> None:
         """ConfigError when a value is out of range."""
-        _need(self.method in METHODS, "loss.method", f"one of {', '.join(METHODS)}")
         _need(self.likelihood in ("logsigmoid", "nll"), "loss.likelihood", "logsigmoid or nll")
         _need(self.boundary in ("set", "batch"), "loss.boundary", "set or batch")
         _need(0 < self.beta < 1, "loss.beta", "between 0 and 1")
@@ -115,9 +145,9 @@ class LossConfig:
 
 @dataclass(frozen=True)
 class PseudoConfig:
-    """Pseudo anomalies: made from known anomalies with masks (rpag), or from normals alone (draem, nsa)."""
+    """Pseudo anomalies: made from known anomalies with masks (rpag, rpag-soft), or from normals alone (draem, nsa)."""
 
-    method: str = "rpag"  # one of PSEUDO_METHODS
+    method: str = "rpag-soft"  # one of PSEUDO_METHODS
     count: int = 160  # pseudo anomalies made for a training
     transforms: int = 3  # random transforms of each: S of the paper (rpag), changes of the texture (draem)
     share: float = 0.5  # share of pseudo anomalies among the anomalous features of a step
@@ -190,6 +220,7 @@ class ScoreConfig:
 class Config:
     """The whole recipe of a model."""
 
+    method: str = "bgad-plus"  # one of METHODS
     backbone: BackboneConfig = field(default_factory=BackboneConfig)
     tile: TileConfig = field(default_factory=TileConfig)
     flow: FlowConfig = field(default_factory=FlowConfig)
@@ -201,8 +232,10 @@ class Config:
 
     def check(self) -> Config:
         """Return self when every value is in range; ConfigError otherwise."""
+        _need(self.method in METHODS, "method", f"one of {', '.join(METHODS)}")
         for part in (self.backbone, self.tile, self.flow, self.loss, self.pseudo, self.train, self.score):
             part.check()
+        self._check_printed()
         _need(
             len(self.train.positions_per_image) == len(self.backbone.strides),
             "train.positions_per_image",
@@ -210,6 +243,27 @@ class Config:
         )
         _need(0 <= self.seed < 2**32, "seed", "0 or more, below 2 to the 32nd")
         return self
+
+    @property
+    def objective(self) -> str:
+        """The loss of the method, one of OBJECTIVES."""
+        return METHODS[self.method].objective
+
+    @property
+    def uses_anomalies(self) -> bool:
+        """Whether the method is trained with known and pseudo anomalies."""
+        return METHODS[self.method].uses_anomalies
+
+    def _check_printed(self) -> None:
+        """ConfigError where one of the paper's methods has a value that the paper's does not have."""
+        if not METHODS[self.method].is_printed:
+            return
+        for part, values in PRINTED.items():
+            for name, printed in values.items():
+                given = getattr(getattr(self, part), name)
+                if given != printed:
+                    text = f"{part}.{name} is {printed!r} in the paper's {self.method}, not {given!r}"
+                    raise ConfigError(f"{text}: leave it, or change it in bgad-plus or nfad-plus")
 
 
 def _need(ok: bool, key: str, allowed: str) -> None:
@@ -221,25 +275,60 @@ def _ascending(strides: tuple[int, ...]) -> bool:
     return sorted(set(strides)) == list(strides)
 
 
+# What the paper's methods have in common. The backbone's name, the input's size, the schedule, the hyper-parameters
+# that the paper varies (beta, tau, lambda, weights, pseudo anomalies) and what it is silent about may be changed.
+PRINTED: dict[str, dict[str, Any]] = {
+    "backbone": {"strides": (4, 8, 16), "image_head_strides": (), "min_stride": 0, "crop": True},
+    "flow": {"blocks": 8, "hidden_ratio": 2.0, "max_hidden_ratio": 0.0, "clamp": 1.9, "standardise": False},
+    "loss": {"likelihood": "nll", "boundary": "set", "exclude_far": True, "max_abnormal_weight": 20.0},
+    "train": {"restore_best": False},
+    "score": {
+        "fusion": "probability",
+        "level_prior_power": 0.0,
+        "top_share": 0.0,
+        "image_head_weight": 0.0,
+        "evidence_weight": 0.0,
+        "direction_weight": 0.0,
+    },
+}
+_PAPER_RECIPE = Config(
+    method="bgad",
+    backbone=BackboneConfig(name="tf_efficientnet_b6", **PRINTED["backbone"]),
+    flow=FlowConfig(**PRINTED["flow"]),
+    loss=LossConfig(**PRINTED["loss"], tau=0.1, asymmetric_weights=True, instance_share=0.1),
+    pseudo=PseudoConfig(method="rpag"),
+    train=TrainConfig(
+        epochs=200,
+        push_start=0.04,  # one meta epoch of 25
+        positions_per_image=(128, 32, 8),  # 32 x 128 = 4,096 features a step at stride 4
+        lr=2e-4,
+        push_lr=0.0,
+        warmup=0.08,  # two meta epochs of 25
+        clip_norm=0.0,
+        **PRINTED["train"],
+    ),
+    score=ScoreConfig(**PRINTED["score"]),
+)
 PRESETS: dict[str, Config] = {
     "default": Config(),
-    "paper": Config(
-        backbone=BackboneConfig(name="tf_efficientnet_b6", image_head_strides=(), min_stride=0),
-        flow=FlowConfig(blocks=8, max_hidden_ratio=0.0, standardise=False),
-        loss=LossConfig(likelihood="nll", tau=0.1, asymmetric_weights=True),
-        train=TrainConfig(
-            epochs=200,
-            push_start=0.04,  # one meta epoch of 25
-            positions_per_image=(128, 32, 8),  # 32 x 128 = 4,096 features a step at stride 4
-            lr=2e-4,
-            push_lr=0.0,
-            restore_best=False,
-            warmup=0.08,  # two meta epochs of 25
-            clip_norm=0.0,
-        ),
-        score=ScoreConfig(fusion="probability", level_prior_power=0.0, top_share=0.0, evidence_weight=0.0),
-    ),
+    "paper": _PAPER_RECIPE,
+    "paper-fast": replace(_PAPER_RECIPE, train=TrainConfig(**PRINTED["train"])),
 }
+
+
+def preset_for(method: str | None, preset: str | None) -> Config:
+    """Return the recipe of a method and a preset, where None is the default; ConfigError where they do not fit.
+
+    >>> preset_for("bgad", None) == PRESETS["paper-fast"], preset_for(None, "paper").method
+    (True, 'bgad')
+    """
+    if method is None:
+        return PRESETS[preset or "default"]
+    allowed = METHODS[method].presets
+    if preset is not None and preset not in allowed:
+        raise ConfigError(f"{method} cannot be trained by the preset {preset}: use {' or '.join(allowed)}")
+    return replace(PRESETS[preset or allowed[0]], method=method)
+
 
 STEP_KEYS = ("train.steps", "train.push_steps")  # keys without effect where epochs are counted
 
@@ -263,15 +352,14 @@ def from_dict(values: Mapping[str, Any], base: Config | None = None, source: str
     return _merge(base or Config(), values, source, "").check()  # type: ignore[no-any-return]
 
 
-def read_toml(path: Path, base: Config | None = None) -> Config:
-    """Read a TOML file that changes `base`, or the default recipe."""
+def read_toml(path: Path) -> dict[str, Any]:
+    """Read the keys of a recipe from a TOML file, as `from_dict` takes them."""
     try:
-        values = tomllib.loads(path.read_text("utf-8"))
+        return tomllib.loads(path.read_text("utf-8"))
     except (OSError, UnicodeDecodeError) as error:
         raise ConfigError(f"cannot read {path}: {error}") from error
     except tomllib.TOMLDecodeError as error:
         raise ConfigError(f"{path} is not valid TOML: {error}") from error
-    return from_dict(values, base, str(path))
 
 
 def override(config: Config, assignments: list[str]) -> Config:
@@ -280,6 +368,8 @@ def override(config: Config, assignments: list[str]) -> Config:
         key, equals, value = text.partition("=")
         if not equals:
             raise ConfigError(f"--set takes KEY=VALUE, such as loss.tau=0.2, not {text!r}")
+        if key.strip() == "method":
+            raise ConfigError("--set cannot change the method, which has a recipe of its own: use --method NAME")
         nested: Any = _toml_value(value.strip())
         for part in reversed(key.strip().split(".")):
             nested = {part: nested}

@@ -43,6 +43,11 @@ class PaperTable:
     means: bool = False
     notes: tuple[str, ...] = ()
 
+    @property
+    def methods(self) -> tuple[str, ...]:
+        """The methods of all columns."""
+        return tuple(dict.fromkeys(column.method for matrix in self.matrices for column in matrix.columns))
+
 
 def methods(*names: str) -> tuple[Column, ...]:
     """Return a column for each method, without changes to the recipe."""

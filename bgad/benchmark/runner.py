@@ -1,7 +1,7 @@
 """Runs the cells of a benchmark and writes its tables, beside the printed figures, and its page.
 
-Cells of a category share the features of its images; cells of a seed share phase 1 of the training. A finished cell is
-a file, so that a run that was killed continues with the next cell.
+Cells of a category with the same backbone share the features of its images; cells of a seed share phase 1 of the
+training. A finished cell is a file, so that a run that was killed continues with the next cell.
 """
 
 from __future__ import annotations
@@ -10,7 +10,7 @@ import json
 import logging
 import platform
 import shutil
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any
@@ -23,7 +23,7 @@ from bgad.benchmark.output import csv_text, markdown
 from bgad.benchmark.paper_tables import PaperTable
 from bgad.benchmark.plan import Group, Outcome, Request, plan, unfinished
 from bgad.benchmark.tables import grids
-from bgad.config import Config, override, to_dict
+from bgad.config import BackboneConfig, Config, override, preset_for, to_dict
 from bgad.data.layouts import Dataset, hash_file
 from bgad.data.protocols import Case, protocol_split
 from bgad.data.sample_io import ImageCache, read_mask
@@ -69,7 +69,7 @@ class Setup:
     """What all cells of a run share."""
 
     out: Path
-    config: Config
+    configs: Mapping[str, Config]  # of each method
     device: devices.Device
     options: BenchmarkOptions
     control: RunControl
@@ -79,18 +79,22 @@ def run(
     table: PaperTable,
     out: Path,
     *,
-    config: Config | None = None,
+    configs: Mapping[str, Config] | None = None,
     options: BenchmarkOptions = BenchmarkOptions(),
     progress: Progress | None = None,
     stop: StopRequest | None = None,
 ) -> list[Outcome]:
-    """Run the cells that are not finished, and write results.json, table.md, table.csv and benchmark.html."""
+    """Run the cells that are not finished, and write results.json, table.md, table.csv and benchmark.html.
+
+    `configs` are the recipes of the table's methods; None: their default presets.
+    """
     output_files.check_folder(out)
-    if config is not None and config.tile.size:
+    recipes = {method: preset_for(method, None) for method in table.methods} if configs is None else configs
+    if any(config.tile.size for config in recipes.values()):
         raise ConfigError("a benchmark does not cut tiles: leave out tile.size, or use train and evaluate")
     with output_files.locked(out, "benchmark"):
         device = devices.pick(options.device)
-        setup = Setup(out, config or Config(), device, options, RunControl(progress, stop))
+        setup = Setup(out, recipes, device, options, RunControl(progress, stop))
         groups = plan(table.matrices, options.root)
         outcomes: list[Outcome] = []
         total = sum(len(group.requests) for group in groups)
@@ -127,12 +131,12 @@ def write(out: Path, table: PaperTable, outcomes: Sequence[Outcome]) -> None:
 
 
 def _run_group(group: Group, setup: Setup) -> Iterator[Outcome]:
-    """Yield the outcomes of one category: finished cells are read, the others run on one pool of features."""
+    """Yield the outcomes of one category: finished cells are read, the others run on pools of features."""
     if group.dataset is None or not group.requests:
         return
     try:
-        cache = ImageCache(setup.config.backbone.size)
-        dataset, scan = validate_images(group.dataset, MAX_UNREADABLE, setup.control.progress, cache)
+        first = _image_cache(setup.configs[group.requests[0].column.method])
+        dataset, scan = validate_images(group.dataset, MAX_UNREADABLE, setup.control.progress, first)
         mask_hashes = [[s.name, *map(hash_file, (s.mask, *s.more_masks))] for s in dataset.samples if s.mask]
     except BgadError as error:
         yield from (Outcome(request, reason=str(error), failed=True) for request in group.requests)
@@ -141,7 +145,8 @@ def _run_group(group: Group, setup: Setup) -> Iterator[Outcome]:
         logger.warning(f"{group.category}: {note}")
     splits: dict[tuple[str, Case, int, int], Split] = {}
     hashes: dict[str, str] | None = None
-    pool: FeaturePool | None = None
+    pools: dict[BackboneConfig, FeaturePool] = {}
+    backbones = len({setup.configs[request.column.method].backbone for request in group.requests})
     folder = setup.out / "work" / f"pool-{group.requests[0].name('')}"
     for request in group.requests:
         try:
@@ -150,32 +155,38 @@ def _run_group(group: Group, setup: Setup) -> Iterator[Outcome]:
                 splits[what] = protocol_split(dataset, protocol, case, known=known, seed=seed, hashes=hashes)
                 hashes = splits[what].hashes
             split = splits[what]
-            config = override(setup.config, [*request.column.changes, f"loss.method={request.column.method}"])
+            config = override(setup.configs[request.column.method], list(request.column.changes))
             config = replace(config, seed=request.seed)
             key = _cell_key(config, split, request, mask_hashes, setup.device)
             stored = _stored(setup.out / "cells", key)
             if stored is None or (setup.options.keep_models and not _kept(setup, request, key).exists()):
-                if pool is None:
-                    pool = FeaturePool(
+                if config.backbone not in pools:
+                    pools[config.backbone] = FeaturePool(
                         dataset.samples,
                         split.hashes,
-                        cache,
+                        first if not pools else _image_cache(config, scan.bits),
                         config.backbone,
                         device=setup.device,
-                        folder=folder,
-                        memory_gb=setup.options.memory_gb,
+                        folder=folder / str(len(pools)),
+                        memory_gb=setup.options.memory_gb / backbones,
                         progress=setup.control.progress,
                     )
-                stored = _cell(request, dataset, split, config, pool, scan, setup, key)
+                stored = _cell(request, dataset, split, config, pools[config.backbone], scan, setup, key)
                 path = setup.out / "cells" / f"{request.name()}-{key[:SHORT]}.json"
                 output_files.write_atomic(path, json.dumps(stored, indent=1).encode())
             shutil.rmtree(_work(setup, key), ignore_errors=True)  # only now: a kill before this loses nothing
             yield Outcome(request, stored["cell"] | request.facts(), notes=tuple(stored["notes"]))
         except BgadError as error:
             yield Outcome(request, reason=str(error), failed=True)
-    if pool is not None:
-        del pool  # before its files go
-        shutil.rmtree(folder, ignore_errors=True)
+    pools.clear()  # before their files go
+    shutil.rmtree(folder, ignore_errors=True)
+
+
+def _image_cache(config: Config, bits: int = 8) -> ImageCache:
+    """Return a cache of images as the backbone of a recipe takes them."""
+    cache = ImageCache(config.backbone.size, crop=config.backbone.crop)
+    cache.bits = bits
+    return cache
 
 
 def _cell_key(

@@ -12,13 +12,13 @@ from bgad.benchmark import tables as benchmark_tables
 from bgad.benchmark.paper_tables import TABLES, Matrix, PaperTable, methods
 from bgad.cli import console, tables
 from bgad.cli.options import add_command, add_recipe, add_root, number, read_config
-from bgad.config import METHODS, PRESETS, Config
+from bgad.config import METHODS, read_toml
 from bgad.data.datasets import registry
 from bgad.data.protocols import PROTOCOLS
 from bgad.errors import ConfigError, DataError
 
 EXIT_FAILED_CELLS = 1
-DEFAULTS = {"protocol": "multi-class", "methods": "nfad,bgad", "known": "10"}  # options that --paper fixes
+DEFAULTS = {"protocol": "multi-class", "methods": "nfad-plus,bgad-plus", "known": "10"}  # options that --paper fixes
 
 
 def add_benchmark(commands: Any) -> None:
@@ -30,7 +30,7 @@ def add_benchmark(commands: Any) -> None:
         "Run methods x data sets x protocols x seeds and show the figures beside the printed ones. "
         "Finished cells are kept: the same command continues after Ctrl-C or a crash.",
         "protocols:\n" + "".join(f"  {name:<13} {text}\n" for name, text in PROTOCOLS.items()) + "\nexamples:\n"
-        "  bgad benchmark --data elpv --protocol one-class --methods nfad,bgad --known 10 --seeds 3\n"
+        "  bgad benchmark --data elpv --protocol one-class --methods nfad-plus,bgad-plus --known 10 --seeds 3\n"
         "  bgad benchmark --data mvtec --category screw,grid --known 10,1 --root ~/data\n"
         "  bgad benchmark --paper main --root ~/data      (--paper list names the tables)",
     )
@@ -67,9 +67,9 @@ def _benchmark(arguments: argparse.Namespace) -> int:
         for name, table in TABLES.items():
             print(f"{name:<15} {table.about}")  # noqa: T201
         return 0
-    config = read_config(arguments)
     table = _table(arguments)
-    _check_recipe(arguments, config, table)
+    _check_recipe(arguments, table)
+    configs = {method: read_config(arguments, method) for method in table.methods}
     if arguments.list:
         return _list(table, arguments.root)
     from bgad.benchmark.runner import BenchmarkOptions, run
@@ -84,7 +84,7 @@ def _benchmark(arguments: argparse.Namespace) -> int:
         keep_models=arguments.keep_models,
     )
     with console.progress() as progress, stop_on_interrupt() as stop:
-        outcomes = run(table, arguments.out, config=config, options=options, progress=progress, stop=stop)
+        outcomes = run(table, arguments.out, configs=configs, options=options, progress=progress, stop=stop)
     if arguments.paper is None and all(outcome.cell is None for outcome in outcomes):
         raise DataError(f"no cell could be run: {outcomes[0].reason}")
     _print(table, outcomes)
@@ -164,23 +164,18 @@ def _table(arguments: argparse.Namespace) -> PaperTable:
     return PaperTable(", ".join(data), (matrix,))
 
 
-def _check_recipe(arguments: argparse.Namespace, config: Config, table: PaperTable) -> None:
+def _check_recipe(arguments: argparse.Namespace, table: PaperTable) -> None:
     """Refuse settings that the cells of the benchmark override."""
-    options = {"seed": "use --seeds N", "loss.method": "use --methods A,B"}
+    options = {"seed": "use --seeds N", "method": "use --methods A,B"}
     changes = (change for matrix in table.matrices for column in matrix.columns for change in column.changes)
     fixed = options | {change.partition("=")[0]: "the columns of this table set it" for change in changes}
     for text in arguments.set:
         if (key := text.partition("=")[0].strip()) in fixed:
             raise ConfigError(f"--set {key} has no effect in this benchmark: {fixed[key]}")
-    preset = PRESETS[arguments.preset]
-    for key, given, usual in (
-        ("seed", config.seed, preset.seed),
-        ("loss.method", config.loss.method, preset.loss.method),
-    ):
-        if given != usual:
-            raise ConfigError(
-                f"{key} = {given} of the recipe has no effect in a benchmark: leave it out, {options[key]}"
-            )
+    values = read_toml(arguments.config) if arguments.config else {}
+    for key, instead in options.items():
+        if key in values:
+            raise ConfigError(f"{key} of {arguments.config} has no effect in a benchmark: leave it out, {instead}")
 
 
 def _paper_table(arguments: argparse.Namespace, data: dict[str, tuple[str, ...]]) -> PaperTable:

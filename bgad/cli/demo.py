@@ -12,7 +12,7 @@ from bgad.cli import console
 from bgad.cli.interrupt import stop_on_interrupt
 from bgad.cli.options import add_command, number
 from bgad.cli.tables import evaluation_table
-from bgad.config import METHODS, Config
+from bgad.config import METHODS, Config, preset_for
 from bgad.data import layouts
 from bgad.data.synthetic.demo import write_demo
 from bgad.errors import ConfigError
@@ -34,13 +34,16 @@ def add_demo(commands: Any) -> None:
         "demo",
         _demo,
         "Write a small data set, train on it and show the results. Takes some minutes on two cores.",
-        "examples:\n  bgad demo\n  bgad demo --methods nfad,bgad --seeds 3",
+        "examples:\n  bgad demo\n  bgad demo --methods nfad-plus,bgad-plus --seeds 3",
     )
     parser.add_argument(
         "--out", type=Path, default=Path("bgad-demo"), metavar="DIR", help="folder to write (default ./bgad-demo)"
     )
     parser.add_argument(
-        "--methods", default="bgad", metavar="A,B", help=f"methods to train, of {', '.join(METHODS)} (default bgad)"
+        "--methods",
+        default=Config().method,
+        metavar="A,B",
+        help=f"methods to train, of {', '.join(METHODS)} (default {Config().method})",
     )
     parser.add_argument(
         "--seeds", type=number(int, 1), default=1, metavar="N", help="train with seeds 0 to N-1 (default 1)"
@@ -77,8 +80,8 @@ def run_demo(
     for method in methods:
         for seed in range(seeds):
             for category in categories:
-                config = Config(seed=seed)
-                config = replace(config, loss=replace(config.loss, method=method))
+                config = replace(preset_for(method, None), seed=seed)
+                config = replace(config, backbone=replace(config.backbone, name="lite0"))  # installed with the package
                 is_main = method == methods[-1] and seed == 0  # `bgad serve` and the tutorial use this one
                 model = out / (f"{category.name}.bgad" if is_main else f"{category.name}-{method}-{seed}.bgad")
                 options = TrainOptions(known=known, device=device, resume=unfinished(model), overwrite=True)

@@ -10,7 +10,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any, NoReturn
 
 from bgad.cli import console
-from bgad.config import METHODS, PRESETS, Config, override, read_toml
+from bgad.config import METHODS, PRESETS, Config, from_dict, override, preset_for, read_toml
 from bgad.errors import ConfigError
 
 if TYPE_CHECKING:
@@ -159,11 +159,18 @@ def add_recipe(parser: argparse.ArgumentParser, *, one_model: bool = True) -> No
     """Add the options that `read_config` reads."""
     group = parser.add_argument_group("recipe")
     parser.set_defaults(method=None, seed=None)
-    group.add_argument("--preset", choices=list(PRESETS), default="default", help="`paper` trains as the paper does")
+    group.add_argument(
+        "--preset",
+        choices=list(PRESETS),
+        help="settings of the method: default (bgad-plus, nfad-plus); paper-fast, or paper with the paper's schedule "
+        "of 200 epochs (the paper's methods)",
+    )
     group.add_argument("--config", type=Path, metavar="FILE", help="TOML file on top of the preset")
     if one_model:
         group.add_argument(
-            "--method", choices=list(METHODS), help="; ".join(f"{name}: {text}" for name, text in METHODS.items())
+            "--method",
+            choices=list(METHODS),
+            help="; ".join(f"{name}: {method.about}" for name, method in METHODS.items()),
         )
         group.add_argument(
             "--seed",
@@ -171,7 +178,12 @@ def add_recipe(parser: argparse.ArgumentParser, *, one_model: bool = True) -> No
             metavar="N",
             help="random seed; the same seed gives the same model on the same machine (default 0)",
         )
-    group.add_argument("--backbone", metavar="NAME", help="lite0 (default), lite1, lite2, or any timm model")
+    group.add_argument(
+        "--backbone",
+        metavar="NAME",
+        help="lite0 (default), lite1, lite2, or any timm model; the paper's methods take tf_efficientnet_b6, "
+        "whose weights timm downloads",
+    )
     group.add_argument("--weights", metavar="FILE", help="weights of the backbone: safetensors or a state dict")
     group.add_argument("--size", type=int, metavar="PIXELS", help="side of the model's input (default 256)")
     group.add_argument(
@@ -183,13 +195,18 @@ def add_recipe(parser: argparse.ArgumentParser, *, one_model: bool = True) -> No
     )
 
 
-def read_config(arguments: argparse.Namespace) -> Config:
-    """Build the recipe: the preset, then --config, then single options, then --set."""
-    config = PRESETS[arguments.preset]
-    if arguments.config:
-        config = read_toml(arguments.config, config)
+def read_config(arguments: argparse.Namespace, method: str | None = None) -> Config:
+    """Build the recipe: the preset of the method, then --config, then single options, then --set.
+
+    `method` takes precedence over --method and over that of the file.
+    """
+    values = read_toml(arguments.config) if arguments.config else {}
+    chosen = method or arguments.method or values.get("method")
+    if chosen is not None and chosen not in METHODS:
+        raise ConfigError(f"method in {arguments.config} must be one of {', '.join(METHODS)}, not {chosen!r}")
+    base = preset_for(chosen, arguments.preset)
+    config = from_dict(values | {"method": base.method}, base, str(arguments.config))
     pairs = {
-        "loss.method": arguments.method,
         "backbone.name": arguments.backbone,
         "backbone.weights": arguments.weights,
         "backbone.size": arguments.size,

@@ -19,6 +19,7 @@ import numpy.typing as npt
 
 from bgad.data.layouts import hash_file
 from bgad.errors import BgadError, DataError, ImageError, cause
+from bgad.geometry.crop import crop
 from bgad.geometry.roi import Roi, mask_outside
 from bgad.io import images
 from bgad.types import AnyArray, BoolArray, Box, FloatArray, Sample, Shape
@@ -101,8 +102,16 @@ class ImageCache:
     complete image is kept instead. Images for which the memory does not last are decoded again.
     """
 
-    def __init__(self, size: int, *, tiled: bool = False, roi: Roi | None = None, max_bytes: int = MAX_BYTES) -> None:
-        self.size = (size, size)
+    def __init__(
+        self,
+        size: int,
+        *,
+        crop: bool = False,
+        tiled: bool = False,
+        roi: Roi | None = None,
+        max_bytes: int = MAX_BYTES,
+    ) -> None:
+        self.size, self.crop = (size, size), crop and not tiled
         self.bits = 8  # highest bit depth outside of the test set: the scale of the images with more than 8 bits
         self._tiled, self._roi, self._left = tiled, roi, max_bytes
         self._complete: dict[Path, images.Decoded] = {}
@@ -141,7 +150,7 @@ class ImageCache:
         pixels = _pixels(decoded, sample, bits)
         if self._roi is not None:
             pixels = self._roi.mask_image(pixels, sample.path)
-        fitted = images.fit(pixels, self.size)
+        fitted = self._fit(pixels)
         with self._lock:
             if not deep:
                 self._fitted[key] = _Fitted(images.to_uint8(fitted))
@@ -166,10 +175,18 @@ class ImageCache:
         kept = self._fitted.get(key) if (sample.roi is None) == (self._roi is None) else None
         if kept is not None and kept.has_scale(self.bits):
             return kept.image()
-        fitted = images.fit(self.read_complete(sample), self.size)
+        fitted = self._fit(self.read_complete(sample))
         if kept is not None:  # it was kept before the image that needs most bits was read
             self._fitted[key] = _Fitted(fitted[..., : kept.pixels.shape[2]].copy(), kept.own_bits, self.bits)
         return fitted
+
+    def _fit(self, pixels: AnyArray) -> FloatArray:
+        return images.fit(crop(pixels) if self.crop else pixels, self.size)
+
+    def read_mask(self, sample: Sample) -> BoolArray | None:
+        """Return the mask of a sample's defect, cropped as its image is; None where the sample has no mask."""
+        mask = read_mask(sample)
+        return crop(mask) if self.crop and mask is not None else mask
 
     def read_complete(self, sample: Sample) -> AnyArray:
         """Return a sample at its own size, as `read` of this module gives it."""

@@ -32,9 +32,8 @@ def boxes(shape: Shape, config: TileConfig, region: BoolArray | None = None) -> 
 def model_inputs(
     image: AnyArray, config: TileConfig, region: BoolArray | None, size: int
 ) -> Iterator[tuple[Box, FloatArray]]:
-    """Yield the tiles of an image, or the image itself where the recipe has no tiles, resized to the model's input."""
-    shape = (image.shape[0], image.shape[1])
-    for left, top, right, bottom in boxes(shape, config, region) if config.size else [(0, 0, shape[1], shape[0])]:
+    """Yield the tiles of an image, resized to the model's input."""
+    for left, top, right, bottom in boxes((image.shape[0], image.shape[1]), config, region):
         yield (left, top, right, bottom), images.fit(image[top:bottom, left:right], (size, size))
 
 

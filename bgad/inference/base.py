@@ -20,6 +20,7 @@ from bgad.artifact.card import Card
 from bgad.calibration import Calibration
 from bgad.errors import BgadError, ImageError, ModelError
 from bgad.geometry import tiles
+from bgad.geometry.crop import crop, uncrop_map
 from bgad.geometry.roi import Roi
 from bgad.io import images
 from bgad.io.cpus import usable_cpus
@@ -135,7 +136,11 @@ class BaseScorer(ABC):
         shape = (decoded.shape[0], decoded.shape[1])
         if self.tile.size and min(shape) < self.tile.size:
             raise ImageError(f"{name}: {tiles.too_small(shape, self.tile)}")
-        return shape, tiles.model_inputs(decoded, self.tile, region, self.card.config.backbone.size)
+        backbone = self.card.config.backbone
+        if self.tile.size:
+            return shape, tiles.model_inputs(decoded, self.tile, region, backbone.size)
+        pixels = images.fit(crop(decoded) if backbone.crop else decoded, (backbone.size, backbone.size))
+        return shape, iter([((0, 0, shape[1], shape[0]), pixels)])
 
     def _prepare(self, decoded: ImageArray, image: ImageLike) -> tuple[FloatArray, Shape]:
         shape, parts = self._inputs(decoded, image)
@@ -197,7 +202,10 @@ class BaseScorer(ABC):
         """Calibrate one image's score and resize its map to the size of the image."""
         if not math.isfinite(score):
             return ModelError("the model gives no finite score for this image: train it again with a lower train.lr")
-        anomaly_map = model_map if model_map.shape == shape else images.resize_map(model_map, shape)
+        if self.card.config.backbone.crop and not self.tile.size:
+            anomaly_map = uncrop_map(model_map, shape)
+        else:
+            anomaly_map = model_map if model_map.shape == shape else images.resize_map(model_map, shape)
         return Scores(
             score=score,
             p_value=self.calibration.p_value(score),

@@ -127,9 +127,7 @@ class ScoringModel(nn.Module):
 
     def image_head_score(self, distance: Tensor, excess: Tensor) -> Tensor:
         """Combine Mahalanobis distances (B,) and excesses along the directions (B, D) to one score each (B,)."""
-        if self.config.loss.method != "bgad-full-push":  # this method knows no boundary
-            excess = excess.clamp(min=0.0)
-        return distance + self.config.score.direction_weight * excess.sum(1)
+        return distance + self.config.score.direction_weight * excess.clamp(min=0.0).sum(1)
 
 
 def default_score_weights(config: Config) -> list[float]:

@@ -13,7 +13,7 @@ from bgad.errors import ConfigError, DataError
 from bgad.io import images
 from bgad.pseudo.draem import draem
 from bgad.pseudo.nsa import nsa
-from bgad.pseudo.rpag import fit_mask, foreground, rpag
+from bgad.pseudo.rpag import fit_mask, foreground, rpag, rpag_soft
 from bgad.types import BoolArray, FloatArray, Sample
 
 
@@ -55,6 +55,7 @@ def _nsa(
 # The extension point: a new generator needs an entry here and its name in `config.PSEUDO_METHODS`.
 PSEUDO: dict[str, PseudoMethod] = {
     "rpag": PseudoMethod(rpag, needs_known=True),
+    "rpag-soft": PseudoMethod(rpag_soft, needs_known=True),
     "draem": PseudoMethod(_draem, needs_known=False),
     "nsa": PseudoMethod(_nsa, needs_known=False),
 }
@@ -75,6 +76,7 @@ class PseudoSeries:
     normals: Sequence[Sample]
     known: Sequence[Sample]
     read: Callable[[Sample], FloatArray]  # gives an image at the size of the model's input
+    read_mask: Callable[[Sample], BoolArray | None]  # gives the mask of its defect, of any size
     method: str
     transforms: int
     seed: int
@@ -88,7 +90,7 @@ class PseudoSeries:
         if method.needs_known:
             donor = self.known[index % len(self.known)]
             donor_image = self.read(donor)
-            region = _defect_mask(donor, (donor_image.shape[0], donor_image.shape[1]))
+            region = self._defect_mask(donor, (donor_image.shape[0], donor_image.shape[1]))
         else:
             donor = self.normals[(at + int(rng.integers(1, max(2, len(self.normals))))) % len(self.normals)]
             donor_image = self.read(donor)
@@ -96,15 +98,14 @@ class PseudoSeries:
         image, mask, steps = method.generate(self.read(normal), donor_image, region, rng, self.transforms)
         return PseudoAnomaly(image, mask, f"{_short_name(donor)} on {_short_name(normal)}: {steps}")
 
-
-def _defect_mask(sample: Sample, size: tuple[int, int]) -> BoolArray:
-    original = read_mask(sample)
-    if original is None:
-        raise DataError(f"{sample.name} has no mask: pseudo anomalies are cut from anomalies with masks")
-    mask = fit_mask(original, size)
-    if not mask.any():
-        raise DataError(f"{sample.mask} marks no pixel: mark the defect or drop {sample.name}")
-    return mask
+    def _defect_mask(self, sample: Sample, size: tuple[int, int]) -> BoolArray:
+        original = self.read_mask(sample)
+        if original is None:
+            raise DataError(f"{sample.name} has no mask: pseudo anomalies are cut from anomalies with masks")
+        mask = fit_mask(original, size)
+        if not mask.any():
+            raise DataError(f"{sample.mask} marks no pixel: mark the defect or drop {sample.name}")
+        return mask
 
 
 def _short_name(sample: Sample) -> str:
@@ -118,7 +119,7 @@ def generate(
     *,
     seed: int,
     size: tuple[int, int],
-    method: str = "rpag",
+    method: str = "rpag-soft",
     transforms: int = 3,
     bits: int | None = None,
 ) -> Iterator[PseudoAnomaly]:
@@ -129,5 +130,9 @@ def generate(
         raise DataError("pseudo anomalies are made on normal images: give at least one")
     if PSEUDO[method].needs_known and not known:
         raise DataError(f"{method} cuts pseudo anomalies from known anomalies with masks: give at least one")
-    series = PseudoSeries(normals, known, lambda sample: images.fit(read(sample, bits), size), method, transforms, seed)
+
+    def read_image(sample: Sample) -> FloatArray:
+        return images.fit(read(sample, bits), size)
+
+    series = PseudoSeries(normals, known, read_image, read_mask, method, transforms, seed)
     return (series.make(index) for index in range(count))

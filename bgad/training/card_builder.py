@@ -53,7 +53,7 @@ def build_card(
         parts.append(ScorePart(IMAGE_HEAD_PART, float(model.score_weights[-1])))
     return Card(
         name=run.name,
-        method=config.loss.method,
+        method=config.method,
         provenance=ProvenanceCard(__version__, datetime.now(UTC).isoformat(timespec="seconds")),
         data=DataCard(
             name=dataset.name,

@@ -14,7 +14,7 @@ from torch import Tensor
 from bgad.config import Config
 from bgad.features.cache import Features
 from bgad.training.likelihoods import LevelLikelihoods
-from bgad.training.objective import objective
+from bgad.training.objective import likelihood_loss
 from bgad.training.sampling import sample_positions
 
 CHECK_STEPS = 50  # steps between two evaluations: a phase of 800 steps has 16 of them
@@ -72,7 +72,7 @@ class EarlyStopping:
         with torch.inference_mode():
             rows = torch.from_numpy(validation.rows(i, np.arange(validation.count)[:, None], positions)).to(device)
             log_p = level(rows, torch.from_numpy(positions).to(device))
-            loss = objective(self.config.loss, log_p, None, None).total.item()
+            loss = likelihood_loss(log_p, self.config.loss.likelihood).item()
         if loss < best.loss:
             best.loss, best.step = loss, step
             best.weights = {name: value.detach().clone() for name, value in level.flow.state_dict().items()}

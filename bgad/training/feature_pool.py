@@ -22,12 +22,12 @@ from bgad.model import backbone as backbones
 from bgad.model.scoring import ScoringModel
 from bgad.training.fingerprint import RECIPE_VERSION
 from bgad.training.training_set import (
-    PUSH_METHODS,
     AnomalyFeatures,
     TrainingSet,
     known_anomalies,
     pseudo_anomalies,
     pseudo_count,
+    with_visible_defect,
 )
 from bgad.types import FloatArray, Progress, ProgressTask, Sample
 
@@ -80,8 +80,9 @@ class FeaturePool:
 
     def training_set(self, split: Split, config: Config) -> TrainingSet:
         """Return the training set of a split."""
-        known = split.known if config.loss.method in PUSH_METHODS else []
-        anomalies = [known_anomalies(known, self.features(known), self.grids)] if known else []
+        split = with_visible_defect(split, self.images)
+        known = split.known if config.uses_anomalies else []
+        anomalies = [known_anomalies(known, self.features(known), self.grids, self.images)] if known else []
         if pseudo_count(split, config):
             anomalies.append(self._pseudo_anomalies(split, config))
 
@@ -103,5 +104,5 @@ class FeaturePool:
                 store.fill(self._extract, image, self.device, task.advance)
                 return store
 
-            self._pseudo = key, pseudo_anomalies(split, config, self.grids, self.images.read, cache_features)
+            self._pseudo = key, pseudo_anomalies(split, config, self.grids, self.images, cache_features)
         return self._pseudo[1]

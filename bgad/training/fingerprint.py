@@ -15,7 +15,7 @@ from bgad.data.split import Split
 from bgad.geometry.roi import Roi
 from bgad.io.files import sha256_bytes, sha256_json
 from bgad.model.weights import FLOW_FILE
-from bgad.training.training_set import PUSH_METHODS, pseudo_count
+from bgad.training.training_set import pseudo_count
 
 # Raise it when a change to the code changes features, models or figures: what is stored is then computed again.
 RECIPE_VERSION = 9
@@ -23,7 +23,6 @@ RECIPE_VERSION = 9
 # Keys of the recipe that only phase 2 or scoring reads.
 PHASE_TWO_KEYS: dict[str, tuple[str, ...]] = {
     "loss": (
-        "method",
         "boundary",
         "beta",
         "tau",
@@ -61,6 +60,7 @@ def run_key(
 def phase_key(config: Config, split: Split, device: torch.device) -> str:
     """Return the fingerprint of phase 1: two runs with the same one do not differ before phase 2 begins."""
     recipe = to_dict(config)
+    del recipe["method"]
     for part, names in PHASE_TWO_KEYS.items():
         recipe[part] = {name: value for name, value in recipe[part].items() if name not in names}
     normals = [(s.name, split.hashes[s.name]) for s in split.train]  # in order, as steps draw them by number
@@ -73,10 +73,9 @@ def phase_key(config: Config, split: Split, device: torch.device) -> str:
 
 def flow_key(config: Config, split: Split, device: torch.device) -> str | None:
     """Return the fingerprint of flows that no anomaly pushes, which equal runs share; None where anomalies push."""
-    full_push = config.loss.method == "bgad-full-push"
-    pushed = [s for s in split.known if s.mask is not None or config.loss.instance_share or full_push]
-    if config.loss.method in PUSH_METHODS and (pushed or pseudo_count(split, config)):
+    pushed = [s for s in split.known if s.mask is not None or config.loss.instance_share]
+    if config.uses_anomalies and (pushed or pseudo_count(split, config)):
         return None
-    method = "bgad-wo" if config.loss.method == "bgad" else config.loss.method
-    kept = replace(config, loss=replace(config.loss, method=method), pseudo=PseudoConfig(), score=ScoreConfig())
-    return sha256_json([to_dict(kept), phase_key(config, split, device)])
+    objective = "semi-pull" if config.objective == "semi-push-pull" else config.objective  # nothing is pushed
+    recipe = to_dict(replace(config, method="", pseudo=PseudoConfig(), score=ScoreConfig()))
+    return sha256_json([recipe, objective, phase_key(config, split, device)])

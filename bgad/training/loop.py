@@ -32,7 +32,6 @@ from bgad.training.likelihoods import LevelLikelihoods
 from bgad.training.objective import objective
 from bgad.training.sampling import (
     REFRESH_STEPS,
-    instance_share,
     sample_anomalies,
     sample_positions,
     select_instances,
@@ -87,7 +86,7 @@ class TrainingLoop:
         self.model, self.data, self.work, self.device, self.run_key = model, data, work, device, run_key
         self.phase_one, self.control = phase_one, control or RunControl()
         self.levels: list[Level] = list(model.levels)  # type: ignore[arg-type]
-        self.instance_share = instance_share(self.config.loss)
+        self.instance_share = self.config.loss.instance_share
         self.anomalies = usable_anomalies(data.anomalies, self.instance_share)
         self.trained_positions = data.trained_positions or [np.arange(len(level.position)) for level in self.levels]
         self.schedule = Schedule.plan(self.config.train, data.normals.count, len(self.trained_positions[0]))
@@ -167,7 +166,7 @@ class TrainingLoop:
         """Run one step of all levels and return its log row."""
         if step == self.schedule.push_at:
             self._enter_phase_two()
-        pushes = step >= self.schedule.push_at and self.config.loss.method != "nfad"
+        pushes = step >= self.schedule.push_at and self.config.objective != "likelihood"
         if pushes and not self._boundaries_started:
             self._start_boundaries()
         if pushes and (step - self.schedule.push_at) % REFRESH_STEPS == 0:
@@ -205,7 +204,7 @@ class TrainingLoop:
         normal = level(rows, torch.from_numpy(positions).to(self.device))
         abnormal = self._abnormal_log_p(i, max(1, len(images) // 2) * len(positions), rng) if pushes else None
         b_n = self._boundary(i, normal, positions) if pushes else None
-        parts = objective(self.config.loss, normal, abnormal, b_n)
+        parts = objective(self.config.objective, self.config.loss, normal, abnormal, b_n)
         optimiser.zero_grad(set_to_none=True)
         parts.total.backward()  # type: ignore[no-untyped-call]
         if train.clip_norm:
@@ -226,7 +225,7 @@ class TrainingLoop:
 
     def _abnormal_log_p(self, i: int, count: int, rng: np.random.Generator) -> Tensor | None:
         """log p / d of `count` anomalous features, (1, count); None where the method uses none."""
-        if self.config.loss.method == "bgad-wo" or not self.anomalies:
+        if not self.config.uses_anomalies or not self.anomalies:
             return None
         drawn = sample_anomalies(self.anomalies, i, count, self.config.pseudo.share, rng)
         rows = [self._rows(group.features, i, image, position) for group, image, position in drawn]

@@ -23,8 +23,7 @@ FAR = -1.0  # features below it are far outside of the boundary and need no push
 
 def likelihood_loss(log_p: Tensor, kind: str, weight: Tensor | None = None) -> Tensor:
     """Return the mean negative log-likelihood of normal features; `log_p` is log p / d, not normalised."""
-    loss = -log_p if kind == "nll" else -F.logsigmoid(log_p)
-    return (loss if weight is None else loss * weight).mean()
+    return _weighted(-log_p if kind == "nll" else -F.logsigmoid(log_p), weight).mean()
 
 
 def normal_weight(log_p: Tensor) -> Tensor:
@@ -54,15 +53,21 @@ def _violation(excess: Tensor, log_p: Tensor, weight: Tensor | None, exclude_far
     wrong = excess.detach() > 0
     if exclude_far:
         wrong = wrong & (log_p.detach() >= FAR)
-    excess = excess if weight is None else excess * weight
-    return torch.where(wrong, excess, 0.0).sum() / wrong.sum().clamp(min=1)
+    return torch.where(wrong, _weighted(excess, weight), 0.0).sum() / wrong.sum().clamp(min=1)
 
 
-def full_push_pull(normal: Tensor, abnormal: Tensor | None) -> tuple[Tensor, Tensor]:
-    """Contrastive loss without a boundary: pull all normals to 0 and push all anomalies to FAR."""
-    pull = (-normal).clamp(min=0).mean()
-    push = normal.new_zeros(()) if abnormal is None else (abnormal - FAR).clamp(min=0).mean()
-    return pull, push
+def full_pull(log_p: Tensor, *, weight: Tensor | None = None) -> Tensor:
+    """Return the mean distance of all normals to 0, the largest log-likelihood of the contrastive loss."""
+    return _weighted((-log_p).clamp(min=0), weight).mean()
+
+
+def full_push(log_p: Tensor, *, weight: Tensor | None = None) -> Tensor:
+    """Return the mean distance of all anomalies to FAR, its smallest one."""
+    return _weighted((log_p - FAR).clamp(min=0), weight).mean()
+
+
+def _weighted(values: Tensor, weight: Tensor | None) -> Tensor:
+    return values if weight is None else values * weight
 
 
 @dataclass(frozen=True)
@@ -75,25 +80,24 @@ class Parts:
     push: Tensor
 
 
-def objective(config: LossConfig, normal: Tensor, abnormal: Tensor | None, b_n: float | None) -> Parts:
+def objective(kind: str, config: LossConfig, normal: Tensor, abnormal: Tensor | None, b_n: float | None) -> Parts:
     """Return the loss of a level, from log p / d of normal and anomalous features and the normalised boundary.
 
-    Phase 1, and the method `nfad` in both phases, have no boundary (None) and use the likelihood only.
+    `kind` is one of OBJECTIVES. Phase 1, and `likelihood` in both phases, have no boundary (None).
     """
     zero = normal.new_zeros(())
-    if b_n is None or config.method == "nfad":
+    if b_n is None or kind == "likelihood":
         likelihood = likelihood_loss(normal, config.likelihood)
         return Parts(likelihood, likelihood, zero, zero)
-    n = normal / NORMALISER
-    a = None if abnormal is None or config.method == "bgad-wo" else abnormal / NORMALISER
+    n, a = normal / NORMALISER, None if abnormal is None else abnormal / NORMALISER
     weight_n = normal_weight(n) if config.asymmetric_weights else None
+    weight_a = abnormal_weight(a, config.max_abnormal_weight) if config.asymmetric_weights and a is not None else None
     likelihood = likelihood_loss(normal, config.likelihood, weight_n)
-    if config.method == "bgad-full-push":
-        pull, push = full_push_pull(n, a)
+    if kind == "full-push-pull":
+        pull = full_pull(n, weight=weight_n)
+        push = zero if a is None else full_push(a, weight=weight_a)
     else:
-        pull = semi_pull(n, b_n, weight=weight_n, exclude_far=config.exclude_far)
-        push = zero
+        pull, push = semi_pull(n, b_n, weight=weight_n, exclude_far=config.exclude_far), zero
         if a is not None:
-            weight_a = abnormal_weight(a, config.max_abnormal_weight) if config.asymmetric_weights else None
             push = semi_push(a, abnormal_boundary(b_n, config.tau), weight=weight_a, exclude_far=config.exclude_far)
     return Parts(likelihood + config.push_pull_weight * (pull + push), likelihood, pull, push)

@@ -16,10 +16,10 @@ from bgad.artifact.card import Card, ExportCard
 from bgad.calibration import require_supported
 from bgad.config import Config
 from bgad.data import layouts, locate, tiled_split
-from bgad.data.sample_io import ImageCache, ModelInputs, read_mask
+from bgad.data.sample_io import ImageCache, ModelInputs
 from bgad.data.split import Split, make_split
 from bgad.data.validation import ValidationReport, validate_images
-from bgad.errors import BgadError, DataError
+from bgad.errors import BgadError, ConfigError, DataError
 from bgad.features.cache import even_pick
 from bgad.geometry.roi import Roi
 from bgad.inference.torch_engine import Detector
@@ -38,9 +38,9 @@ from bgad.training.provenance import Provenance
 from bgad.training.run import TrainingRun, check_work_folder, open_work_folder, unfinished
 from bgad.training.stop import StopRequest
 from bgad.training.training_log import TRAINING_LOG, EventLog, open_event_log
-from bgad.training.training_set import PUSH_METHODS, CacheOptions, build_training_set
+from bgad.training.training_set import CacheOptions, build_training_set, with_visible_defect
 from bgad.training.warm_start import WarmStart, load_flows
-from bgad.types import Progress, Sample
+from bgad.types import Progress
 
 logger = logging.getLogger(__name__)
 
@@ -93,7 +93,7 @@ def train(
 
 def new_image_cache(config: Config, roi: Roi | None) -> ImageCache:
     """Return a cache for the images of a training with this recipe and region of interest."""
-    return ImageCache(config.backbone.size, tiled=config.tile.size > 0, roi=roi)
+    return ImageCache(config.backbone.size, crop=config.backbone.crop, tiled=config.tile.size > 0, roi=roi)
 
 
 def check_before_reading(config: Config, out: Path, options: TrainOptions) -> None:
@@ -104,6 +104,8 @@ def check_before_reading(config: Config, out: Path, options: TrainOptions) -> No
         logger.warning(f"there is nothing to resume in {work}: training begins anew")
     devices.pick(options.device)
     backbones.check(config.backbone)
+    if options.roi is not None and config.backbone.crop:
+        raise ConfigError(f"{config.method} crops images, so it takes no region of interest: train bgad-plus")
     if options.split is not None and not Path(options.split).is_file():
         raise DataError(f"{Path(options.split)}: cannot be read: No such file or directory")
 
@@ -119,10 +121,10 @@ def assign_roles(dataset: layouts.Dataset, config: Config, options: TrainOptions
             require_supported(len(split.calibration), rate)
     for note in split.notes:
         logger.warning(note)
-    if config.loss.method in PUSH_METHODS and not split.known:
+    if config.uses_anomalies and not split.known:
         has_pseudo = config.pseudo.count and can_generate(config.pseudo.method, [])
         others = f"normals and {config.pseudo.method} pseudo anomalies" if has_pseudo else "normals alone"
-        logger.warning(f"{dataset.root} has no known anomalies: {config.loss.method} learns from {others}")
+        logger.warning(f"{dataset.root} has no known anomalies: {config.method} learns from {others}")
     return split
 
 
@@ -156,11 +158,14 @@ def train_on_split(
     ):
         if roi is not None:
             split = _with_roi(split, roi, work / model_folder.ROI)
+        training_split = with_visible_defect(split, data.images)
+        if config.tile.size:
+            training_split = tiled_split.cut(split, config.tile, data.scan.shapes)
         run = TrainingRun(
             out.stem,
             data.dataset,
             split,
-            tiled_split.cut(split, config.tile, data.scan.shapes) if config.tile.size else _without_hidden(split),
+            training_split,
             data.scan.bits,
             device,
             work,
@@ -268,16 +273,3 @@ def _with_roi(split: Split, roi: Roi, file: Path) -> Split:
         for role in (split.train, split.calibration, split.known, split.test)
     )
     return replace(split, train=train, calibration=calibration, known=known, test=test)
-
-
-def _without_hidden(split: Split) -> Split:
-    """Return the split without known anomalies whose defect lies outside of the region of interest."""
-    kept = [s for s in split.known if s.roi is None or s.mask is None or _shows_defect(s)]
-    if len(kept) < len(split.known):
-        logger.warning(f"{len(split.known) - len(kept)} known anomalies have their defect outside of the region")
-    return replace(split, known=kept)
-
-
-def _shows_defect(sample: Sample) -> bool:
-    mask = read_mask(sample)
-    return mask is not None and bool(mask.any())

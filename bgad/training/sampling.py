@@ -6,7 +6,6 @@ from collections.abc import Sequence
 
 import numpy as np
 
-from bgad.config import LossConfig
 from bgad.training.likelihoods import LevelLikelihoods
 from bgad.training.training_set import AnomalyFeatures
 from bgad.types import Index
@@ -39,14 +38,6 @@ def sample_anomalies(
 
 
 REFRESH_STEPS = 20  # steps between two selections: in fewer, the flows change little
-# Method bgad-full-push has no boundary that would spare normal positions of an anomaly, so it needs a selection. A
-# tenth is the share that the image head takes as well.
-FULL_PUSH_SHARE = 0.1
-
-
-def instance_share(config: LossConfig) -> float:
-    """Return the share of positions that are pushed in an anomaly without a mask; 0: such anomalies are not used."""
-    return config.instance_share or (FULL_PUSH_SHARE if config.method == "bgad-full-push" else 0.0)
 
 
 def usable_anomalies(groups: Sequence[AnomalyFeatures], share: float) -> list[AnomalyFeatures]:

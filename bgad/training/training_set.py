@@ -5,8 +5,9 @@ Some training normals are validation normals: no flow is trained on them, so the
 
 from __future__ import annotations
 
+import logging
 from collections.abc import Callable, Iterator, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from pathlib import Path
 
 import numpy as np
@@ -14,7 +15,7 @@ import torch
 
 from bgad.config import Config
 from bgad.data import tiled_split
-from bgad.data.sample_io import ImageCache, ignored, read_mask, region
+from bgad.data.sample_io import ImageCache, ignored, region
 from bgad.data.split import Split
 from bgad.errors import DataError
 from bgad.features.cache import Budget, Features, FeatureStore, even_pick
@@ -29,12 +30,12 @@ from bgad.model.scoring import ScoringModel
 from bgad.pseudo.generate import PseudoSeries, can_generate
 from bgad.types import BoolArray, FloatArray, Index, Progress, ProgressTask, Sample
 
+logger = logging.getLogger(__name__)
+
 Grid = tuple[int, int]
 ReadImage = Callable[[Sample], FloatArray]  # a sample at the size of the model's input
 CacheFeatures = Callable[[int, Callable[[int], FloatArray]], Features]  # arguments: number of images, image by number
 ScoreSamples = Callable[[ScoringModel, list[Sample]], Iterator[tuple[float, FloatArray]]]
-
-PUSH_METHODS = ("bgad", "bgad-full-push")  # the methods whose loss uses anomalies
 
 
 @dataclass
@@ -96,7 +97,7 @@ def build_training_set(
     """Compute and cache the features of one training."""
     config, grids = model.config, model.grids
     budget = Budget(cache.memory_gb * 1e9)
-    known = split.known if config.loss.method in PUSH_METHODS else []
+    known = split.known if config.uses_anomalies else []
     pseudo_total = pseudo_count(split, config)
     extract = Extractor(model.backbone, config.backbone.size, device)
     task = ProgressTask(cache.progress, "features", len(split.train) + len(known) + pseudo_total)
@@ -113,11 +114,11 @@ def build_training_set(
     anomalies = []
     if known:
         features = compute("known", len(known), lambda i: images.read(known[i]))
-        anomalies.append(known_anomalies(known, features, grids))
+        anomalies.append(known_anomalies(known, features, grids, images))
         replace_ignored(features, known, anomalies[0], unmasked_normals, grids)
     if pseudo_total:
         cache_pseudo: CacheFeatures = lambda count, image: compute("pseudo", count, image)  # noqa: E731
-        anomalies.append(pseudo_anomalies(split, config, grids, images.read, cache_pseudo, roi))
+        anomalies.append(pseudo_anomalies(split, config, grids, images, cache_pseudo, roi))
     names = [tiled_split.image_name_of(s.name, config.tile) for s in split.train]
     return TrainingSet(
         normals,
@@ -153,9 +154,23 @@ def sample_scorer(config: Config, images: ImageCache, device: torch.device) -> S
     return score
 
 
-def known_anomalies(known: Sequence[Sample], features: Features, grids: Sequence[Grid]) -> AnomalyFeatures:
+def with_visible_defect(split: Split, images: ImageCache) -> Split:
+    """Return the split without known anomalies whose marked defect the model does not see: cropped off or outside."""
+    kept = []
+    for sample in split.known:
+        mask = images.read_mask(sample) if images.crop or sample.roi is not None else None
+        if mask is None or mask.any():
+            kept.append(sample)
+    if len(kept) < len(split.known):
+        logger.warning(f"{len(split.known) - len(kept)} known anomalies have their defect outside of what is looked at")
+    return split if len(kept) == len(split.known) else replace(split, known=kept)
+
+
+def known_anomalies(
+    known: Sequence[Sample], features: Features, grids: Sequence[Grid], images: ImageCache
+) -> AnomalyFeatures:
     """Known anomalies with the cells that their masks mark."""
-    masks = [read_mask(s) for s in known]
+    masks = [images.read_mask(s) for s in known]
     marked = [mask is not None for mask in masks]
     return AnomalyFeatures(features, [mask_cells(masks, grid) for grid in grids], marked)
 
@@ -187,7 +202,7 @@ def replace_ignored(
 
 def pseudo_count(split: Split, config: Config) -> int:
     """Return the number of pseudo anomalies that a training uses."""
-    usable = config.loss.method in PUSH_METHODS and can_generate(config.pseudo.method, split.known)
+    usable = config.uses_anomalies and can_generate(config.pseudo.method, split.known)
     return config.pseudo.count if usable else 0
 
 
@@ -195,7 +210,7 @@ def pseudo_anomalies(
     split: Split,
     config: Config,
     grids: Sequence[Grid],
-    read_image: ReadImage,
+    images: ImageCache,
     cache_features: CacheFeatures,
     roi: Roi | None = None,
 ) -> AnomalyFeatures:
@@ -206,7 +221,8 @@ def pseudo_anomalies(
     series = PseudoSeries(
         [s for s in split.train if s.ignore is None],
         [s for s in split.known if s.mask is not None],
-        read_image,
+        images.read,
+        images.read_mask,
         config.pseudo.method,
         config.pseudo.transforms,
         config.seed,
