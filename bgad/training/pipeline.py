@@ -158,9 +158,10 @@ def train_on_split(
     ):
         if roi is not None:
             split = _with_roi(split, roi, work / model_folder.ROI)
-        training_split = with_visible_defect(split, data.images)
         if config.tile.size:
             training_split = tiled_split.cut(split, config.tile, data.scan.shapes)
+        else:
+            training_split = with_visible_defect(split, data.images)
         run = TrainingRun(
             out.stem,
             data.dataset,
