@@ -16,7 +16,7 @@ from bgad.errors import ConfigError, ModelError
 from bgad.geometry.roi import Polygons
 from bgad.types import Shape
 
-FORMAT = 3  # version of the card's fields
+FORMAT = 4  # version of the card's fields
 FLOAT32 = "float32"
 MAP_PART = "map"
 IMAGE_HEAD_PART = "image_head"
