@@ -55,6 +55,7 @@ class Grid:
     metrics: tuple[str, ...]
     rows: list[Row]
     notes: list[str]
+    recipes: list[str] = field(default_factory=list)  # one line for each recipe of our columns
 
     def heads(self) -> list[str]:
         """Return the heads of all columns: row names, ours, printed, and the seconds of a cell."""

@@ -110,9 +110,9 @@ def run(
                     if outcome.reason:
                         logger.warning(f"{outcome.request.name()}: {outcome.reason}")
                     task.advance(1, f"{outcome.request.category} {outcome.request.column.title}")
-                write(out, table, outcomes + unfinished(groups, outcomes))
+                write(out, table, outcomes + unfinished(groups, outcomes), recipes)
         except KeyboardInterrupt:
-            write(out, table, outcomes + unfinished(groups, outcomes))
+            write(out, table, outcomes + unfinished(groups, outcomes), recipes)
             done = sum(outcome.cell is not None for outcome in outcomes)
             logger.info(f"stopped; {done} of {total} cells are in {out}: run the same command to continue")
             raise
@@ -127,7 +127,7 @@ def _check_backbones(configs: Mapping[str, Config]) -> None:
             backbones.build(config.backbone)  # timm downloads the weights
 
 
-def write(out: Path, table: PaperTable, outcomes: Sequence[Outcome]) -> None:
+def write(out: Path, table: PaperTable, outcomes: Sequence[Outcome], configs: Mapping[str, Config]) -> None:
     """Write the files of a run with the outcomes so far."""
     content = {
         "bgad": __version__,
@@ -135,7 +135,7 @@ def write(out: Path, table: PaperTable, outcomes: Sequence[Outcome]) -> None:
         "missing": [o.request.facts() | {"reason": o.reason, "failed": o.failed} for o in outcomes if o.cell is None],
     }
     output_files.write_atomic(out / "results.json", json.dumps(content, indent=1).encode())
-    tables = grids(table, outcomes)
+    tables = grids(table, outcomes, configs)
     output_files.write_atomic(out / "table.md", markdown(table, tables, outcomes).encode())
     output_files.write_atomic(out / "table.csv", csv_text(tables).encode())
     output_files.write_atomic(out / "benchmark.html", benchmark_page.render(table, tables, outcomes).encode())

@@ -2,7 +2,8 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
+from dataclasses import replace
 from statistics import mean, stdev
 from typing import Any
 
@@ -10,22 +11,28 @@ from bgad.benchmark.grid import Entry, Grid, Row, Stat
 from bgad.benchmark.notes import table_notes
 from bgad.benchmark.paper_tables import Column, Matrix, PaperTable
 from bgad.benchmark.plan import Outcome, RowKey, columns
-from bgad.benchmark.published import OURS, PAPER, SOURCES, printed, printed_classes, printed_mean
+from bgad.benchmark.published import METHOD_OF, PAPER, SOURCES, printed, printed_classes, printed_mean
+from bgad.benchmark.recipes import recipe_lines
+from bgad.config import Config
 
 ColumnKey = tuple[int, Column]  # number of known anomalies, column
 PrintedColumn = tuple[str, str, int]  # column, source, number of known anomalies
 PRINTED_MEAN = "Mean, as printed"
 
 
-def grids(table: PaperTable, outcomes: Sequence[Outcome]) -> list[Grid]:
-    """Return the tables of a run; where the paper prints only means, a table of means precedes the details."""
+def grids(table: PaperTable, outcomes: Sequence[Outcome], configs: Mapping[str, Config]) -> list[Grid]:
+    """Return the tables of a run; where the paper prints only means, a table of means precedes the details.
+
+    `configs` are the recipes of the methods.
+    """
     made = []
     for number, matrix in enumerate(table.matrices):
         of_matrix = [outcome for outcome in outcomes if outcome.request.table == number]
         detail = _Detail(matrix, of_matrix).grid(of_matrix)
+        recipes = recipe_lines(matrix, configs)
         if table.means:
-            made.append(_means(matrix, of_matrix, detail))
-        made.append(detail)
+            made.append(replace(_means(matrix, of_matrix, detail), recipes=recipes))
+        made.append(replace(detail, recipes=recipes))
     return made
 
 
@@ -239,7 +246,7 @@ def _by_category(rows: Sequence[RowKey]) -> dict[str, dict[str, list[RowKey]]]:
 
 
 def _printed_columns(matrix: Matrix, rows: Sequence[RowKey]) -> list[PrintedColumn]:
-    """Return the printed columns with a figure in any row or mean; those of our methods come first."""
+    """Return the printed columns with a figure in any row or mean; those of methods that can be run come first."""
     heads: dict[PrintedColumn, None] = {}
     for known in dict.fromkeys(known for known, _ in columns(matrix)):
         for data, category, case in rows:
@@ -247,4 +254,4 @@ def _printed_columns(matrix: Matrix, rows: Sequence[RowKey]) -> list[PrintedColu
                 for (column, source), values in printed(data, matrix.protocol, known, *names).items():
                     if any(metric in values for metric in matrix.metrics):
                         heads[column, source, known] = None
-    return sorted(heads, key=lambda head: head[0] not in OURS)
+    return sorted(heads, key=lambda head: head[0] not in METHOD_OF)

@@ -10,7 +10,7 @@ from rich.table import Table
 from rich.text import Text
 
 from bgad.benchmark.grid import Grid
-from bgad.benchmark.published import OURS, PAPER
+from bgad.benchmark.published import METHOD_OF, PAPER
 from bgad.calibration import odds
 from bgad.data.datasets.registry import DatasetStatus
 from bgad.errors import abbreviate, printable
@@ -62,11 +62,11 @@ def _on_disk(row: DatasetStatus) -> str:
 
 
 def benchmark_table(grid: Grid) -> Table:
-    """Return a benchmark table: our columns, the same methods as printed, and later papers."""
+    """Return a benchmark table: our columns, the paper's own methods as printed, and later papers."""
     kept = [
         i
         for i, (name, source) in enumerate(grid.printed)
-        if name in OURS or not source.startswith(PAPER) or name == "printed"
+        if name in METHOD_OF or not source.startswith(PAPER) or name == "printed"
     ]
     first = len(grid.names) + len(grid.ours)
     chosen = [*range(first), *(first + i for i in kept), *([first + len(grid.printed)] if grid.timed else [])]
