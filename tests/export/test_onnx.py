@@ -51,7 +51,7 @@ def test_training_writes_a_graph_that_agrees(model: Path, data_set: Path, detect
         {"backbone": {"image_head_strides": []}},
         {"backbone": {"strides": [8, 16]}, "train": {"positions_per_image": [8, 8]}},
         {"backbone": {"size": 80}},  # not a multiple of 32: every "same" convolution pads differently
-        {"loss": {"method": "bgad-full-push"}},
+        {"method": "nfad-plus"},
     ],
     ids=str,
 )

@@ -2,7 +2,6 @@ from __future__ import annotations
 
 import math
 from concurrent.futures import ThreadPoolExecutor
-from dataclasses import replace
 from itertools import count, islice
 from pathlib import Path
 
@@ -141,14 +140,9 @@ def test_the_boundary_is_the_edge_of_the_training_normals(detector: Detector, da
     assert sorted(s.score for s in held_out) == pytest.approx(detector.card.calibration_at().scores, rel=1e-5, abs=1e-4)
 
 
-@pytest.mark.parametrize("method", ["bgad", "bgad-full-push"])
 @pytest.mark.parametrize("name", ["test/good/002.png", "test/blot/002.png"])
-def test_levels_fuse_to_map_and_score(
-    detector: Detector, data_set: Path, monkeypatch: pytest.MonkeyPatch, name: str, method: str
-) -> None:
+def test_levels_fuse_to_map_and_score(detector: Detector, data_set: Path, name: str) -> None:
     """The score consists of the parts that a report shows and of the image head."""
-    loss = replace(detector.model.config.loss, method=method)
-    monkeypatch.setattr(detector.model, "config", replace(detector.model.config, loss=loss))
     scores = detector.score(data_set / name)
     constants = [torch.tensor([c.mean, c.std, c.max, c.normal_boundary]) for c in detector.card.levels]
     config = detector.model.config.score
@@ -181,9 +175,7 @@ def image_head_by_hand(detector: Detector, path: Path) -> float:
     for i, place in enumerate(places):
         start, spread = known[f"direction_scale{i}"][0]
         beyond = float(place - start) / float(spread)
-        total += config.score.direction_weight * (
-            beyond if config.loss.method == "bgad-full-push" else max(beyond, 0.0)
-        )
+        total += config.score.direction_weight * max(beyond, 0.0)
     weight = detector.card.part_weight(IMAGE_HEAD_PART)
     assert isinstance(weight, float)
     return weight * total
