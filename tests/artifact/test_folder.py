@@ -271,7 +271,7 @@ def test_a_card_says_what_the_code_needs(model: Path) -> None:
     card = model_folder.read(model)
     assert card.input.shape == (64, 64)
     assert card.input.bits == 8
-    assert card.method == "bgad"
+    assert card.method == "bgad-plus"
     assert card.map.boundary > card.map.mean
     assert [level.stride for level in card.levels] == [4, 8, 16]
     for level in card.levels:
