@@ -73,7 +73,7 @@ def test_command_writes_figures_and_report(
     assert {key: cell[key] for key in ("category", "protocol", "method", "known", "seed")} == {
         "category": "plate",
         "protocol": "multi-class",
-        "method": "bgad",
+        "method": "bgad-plus",
         "known": 4,
         "seed": 0,
     }
