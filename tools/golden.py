@@ -5,8 +5,8 @@ it with a short schedule and a fixed seed, trains tiles of it, updates the model
 engine. Compared are the bytes of `flow.safetensors`, scores and JSON lines, figures of `evaluate`, public names and
 signatures, the options of every command and the OpenAPI schema. Prose (help texts, descriptions) is not compared.
 
-Intended renames and changes stand in `tools/golden_renames.toml`; whatever else differs is reported, and the exit code is 1. No
-result is stored: other CPUs give other bits, so both commits run side by side on the machine at hand.
+Intended renames and changes stand in `tools/golden_renames.toml`; whatever else differs is reported, and the exit code
+is 1. No result is stored: other CPUs give other bits, so both commits run side by side on the machine at hand.
 """
 
 from __future__ import annotations
