@@ -45,8 +45,8 @@ OBJECTIVES: dict[str, str] = {
 _OURS, _PAPER = ("default",), ("paper-fast", "paper")
 
 METHODS: dict[str, Method] = {
-    "bgad-plus": Method("bgad with our image head and score weights (the default)", "semi-push-pull", _OURS),
-    "nfad-plus": Method("nfad with our image head; uses no anomalies", "likelihood", _OURS),
+    "bgad-plus": Method("the default: bgad's loss in a recipe of our own, with an image head", "semi-push-pull", _OURS),
+    "nfad-plus": Method("the recipe of bgad-plus with the likelihood alone; uses no anomalies", "likelihood", _OURS),
     "bgad": Method("the paper's BGAD: boundary-guided semi-push-pull", "semi-push-pull", _PAPER),
     "bgad-full-push": Method("the paper's BGAD-dagger: contrastive, without a boundary", "full-push-pull", _PAPER),
     "bgad-wo": Method("the paper's BGAD-w/o: semi-pull only; uses no anomalies", "semi-pull", _PAPER),

@@ -33,7 +33,8 @@ def add_benchmark(commands: Any) -> None:
         "protocols:\n" + "".join(f"  {name:<13} {text}\n" for name, text in PROTOCOLS.items()) + "\nexamples:\n"
         "  bgad benchmark --data elpv --protocol one-class --methods nfad-plus,bgad-plus --known 10 --seeds 3\n"
         "  bgad benchmark --data mvtec --category screw,grid --known 10,1 --root ~/data\n"
-        "  bgad benchmark --paper main --root ~/data      (--paper list names the tables)",
+        "  bgad benchmark --paper main --root ~/data      (--paper list names the tables)\n"
+        "  bgad benchmark --paper main --root ~/data --backbone lite0      (needs no network)",
     )
     what = parser.add_argument_group("what to run")
     what.add_argument(
@@ -49,7 +50,8 @@ def add_benchmark(commands: Any) -> None:
     what.add_argument(
         "--paper",
         metavar="TABLE",
-        help=f"a table of the paper: {', '.join(TABLES)}; or list, which describes them",
+        help=f"a table of the paper: {', '.join(TABLES)}; or list, which describes them; its methods are the paper's, "
+        "by --preset paper-fast or paper",
     )
     what.add_argument("--list", action="store_true", help="print the cells and run nothing")
     add_recipe(parser, one_model=False)

@@ -162,10 +162,10 @@ def add_recipe(parser: argparse.ArgumentParser, *, one_model: bool = True) -> No
     group.add_argument(
         "--preset",
         choices=list(PRESETS),
-        help="settings of the method: default (bgad-plus, nfad-plus); paper-fast, or paper with the paper's schedule "
-        "of 200 epochs (the paper's methods)",
+        help="settings of the method; bgad-plus and nfad-plus have default; the paper's methods have paper-fast, with "
+        "our schedule of 800 + 400 steps, unless you give paper, with its schedule of 200 epochs",
     )
-    group.add_argument("--config", type=Path, metavar="FILE", help="TOML file on top of the preset")
+    group.add_argument("--config", type=Path, metavar="FILE", help="TOML file with keys on top of the preset")
     if one_model:
         group.add_argument(
             "--method",
@@ -181,8 +181,8 @@ def add_recipe(parser: argparse.ArgumentParser, *, one_model: bool = True) -> No
     group.add_argument(
         "--backbone",
         metavar="NAME",
-        help="lite0 (default), lite1, lite2, or any timm model; the paper's methods take tf_efficientnet_b6, "
-        "whose weights timm downloads",
+        help="lite0 (default), lite1, lite2, or any timm model; the default of the paper's methods is "
+        "tf_efficientnet_b6, whose weights timm downloads",
     )
     group.add_argument("--weights", metavar="FILE", help="weights of the backbone: safetensors or a state dict")
     group.add_argument("--size", type=int, metavar="PIXELS", help="side of the model's input (default 256)")

@@ -23,7 +23,7 @@ def add_pseudo(commands: Any) -> None:
         "Draw a contact sheet of the pseudo anomalies that training would use.",
         DATA_HELP
         + "\nmethods (--set pseudo.method=NAME):\n"
-        + "".join(f"  {name:<9} {text}\n" for name, text in PSEUDO_METHODS.items() if name != "none")
+        + "".join(f"  {name:<10} {text}\n" for name, text in PSEUDO_METHODS.items() if name != "none")
         + "\nexamples:\n  bgad pseudo gears\n  bgad pseudo gears --count 60 --set pseudo.method=nsa --out nsa.png",
     )
     add_data(parser)

@@ -68,7 +68,7 @@ def add_train(commands: Any) -> None:
         type=Path,
         metavar="FILE",
         help="region of interest, for training and scoring: an image of the same size (black is ignored), or a JSON "
-        "file with polygons",
+        "file with polygons; not for the paper's methods, which crop images",
     )
     add_tile(parser, "cut images into tiles of this side, for defects that are too small in the whole image")
     _add_run_options(parser)
