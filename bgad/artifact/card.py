@@ -16,10 +16,8 @@ from bgad.errors import ConfigError, ModelError
 from bgad.geometry.roi import Polygons
 from bgad.types import Shape
 
-FORMAT = 3  # version of the card's fields
+FORMAT = 4  # version of the card's fields
 FLOAT32 = "float32"
-MAP_PART = "map"
-IMAGE_HEAD_PART = "image_head"
 
 _TYPE_NAMES = {bool: "true or false", int: "an integer", float: "a number", str: "a string", dict: "an object"}
 _Node = TypeVar("_Node")
@@ -91,8 +89,9 @@ class MapCard:
 class ScorePart:
     """One term of the image score and its weight."""
 
-    name: str  # MAP_PART or IMAGE_HEAD_PART
+    name: str  # one of types.PARTS
     weight: float
+    limit: float  # calibration normals stay below it, but for the false-reject rate
 
 
 @dataclass(frozen=True)

@@ -21,16 +21,26 @@ from bgad.inference.batch import most_anomalous
 
 def score_table(rows: Sequence[ScoreRow], held_out: int = 0) -> Table:
     """Return the scores as a table, highest first; the path comes last, because it may be long."""
-    drawn = Table("verdict", "score", "good parts\nas high", "image", box=None, pad_edge=False)
+    drawn = Table("verdict", "score", "good parts\nas high", "why", "image", box=None, pad_edge=False)
     drawn.columns[1].justify = "right"
-    drawn.columns[3].overflow = "fold"
+    drawn.columns[4].overflow = "fold"
     for row in most_anomalous(rows, len(rows)):
         if row["error"] is not None or row["p_value"] is None:
-            drawn.add_row(Text("error", "red"), "", "", Text(printable(row["error"] or "")))
+            drawn.add_row(Text("error", "red"), "", "", "", Text(printable(row["error"] or "")))
             continue
         verdict = Text("anomalous", "bold red") if row["is_anomaly"] else Text("normal", "green")
-        drawn.add_row(verdict, f"{row['score']:.3f}", odds(row["p_value"], held_out), Text(printable(row["path"])))
+        why, name = Text(_why(row)), Text(printable(row["path"]))
+        drawn.add_row(verdict, f"{row['score']:.3f}", odds(row["p_value"], held_out), why, name)
     return drawn
+
+
+def _why(row: ScoreRow) -> str:
+    """Return the reason of a rejection, with the middle of the region that it speaks of."""
+    reason, region = row["reason"] or "", row["region"]
+    if region is None:
+        return reason
+    left, top, right, bottom = region
+    return f"{reason} (at {(left + right) // 2}, {(top + bottom) // 2})"
 
 
 def dataset_table(rows: Sequence[DatasetStatus]) -> Table:

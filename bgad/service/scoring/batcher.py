@@ -20,7 +20,7 @@ from pathlib import Path
 import numpy as np
 
 from bgad.errors import BgadError
-from bgad.inference.base import BaseScorer
+from bgad.inference.base import BaseScorer, Outputs
 from bgad.io import images
 from bgad.service.errors import QUEUE_FULL, BusyError, ClosedError
 from bgad.service.scoring.fair_semaphore import FairSemaphore
@@ -29,8 +29,6 @@ from bgad.types import FloatArray, Scores, Shape
 BATCH_SIZE = 2  # on a CPU larger batches are no faster, and the slowest percent of requests waits longer
 MAX_WAITING = 64  # impatient requests
 PATIENT_PLACES = 8  # under overload, patient requests receive one score in nine
-
-EngineOutput = tuple[FloatArray, FloatArray, list[FloatArray]]  # image scores, anomaly maps, log-likelihoods per level
 
 
 @dataclass(frozen=True)
@@ -45,7 +43,7 @@ class Answer:
 class _Request:
     number: int  # requests are scored in order of arrival, however long an image takes to decode
     pixels: FloatArray = field(compare=False)
-    output: Future[EngineOutput] = field(default_factory=Future, compare=False)
+    output: Future[Outputs] = field(default_factory=Future, compare=False)
 
 
 class Batcher:
@@ -111,13 +109,13 @@ class Batcher:
         finally:
             self._leave(patient)
 
-    def _enqueue(self, request: _Request) -> EngineOutput:
+    def _enqueue(self, request: _Request) -> Outputs:
         with self._changed:
             heapq.heappush(self._queue, request)
             self._changed.notify_all()
         return request.output.result()
 
-    def _finish(self, output: EngineOutput, shape: Shape) -> Scores:
+    def _finish(self, output: Outputs, shape: Shape) -> Scores:
         (result,) = self.scorer.finish(output, [shape])
         if isinstance(result, BgadError):
             raise result
@@ -182,14 +180,13 @@ class Batcher:
 
     def _run(self, requests: list[_Request]) -> None:
         try:
-            scores, maps, levels = self.scorer.run(np.stack([request.pixels for request in requests]))
+            outputs = self.scorer.run(np.stack([request.pixels for request in requests]))
         except Exception as error:  # noqa: BLE001 - the requests must learn of it, and the thread must survive
             for request in requests:
                 request.output.set_exception(error)
             return
         for i, request in enumerate(requests):
-            one = slice(i, i + 1)
-            request.output.set_result((scores[one], maps[one], [level[one] for level in levels]))
+            request.output.set_result(outputs.select(slice(i, i + 1)))
 
 
 def decide_again(scores: Scores, scorer: BaseScorer) -> Scores:
