@@ -75,6 +75,10 @@ class FeaturePool:
         """Return the features of these images."""
         return self.store.select([self._number[s.name] for s in samples])
 
+    def number(self, sample: Sample) -> int:
+        """Return the number of an image in the pool's store."""
+        return self._number[sample.name]
+
     def new_model(self, config: Config) -> ScoringModel:
         """Return an untrained model around the backbone of the pool."""
         return ScoringModel(config, self.backbone).to(self.device)
