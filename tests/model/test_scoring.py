@@ -2,7 +2,6 @@ from __future__ import annotations
 
 import math
 from concurrent.futures import ThreadPoolExecutor
-from dataclasses import replace
 from itertools import count, islice
 from pathlib import Path
 

@@ -11,6 +11,7 @@ import pytest
 from PIL import Image
 
 from bgad.errors import ImageError, ModelError
+from bgad.inference.base import Outputs
 from bgad.inference.onnx_engine import Runtime
 from bgad.service.errors import BusyError, ClosedError
 from bgad.service.scoring import batcher as batching
@@ -27,7 +28,7 @@ class Held(Runtime):
         self.batches: list[int] = []
         self.broken: Exception | None = None
 
-    def run(self, pixels: FloatArray) -> tuple[FloatArray, FloatArray, list[FloatArray]]:
+    def run(self, pixels: FloatArray) -> Outputs:
         self.batches.append(len(pixels))
         self.begun.set()
         assert self.gate.wait(30)
@@ -218,9 +219,9 @@ def test_an_image_that_cannot_be_read_gives_its_place_back(model: Path, files: l
 
 def test_a_score_that_is_no_number_is_an_error_of_its_image_alone(model: Path, files: list[Path]) -> None:
     class Odd(Runtime):
-        def run(self, pixels: FloatArray) -> tuple[FloatArray, FloatArray, list[FloatArray]]:
-            scores, maps, levels = super().run(pixels)
-            return np.full_like(scores, np.nan), maps, levels
+        def run(self, pixels: FloatArray) -> Outputs:
+            outputs = super().run(pixels)
+            return outputs._replace(scores=np.full_like(outputs.scores, np.nan))
 
     batcher = Batcher(Odd.load(model))
     with pytest.raises(ModelError, match="the model gives no finite score for this image"):
