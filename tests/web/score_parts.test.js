@@ -3,12 +3,18 @@ import { test } from "node:test";
 
 import { partBars, reasonText } from "../../bgad/service/web/lib/score_parts.js";
 
-test("bars and limits are shares of the longest", () => {
+test("bars and limits are shares of the longest bar", () => {
   const bars = partBars({ parts: { map: 4, image: -1, known: 0.5 }, limits: { map: 2, image: 1, known: 0.5 } });
   assert.deepEqual(bars.map(({ label }) => label), ["Map", "Whole image", "Known defects"]);
   assert.deepEqual(bars.map(({ length }) => length), [1, 0, 0.125]);
   assert.deepEqual(bars.map(({ mark }) => mark), [0.5, 0.25, 0.125]);
   assert.deepEqual(bars.map(({ isAbove }) => isAbove), [true, false, false]);
+});
+
+test("a very long bar ends with the axis, at four times the highest limit", () => {
+  const bars = partBars({ parts: { map: 4, image: 0, known: 700 }, limits: { map: 1, image: 1, known: 2 } });
+  assert.deepEqual(bars.map(({ length }) => length), [0.5, 0, 1]);
+  assert.deepEqual(bars.map(({ mark }) => mark), [0.125, 0.125, 0.25]);
 });
 
 test("only the parts that the model has are shown", () => {

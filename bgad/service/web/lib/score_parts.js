@@ -3,7 +3,7 @@
 /** @import { Judged } from "./types.js" */
 
 /**
- * One part of a score. `length` and `mark`, of the bar and of its limit, are shares of the longest bar.
+ * One part of a score. `length` and `mark`, of the bar and of its limit, are shares of the axis.
  * @typedef {object} PartBar
  * @property {string} label
  * @property {string} meaning
@@ -14,6 +14,7 @@
  * @property {boolean} isAbove whether the part exceeds its limit
  */
 
+const MAX_LIMITS = 4; // the axis ends at so many times the highest limit, so that the limits stay visible
 /** @type {[name: string, label: string, meaning: string][]} */
 const PARTS = [
   ["map", "Map", "the highest values of the anomaly map"],
@@ -29,8 +30,10 @@ const PARTS = [
 export function partBars({ parts, limits }) {
   if (!parts) return [];
   const shown = PARTS.filter(([name]) => name in (limits ?? parts));
-  const longest = Math.max(1e-9, ...shown.flatMap(([name]) => [parts[name], limits?.[name] ?? 0]));
-  const share = (/** @type {number} */ value) => Math.max(0, value) / longest;
+  const highestLimit = Math.max(0, ...Object.values(limits ?? {}));
+  const highest = Math.max(1e-9, highestLimit, ...shown.map(([name]) => parts[name]));
+  const end = highestLimit ? Math.min(highest, MAX_LIMITS * highestLimit) : highest;
+  const share = (/** @type {number} */ value) => Math.min(1, Math.max(0, value) / end);
   return shown.map(([name, label, meaning]) => {
     const value = parts[name];
     const limit = limits ? limits[name] : null;
