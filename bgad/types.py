@@ -63,7 +63,7 @@ class Scores:
     levels: tuple[FloatArray, ...] = ()  # log p / d of each level, (h, w), before fusion
     parts: Mapping[str, float] = field(default_factory=dict)  # of PARTS: contributions that add up to the score
     reason: str = ""  # in words, why the image is called anomalous; empty where it is not
-    region: Box | None = None  # where `reason` speaks of a region: its bounding box in the image
+    region: Box | None = None  # bounding box of the region that stands out in the map, whatever the decision
 
 
 class Progress(Protocol):

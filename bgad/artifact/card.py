@@ -193,6 +193,11 @@ class Card:
         return next((part.weight for part in self.score_parts if part.name == name), None)
 
     @property
+    def part_limits(self) -> dict[str, float]:
+        """Limit of each part of the score by its name; a part above its limit stands out."""
+        return {part.name: part.limit for part in self.score_parts}
+
+    @property
     def used_sha256(self) -> set[str]:
         """sha256 of the images used for training or calibration; their scores do not predict those of new images."""
         roles = ("train", "calibration", "known")

@@ -37,7 +37,7 @@ def score_table(rows: Sequence[ScoreRow], held_out: int = 0) -> Table:
 def _why(row: ScoreRow) -> str:
     """Return the reason of a rejection, with the middle of the region that it speaks of."""
     reason, region = row["reason"] or "", row["region"]
-    if region is None:
+    if region is None or not reason:
         return reason
     left, top, right, bottom = region
     return f"{reason} (at {(left + right) // 2}, {(top + bottom) // 2})"

@@ -234,17 +234,18 @@ class BaseScorer(ABC):
             anomaly_map = model_map if model_map.shape == shape else images.resize_map(model_map, shape)
         anomaly_map = anomaly_map if self.roi is None else self.roi.mask_map(anomaly_map)
         parts = dict(zip(PARTS, output.parts.tolist(), strict=True))
-        reason, region = explain.explain(self.card, score > self._threshold, parts, anomaly_map)
+        threshold = self._threshold
+        region = explain.outstanding_region(self.card, parts, anomaly_map)
         return Scores(
             score=score,
             p_value=self.calibration.p_value(score),
-            threshold=self._threshold,
-            is_anomaly=score > self._threshold,
+            threshold=threshold,
+            is_anomaly=score > threshold,
             map=anomaly_map,
             boundary=self.card.map.boundary,
             levels=output.levels,
             parts=parts,
-            reason=reason,
+            reason=explain.explain(self.card.part_limits, score > threshold, parts, region),
             region=region,
         )
 

@@ -32,7 +32,7 @@ class Row(TypedDict):
     error: str | None
     parts: dict[str, float] | None  # contributions to the score, which add up to it
     reason: str | None  # in words, why the image is called anomalous
-    region: list[int] | None  # left, top, right, bottom of the region that the reason speaks of
+    region: list[int] | None  # left, top, right, bottom of the region that stands out, whatever the decision
     stem: NotRequired[str | None]  # of the names of its overlay and map
 
 

@@ -21,6 +21,7 @@ import numpy as np
 
 from bgad.errors import BgadError
 from bgad.inference.base import BaseScorer, Outputs
+from bgad.inference.explain import explain, scale_region
 from bgad.io import images
 from bgad.service.errors import QUEUE_FULL, BusyError, ClosedError
 from bgad.service.scoring.fair_semaphore import FairSemaphore
@@ -103,7 +104,7 @@ class Batcher:
             pixels, shape = prepared
             output = self._enqueue(_Request(number, pixels))
             if max_map_side and self.scorer.roi is None:
-                return Answer(self._finish(output, fit_shape(shape, max_map_side)), shape)
+                return Answer(self._finish_small(output, shape, max_map_side), shape)
             with self._resizing.acquire():  # a region of interest applies to a map of the image's size
                 return Answer(_limit_map(self._finish(output, shape), max_map_side), shape)
         finally:
@@ -120,6 +121,12 @@ class Batcher:
         if isinstance(result, BgadError):
             raise result
         return result
+
+    def _finish_small(self, output: Outputs, shape: Shape, max_map_side: int) -> Scores:
+        """Return the scores of an image with a map of limited size, but with the region in the image's pixels."""
+        map_shape = fit_shape(shape, max_map_side)
+        scores = self._finish(output, map_shape)
+        return replace(scores, region=scale_region(scores.region, map_shape, shape))
 
     @property
     def waiting(self) -> int:
@@ -191,7 +198,10 @@ class Batcher:
 
 def decide_again(scores: Scores, scorer: BaseScorer) -> Scores:
     """Apply the scorer's present threshold, which may have been set while the image was being scored."""
-    return replace(scores, threshold=scorer.threshold, is_anomaly=scores.score > scorer.threshold)
+    threshold = scorer.threshold
+    is_anomaly = scores.score > threshold
+    reason = explain(scorer.card.part_limits, is_anomaly, scores.parts, scores.region)
+    return replace(scores, threshold=threshold, is_anomaly=is_anomaly, reason=reason)
 
 
 def fit_shape(shape: Sequence[int], max_side: int) -> Shape:
