@@ -159,7 +159,7 @@ class Loop:
             edge = None
             if pushing:
                 edge = normal_boundary((normal.detach() / NORMALISER).numpy(), PAPER.loss.beta)
-            loss = objective(PAPER.loss, normal, abnormal, edge).total
+            loss = objective(PAPER.objective, PAPER.loss, normal, abnormal, edge).total
             self.optimiser.zero_grad()
             loss.backward()  # type: ignore[no-untyped-call]
             self.optimiser.step()

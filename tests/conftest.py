@@ -14,7 +14,7 @@ import pytest
 from PIL import Image
 
 from bgad.cli import console
-from bgad.config import Config, from_dict
+from bgad.config import Config, from_dict, preset_for
 from bgad.io import images
 
 console.show_log()  # as every command does: tests read the log from standard error
@@ -106,6 +106,19 @@ def tiny_config(**values: object) -> Config:
             },
             "pseudo": {"count": 8},
         }
+    )
+    return from_dict(values, base)
+
+
+def printed_config(method: str = "bgad", **values: object) -> Config:
+    """A recipe of one of the paper's methods that trains in seconds: its default preset on a small input."""
+    base = from_dict(
+        {
+            "backbone": {"name": "lite0", "size": SIZE},
+            "train": {"steps": 6, "push_steps": 4, "images_per_step": 8, "positions_per_image": [16, 8, 4]},
+            "pseudo": {"count": 4},
+        },
+        preset_for(method, None),
     )
     return from_dict(values, base)
 

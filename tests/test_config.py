@@ -7,11 +7,14 @@ import pytest
 
 from bgad.config import (
     METHODS,
+    OBJECTIVES,
     PRESETS,
+    PRINTED,
     BackboneConfig,
     Config,
     from_dict,
     override,
+    preset_for,
     read_toml,
     to_dict,
     to_toml,
@@ -24,7 +27,7 @@ def test_toml_round_trip(preset: str, tmp_path: Path) -> None:
     config = PRESETS[preset]
     path = tmp_path / "recipe.toml"
     path.write_text(to_toml(config))
-    assert read_toml(path) == config
+    assert from_dict(read_toml(path)) == config
     assert from_dict(tomllib.loads(to_toml(config))) == config
     assert from_dict(to_dict(config)) == config
 
@@ -41,6 +44,15 @@ def test_paper_preset_is_the_paper() -> None:
     assert (paper.loss.beta, paper.loss.tau, paper.loss.push_pull_weight) == (0.01, 0.1, 1.0)
     assert (paper.score.fusion, paper.score.level_prior_power, paper.score.top_share) == ("probability", 0.0, 0.0)
     assert paper.backbone.image_head_strides == ()  # the paper scores maps alone
+    assert paper.backbone.crop
+    assert paper.pseudo.method == "rpag"
+
+
+def test_the_fast_paper_preset_differs_in_the_schedule_alone() -> None:
+    paper, fast = to_dict(PRESETS["paper"]), to_dict(PRESETS["paper-fast"])
+    schedule = fast.pop("train")
+    assert {key: value for key, value in paper.items() if key != "train"} == fast
+    assert schedule == to_dict(Config())["train"] | {"restore_best": False}
 
 
 def test_unknown_key_names_the_nearest() -> None:
@@ -59,7 +71,9 @@ def test_unknown_key_names_the_nearest() -> None:
         ("backbone.strides=4", "must be a list"),
         ("backbone.strides=[4, 8]", "train.positions_per_image must be one number for each"),
         ("backbone.size=100", "multiple of 16"),
-        ("loss.method=bgat", "loss.method must be one of"),
+        ("method=bgad", "--set cannot change the method, which has a recipe of its own: use --method NAME"),
+        ("method.name=bgad", "method in --set must be of type str"),
+        ("loss.method=bgad", r"unknown key loss\.method in --set"),
         ("loss.beta=1.5", "between 0 and 1"),
         ("train.steps=true", "must be of type int"),
         ("backbone.image_head_strides=[32, 16]", "backbone.image_head_strides must be distinct and ascending"),
@@ -81,9 +95,9 @@ def test_bad_values_are_refused(text: str, message: str) -> None:
 
 def test_override_takes_words_numbers_and_lists() -> None:
     config = override(
-        Config(), ["loss.method=nfad", "loss.tau=1", "train.positions_per_image=[8, 8, 4]", 'backbone.name="lite1"']
+        Config(), ["pseudo.method=nsa", "loss.tau=1", "train.positions_per_image=[8, 8, 4]", 'backbone.name="lite1"']
     )
-    assert config.loss.method == "nfad"
+    assert config.pseudo.method == "nsa"
     assert config.loss.tau == 1.0
     assert config.train.positions_per_image == (8, 8, 4)
     assert config.backbone.name == "lite1"
@@ -112,8 +126,61 @@ def test_broken_file(tmp_path: Path) -> None:
         read_toml(path)
 
 
-def test_methods_are_the_papers() -> None:
-    assert list(METHODS) == ["nfad", "bgad-wo", "bgad-full-push", "bgad"]
+def test_methods_are_ours_and_the_papers() -> None:
+    assert list(METHODS) == ["bgad-plus", "nfad-plus", "bgad", "bgad-full-push", "bgad-wo", "nfad"]
+    assert [name for name, method in METHODS.items() if method.is_printed] == list(METHODS)[2:]
+    assert {name for name, method in METHODS.items() if method.uses_anomalies} == {
+        *("bgad-plus", "bgad", "bgad-full-push")
+    }
+    assert {method.objective for method in METHODS.values()} == set(OBJECTIVES)
+    assert Config().method == "bgad-plus"
+    with pytest.raises(ConfigError, match="method must be one of bgad-plus, nfad-plus, bgad"):
+        from_dict({"method": "bgat"})
+
+
+def test_a_method_without_a_preset_has_its_own_default() -> None:
+    for name, method in METHODS.items():
+        config = preset_for(name, None)
+        assert config.method == name
+        assert config.check() == from_dict({"method": name}, PRESETS["paper-fast" if method.is_printed else "default"])
+    assert preset_for(None, None) == Config()
+    assert preset_for("nfad", "paper").train.epochs == 200
+    with pytest.raises(ConfigError, match="bgad cannot be trained by the preset default: use paper-fast or paper"):
+        preset_for("bgad", "default")
+    with pytest.raises(ConfigError, match="nfad-plus cannot be trained by the preset paper: use default"):
+        preset_for("nfad-plus", "paper")
+
+
+NOT_PRINTED = {
+    "strides": [4, 8, 32],
+    "image_head_strides": [16, 32],
+    "min_stride": 8,
+    "crop": False,
+    "blocks": 6,
+    "standardise": True,
+    "likelihood": "logsigmoid",
+    "boundary": "batch",
+    "exclude_far": False,
+    "restore_best": True,
+    "fusion": "boundary",
+}
+
+
+@pytest.mark.parametrize(("part", "key"), [(part, key) for part, keys in PRINTED.items() for key in keys])
+def test_what_is_printed_is_fixed(part: str, key: str) -> None:
+    """Another value is refused under a method of the paper, and taken under ours."""
+    other = NOT_PRINTED.get(key, 1.0)
+    with pytest.raises(ConfigError, match=rf"{part}\.{key} is .* in the paper's bgad-wo, not .*bgad-plus or nfad-plus"):
+        from_dict({part: {key: other}}, preset_for("bgad-wo", None))
+    from_dict({part: {key: other}})
+    assert getattr(getattr(preset_for("bgad-wo", None), part), key) == PRINTED[part][key]
+
+
+def test_what_the_paper_varies_may_be_changed() -> None:
+    changes = ["loss.beta=0.05", "loss.tau=0.3", "loss.push_pull_weight=5", "loss.asymmetric_weights=false"]
+    changes += ["pseudo.method=nsa", "backbone.name=lite0", "backbone.size=512", "train.steps=5"]
+    config = override(preset_for("bgad", None), changes)
+    assert (config.method, config.loss.tau, config.backbone.size) == ("bgad", 0.3, 512)
 
 
 def test_keys_that_depend_on_each_other_are_set_together() -> None:

@@ -57,6 +57,7 @@ class Grid:
     rows: list[Row]
     notes: list[str]
     best: list[str] = field(default_factory=list)  # heads of the best printed entries, for tables with little space
+    recipes: list[str] = field(default_factory=list)  # one line for each recipe of our columns
 
     def heads(self) -> list[str]:
         """Return the heads of all columns: row names, ours, printed, and the seconds of a cell."""

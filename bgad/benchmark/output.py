@@ -19,6 +19,8 @@ def markdown(table: PaperTable, grids: Sequence[Grid], outcomes: Sequence[Outcom
     for grid in grids:
         parts += [f"## {grid.title}", "", f"{grid.metric_titles()}; mean ± standard deviation over the seeds.", ""]
         parts += [*_markdown_table(grid.heads(), grid.lines()), ""]
+        for line in grid.recipes:
+            parts += [_escaped(line), ""]
         parts += [f"{i}. {_escaped(note)}" for i, note in enumerate(grid.notes, start=1)] + [""] * bool(grid.notes)
     parts += [*(f"- {note}" for note in table.notes), ""] if table.notes else []
     heads, lines = cell_lines(outcomes)

@@ -39,7 +39,8 @@ def _grid(grid: Grid, key: str) -> str:
     notes = "".join(f"<li>{text(note)}</li>" for note in grid.notes)
     shown = table([text(head) for head in grid.heads()], rows, len(grid.names))
     listed = f'<ol class="notes">{notes}</ol>' if notes else ""
-    return f'<section id="{key}"><h2>{text(grid.title)}</h2>{caption(how)}{shown}{listed}</section>'
+    recipes = "".join(map(caption, grid.recipes))
+    return f'<section id="{key}"><h2>{text(grid.title)}</h2>{caption(how)}{shown}{recipes}{listed}</section>'
 
 
 def _curves(outcomes: Sequence[Outcome]) -> str:

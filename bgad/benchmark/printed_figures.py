@@ -350,9 +350,9 @@ PRINTED_SETTINGS: tuple[PrintedSettings, ...] = (
         "pseudo anomalies",
         "multi-class",
         {
-            "DRAEM": ".970/.979/.946",
-            "NSA": ".977/.979/.946",
-            "RPAG": ".988/.992/.973",
+            "pseudo draem": ".970/.979/.946",
+            "pseudo nsa": ".977/.979/.946",
+            "pseudo rpag": ".988/.992/.973",
         },
     ),
     PrintedSettings(

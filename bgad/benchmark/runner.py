@@ -26,7 +26,7 @@ from bgad.benchmark.tables import grids
 from bgad.config import BackboneConfig, Config, override, preset_for, to_dict
 from bgad.data.layouts import Dataset, hash_file
 from bgad.data.protocols import Case, protocol_split
-from bgad.data.sample_io import ImageCache, read_mask
+from bgad.data.sample_io import ImageCache
 from bgad.data.split import Split
 from bgad.data.validation import MAX_UNREADABLE, ValidationReport, validate_images
 from bgad.errors import BgadError, ConfigError
@@ -36,6 +36,7 @@ from bgad.features.scoring import run_features, score_features
 from bgad.inference.torch_engine import Detector
 from bgad.io import files as output_files
 from bgad.io import images
+from bgad.model import backbone as backbones
 from bgad.model import device as devices
 from bgad.model.weights import weight_files
 from bgad.training.checkpoint import SharedPhaseOne
@@ -96,6 +97,8 @@ def run(
         device = devices.pick(options.device)
         setup = Setup(out, recipes, device, options, RunControl(progress, stop))
         groups = plan(table.matrices, options.root)
+        if any(group.requests for group in groups):
+            _check_backbones(recipes)
         outcomes: list[Outcome] = []
         total = sum(len(group.requests) for group in groups)
         try:
@@ -107,16 +110,24 @@ def run(
                     if outcome.reason:
                         logger.warning(f"{outcome.request.name()}: {outcome.reason}")
                     task.advance(1, f"{outcome.request.category} {outcome.request.column.title}")
-                write(out, table, outcomes + unfinished(groups, outcomes))
+                write(out, table, outcomes + unfinished(groups, outcomes), recipes)
         except KeyboardInterrupt:
-            write(out, table, outcomes + unfinished(groups, outcomes))
+            write(out, table, outcomes + unfinished(groups, outcomes), recipes)
             done = sum(outcome.cell is not None for outcome in outcomes)
             logger.info(f"stopped; {done} of {total} cells are in {out}: run the same command to continue")
             raise
     return outcomes
 
 
-def write(out: Path, table: PaperTable, outcomes: Sequence[Outcome]) -> None:
+def _check_backbones(configs: Mapping[str, Config]) -> None:
+    """Raise ModelError where a backbone or its weights are not available, once instead of in every cell."""
+    for config in {config.backbone: config for config in configs.values()}.values():
+        backbones.check(config.backbone)
+        if config.backbone.name not in backbones.BACKBONES:
+            backbones.build(config.backbone)  # timm downloads the weights
+
+
+def write(out: Path, table: PaperTable, outcomes: Sequence[Outcome], configs: Mapping[str, Config]) -> None:
     """Write the files of a run with the outcomes so far."""
     content = {
         "bgad": __version__,
@@ -124,7 +135,7 @@ def write(out: Path, table: PaperTable, outcomes: Sequence[Outcome]) -> None:
         "missing": [o.request.facts() | {"reason": o.reason, "failed": o.failed} for o in outcomes if o.cell is None],
     }
     output_files.write_atomic(out / "results.json", json.dumps(content, indent=1).encode())
-    tables = grids(table, outcomes)
+    tables = grids(table, outcomes, configs)
     output_files.write_atomic(out / "table.md", markdown(table, tables, outcomes).encode())
     output_files.write_atomic(out / "table.csv", csv_text(tables).encode())
     output_files.write_atomic(out / "benchmark.html", benchmark_page.render(table, tables, outcomes).encode())
@@ -134,9 +145,9 @@ def _run_group(group: Group, setup: Setup) -> Iterator[Outcome]:
     """Yield the outcomes of one category: finished cells are read, the others run on pools of features."""
     if group.dataset is None or not group.requests:
         return
+    pools = _Pools(group, setup)
     try:
-        first = _image_cache(setup.configs[group.requests[0].column.method])
-        dataset, scan = validate_images(group.dataset, MAX_UNREADABLE, setup.control.progress, first)
+        dataset, scan = validate_images(group.dataset, MAX_UNREADABLE, setup.control.progress, pools.images)
         mask_hashes = [[s.name, *map(hash_file, (s.mask, *s.more_masks))] for s in dataset.samples if s.mask]
     except BgadError as error:
         yield from (Outcome(request, reason=str(error), failed=True) for request in group.requests)
@@ -145,9 +156,6 @@ def _run_group(group: Group, setup: Setup) -> Iterator[Outcome]:
         logger.warning(f"{group.category}: {note}")
     splits: dict[tuple[str, Case, int, int], Split] = {}
     hashes: dict[str, str] | None = None
-    pools: dict[BackboneConfig, FeaturePool] = {}
-    backbones = len({setup.configs[request.column.method].backbone for request in group.requests})
-    folder = setup.out / "work" / f"pool-{group.requests[0].name('')}"
     for request in group.requests:
         try:
             protocol, case, known, seed = what = request.protocol, request.case, request.known, request.seed
@@ -160,31 +168,53 @@ def _run_group(group: Group, setup: Setup) -> Iterator[Outcome]:
             key = _cell_key(config, split, request, mask_hashes, setup.device)
             stored = _stored(setup.out / "cells", key)
             if stored is None or (setup.options.keep_models and not _kept(setup, request, key).exists()):
-                if config.backbone not in pools:
-                    pools[config.backbone] = FeaturePool(
-                        dataset.samples,
-                        split.hashes,
-                        first if not pools else _image_cache(config, scan.bits),
-                        config.backbone,
-                        device=setup.device,
-                        folder=folder / str(len(pools)),
-                        memory_gb=setup.options.memory_gb / backbones,
-                        progress=setup.control.progress,
-                    )
-                stored = _cell(request, dataset, split, config, pools[config.backbone], scan, setup, key)
+                pool = pools.get(config.backbone, dataset, split)
+                stored = _cell(request, dataset, split, config, pool, scan, setup, key)
+                del pool  # `pools` alone holds it
                 path = setup.out / "cells" / f"{request.name()}-{key[:SHORT]}.json"
                 output_files.write_atomic(path, json.dumps(stored, indent=1).encode())
             shutil.rmtree(_work(setup, key), ignore_errors=True)  # only now: a kill before this loses nothing
             yield Outcome(request, stored["cell"] | request.facts(), notes=tuple(stored["notes"]))
         except BgadError as error:
             yield Outcome(request, reason=str(error), failed=True)
-    pools.clear()  # before their files go
-    shutil.rmtree(folder, ignore_errors=True)
+    pools.drop()
 
 
-def _image_cache(config: Config, bits: int = 8) -> ImageCache:
-    """Return a cache of images as the backbone of a recipe takes them."""
-    cache = ImageCache(config.backbone.size, crop=config.backbone.crop)
+class _Pools:
+    """The features of one category, for each backbone that a recipe of its cells has."""
+
+    def __init__(self, group: Group, setup: Setup) -> None:
+        configs = list(dict.fromkeys(setup.configs[request.column.method].backbone for request in group.requests))
+        self._setup, self._first, self._number = setup, configs[0], len(configs)
+        self._folder = setup.out / "work" / f"pool-{group.requests[0].name('')}"
+        self._pools: dict[BackboneConfig, FeaturePool] = {}
+        self.images = _image_cache(self._first)  # validation fills it for the first backbone
+
+    def get(self, backbone: BackboneConfig, dataset: Dataset, split: Split) -> FeaturePool:
+        """Return the features by a backbone; they are computed at the first call."""
+        if backbone not in self._pools:
+            images = self.images if backbone == self._first else _image_cache(backbone, self.images.bits)
+            self._pools[backbone] = FeaturePool(
+                dataset.samples,
+                split.hashes,
+                images,
+                backbone,
+                device=self._setup.device,
+                folder=self._folder / str(len(self._pools)),
+                memory_gb=self._setup.options.memory_gb / self._number,
+                progress=self._setup.control.progress,
+            )
+        return self._pools[backbone]
+
+    def drop(self) -> None:
+        """Free the memory, then remove the files."""
+        self._pools.clear()
+        shutil.rmtree(self._folder, ignore_errors=True)
+
+
+def _image_cache(backbone: BackboneConfig, bits: int = 8) -> ImageCache:
+    """Return a cache of images as a backbone takes them."""
+    cache = ImageCache(backbone.size, crop=backbone.crop)
     cache.bits = bits
     return cache
 
@@ -320,7 +350,8 @@ class _Curve:
 
     def __init__(self, pool: FeaturePool, split: Split) -> None:
         size = (pool.config.size, pool.config.size)
-        self._masks = [None if (mask := read_mask(s)) is None else images.resize_mask(mask, size) for s in split.test]
+        masks = [pool.images.read_mask(s) for s in split.test]
+        self._masks = [None if mask is None else images.resize_mask(mask, size) for mask in masks]
         self._labels = [s.label for s in split.test]
         self._features, self._device = pool.features(split.test), pool.device
         self.points: list[dict[str, float | None]] = []

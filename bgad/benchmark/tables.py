@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import replace
 from statistics import mean, stdev
 from typing import Any
@@ -13,21 +13,27 @@ from bgad.benchmark.paper_tables import Column, Matrix, PaperTable
 from bgad.benchmark.plan import Outcome, RowKey, columns
 from bgad.benchmark.printed_figures import PAPER, SOURCES
 from bgad.benchmark.published import METHOD_OF, UNSUPERVISED, printed, printed_classes, printed_mean
+from bgad.benchmark.recipes import recipe_lines
+from bgad.config import Config
 
 ColumnKey = tuple[int, Column]  # number of known anomalies, column
 PrintedColumn = tuple[str, str, int]  # column, source, number of known anomalies (0: the method uses none)
 PRINTED_MEAN = "Mean, as printed"
 
 
-def grids(table: PaperTable, outcomes: Sequence[Outcome]) -> list[Grid]:
-    """Return the tables of a run; where the paper prints only means, a table of means precedes the details."""
+def grids(table: PaperTable, outcomes: Sequence[Outcome], configs: Mapping[str, Config]) -> list[Grid]:
+    """Return the tables of a run; where the paper prints only means, a table of means precedes the details.
+
+    `configs` are the recipes of the methods.
+    """
     made = []
     for number, matrix in enumerate(table.matrices):
         of_matrix = [outcome for outcome in outcomes if outcome.request.table == number]
         detail = _Detail(matrix, of_matrix).grid(of_matrix)
+        recipes = recipe_lines(matrix, configs)
         if table.means:
-            made.append(_means(matrix, of_matrix, detail))
-        made.append(detail)
+            made.append(replace(_means(matrix, of_matrix, detail), recipes=recipes))
+        made.append(replace(detail, recipes=recipes))
     return made
 
 

@@ -9,6 +9,7 @@ from typing import Any
 
 from bgad.benchmark import plan as benchmark_plan
 from bgad.benchmark import tables as benchmark_tables
+from bgad.benchmark.grid import Grid
 from bgad.benchmark.paper_tables import TABLES, Matrix, PaperTable, methods
 from bgad.cli import console, tables
 from bgad.cli.options import add_command, add_recipe, add_root, number, read_config
@@ -87,7 +88,7 @@ def _benchmark(arguments: argparse.Namespace) -> int:
         outcomes = run(table, arguments.out, configs=configs, options=options, progress=progress, stop=stop)
     if arguments.paper is None and all(outcome.cell is None for outcome in outcomes):
         raise DataError(f"no cell could be run: {outcomes[0].reason}")
-    _print(table, outcomes)
+    _print(benchmark_tables.grids(table, outcomes, configs))
     out = arguments.out
     console.say(f"figures: {out / 'results.json'}\ntables:  {out / 'table.md'}, {out / 'table.csv'}")
     console.say(f"page:    {out / 'benchmark.html'}   (open it in a browser)")
@@ -101,10 +102,12 @@ def _benchmark(arguments: argparse.Namespace) -> int:
     return EXIT_FAILED_CELLS if failed else 0
 
 
-def _print(table: PaperTable, outcomes: list[benchmark_plan.Outcome]) -> None:
+def _print(grids: list[Grid]) -> None:
     page = console.stdout_console()
-    for grid in benchmark_tables.grids(table, outcomes):
+    for grid in grids:
         page.print(tables.benchmark_table(grid))
+        for line in grid.recipes:
+            page.print(console.printable(line), soft_wrap=True)
         for i, note in enumerate(grid.notes, start=1):
             page.print(f"[{i}] {console.printable(note)}", soft_wrap=True)
         page.print()

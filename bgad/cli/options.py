@@ -202,7 +202,7 @@ def read_config(arguments: argparse.Namespace, method: str | None = None) -> Con
     """
     values = read_toml(arguments.config) if arguments.config else {}
     chosen = method or arguments.method or values.get("method")
-    if chosen is not None and chosen not in METHODS:
+    if chosen is not None and (not isinstance(chosen, str) or chosen not in METHODS):
         raise ConfigError(f"method in {arguments.config} must be one of {', '.join(METHODS)}, not {chosen!r}")
     base = preset_for(chosen, arguments.preset)
     config = from_dict(values | {"method": base.method}, base, str(arguments.config))

@@ -8,7 +8,7 @@ from typing import Any
 
 from bgad.cli import console
 from bgad.cli.options import DATA_HELP, add_command, add_data, add_max_unreadable, add_recipe, number, read_config
-from bgad.config import PSEUDO_METHODS
+from bgad.config import PSEUDO_METHODS, preset_for
 from bgad.errors import DataError
 from bgad.io.files import check_file
 from bgad.types import ProgressTask
@@ -23,7 +23,7 @@ def add_pseudo(commands: Any) -> None:
         "Draw a contact sheet of the pseudo anomalies that training would use.",
         DATA_HELP
         + "\nmethods (--set pseudo.method=NAME):\n"
-        + "".join(f"  {name:<6} {text}\n" for name, text in PSEUDO_METHODS.items() if name != "none")
+        + "".join(f"  {name:<9} {text}\n" for name, text in PSEUDO_METHODS.items() if name != "none")
         + "\nexamples:\n  bgad pseudo gears\n  bgad pseudo gears --count 60 --set pseudo.method=nsa --out nsa.png",
     )
     add_data(parser)
@@ -40,6 +40,7 @@ def add_pseudo(commands: Any) -> None:
 
 def _pseudo(arguments: argparse.Namespace) -> int:
     from bgad.data import locate
+    from bgad.data.sample_io import ImageCache
     from bgad.data.split import make_split
     from bgad.data.validation import validate_images
     from bgad.io import render
@@ -49,20 +50,22 @@ def _pseudo(arguments: argparse.Namespace) -> int:
     dataset = locate.load(arguments.data, arguments.root)
     from bgad.pseudo.contact_sheet import contact_sheet
     from bgad.pseudo.generate import can_generate, generate
+    from bgad.training.training_set import with_visible_defect
 
+    images = ImageCache(config.backbone.size, crop=config.backbone.crop)
     with console.progress() as progress:
-        dataset, scan = validate_images(dataset, arguments.max_unreadable, progress)
+        dataset, _ = validate_images(dataset, arguments.max_unreadable, progress, images)
     for note in dataset.notes:
         console.warn(note)
-    split = make_split(dataset, seed=config.seed, known=arguments.known)
+    split = with_visible_defect(make_split(dataset, seed=config.seed, known=arguments.known), images)
     known = [s for s in split.known if s.mask is not None]
-    method = config.pseudo.method if config.pseudo.method != "none" else "rpag"
+    usual = preset_for(config.method, None).pseudo.method
+    method = config.pseudo.method if config.pseudo.method != "none" else usual
     if not can_generate(method, known):
         raise DataError(
             f"{arguments.data}: {method} needs known anomalies with masks, and there are none: "
             "add masks, or use --set pseudo.method=nsa"
         )
-    size = (config.backbone.size, config.backbone.size)
     with console.progress() as progress:
         task = ProgressTask(progress, "pseudo anomalies", arguments.count)
         anomalies = []
@@ -70,11 +73,10 @@ def _pseudo(arguments: argparse.Namespace) -> int:
             split.train,
             known,
             arguments.count,
+            images,
             seed=config.seed,
-            size=size,
             method=method,
             transforms=config.pseudo.transforms,
-            bits=scan.bits,
         ):
             anomalies.append(anomaly)
             task.advance()

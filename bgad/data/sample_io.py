@@ -116,14 +116,16 @@ class ImageCache:
         self._tiled, self._roi, self._left = tiled, roi, max_bytes
         self._complete: dict[Path, images.Decoded] = {}
         self._fitted: dict[tuple[Path, Box | None], _Fitted] = {}
+        self._shapes: dict[tuple[Path, Box | None], Shape] = {}  # of the samples that validation has decoded
         self._known: set[tuple[Path, Box | None]] = set()  # what is kept so, or will be in a moment
         self._spare: list[tuple[Path, Box | None]] = []  # of these, what is not trained on
         self._lock = threading.Lock()
 
     def add(self, sample: Sample, decoded: images.Decoded) -> None:
         """Take note of a decoded image, and keep it if it may be needed and the memory lasts."""
-        if sample.split != "test":
-            with self._lock:
+        with self._lock:
+            self._shapes[sample.path, sample.box] = shape_of(sample, decoded)
+            if sample.split != "test":
                 self.bits = max(self.bits, decoded.bits)
         if self._tiled:
             self._add_complete(sample, decoded)
@@ -186,7 +188,15 @@ class ImageCache:
     def read_mask(self, sample: Sample) -> BoolArray | None:
         """Return the mask of a sample's defect, cropped as its image is; None where the sample has no mask."""
         mask = read_mask(sample)
-        return crop(mask) if self.crop and mask is not None else mask
+        if mask is None or not self.crop:
+            return mask
+        shape = self._shapes.get((sample.path, sample.box)) or shape_of(sample, decode(sample))
+        return crop(mask if mask.shape == shape else images.resize_mask(mask, shape))
+
+    def read_ignored(self, sample: Sample) -> BoolArray | None:
+        """Return the pixels that training ignores, cropped as the image is; None where there are none."""
+        pixels = ignored(sample)
+        return crop(pixels) if self.crop and pixels is not None else pixels
 
     def read_complete(self, sample: Sample) -> AnyArray:
         """Return a sample at its own size, as `read` of this module gives it."""

@@ -8,9 +8,8 @@ from typing import NamedTuple
 
 import numpy as np
 
-from bgad.data.sample_io import read, read_mask
+from bgad.data.sample_io import ImageCache
 from bgad.errors import ConfigError, DataError
-from bgad.io import images
 from bgad.pseudo.draem import draem
 from bgad.pseudo.nsa import nsa
 from bgad.pseudo.rpag import fit_mask, foreground, rpag, rpag_soft
@@ -116,23 +115,18 @@ def generate(
     normals: Sequence[Sample],
     known: Sequence[Sample],
     count: int,
+    images: ImageCache,
     *,
     seed: int,
-    size: tuple[int, int],
     method: str = "rpag-soft",
     transforms: int = 3,
-    bits: int | None = None,
 ) -> Iterator[PseudoAnomaly]:
-    """Generate the first `count` pseudo anomalies of a series."""
+    """Generate the first `count` pseudo anomalies of a series, of images as training reads them."""
     if method not in PSEUDO:
         raise ConfigError(f"unknown way to make pseudo anomalies: {method}; choose from {', '.join(PSEUDO)}")
     if not normals:
         raise DataError("pseudo anomalies are made on normal images: give at least one")
     if PSEUDO[method].needs_known and not known:
         raise DataError(f"{method} cuts pseudo anomalies from known anomalies with masks: give at least one")
-
-    def read_image(sample: Sample) -> FloatArray:
-        return images.fit(read(sample, bits), size)
-
-    series = PseudoSeries(normals, known, read_image, read_mask, method, transforms, seed)
+    series = PseudoSeries(normals, known, images.read, images.read_mask, method, transforms, seed)
     return (series.make(index) for index in range(count))

@@ -89,7 +89,7 @@ def objective(kind: str, config: LossConfig, normal: Tensor, abnormal: Tensor | 
     if b_n is None or kind == "likelihood":
         likelihood = likelihood_loss(normal, config.likelihood)
         return Parts(likelihood, likelihood, zero, zero)
-    n, a = normal / NORMALISER, None if abnormal is None else abnormal / NORMALISER
+    n, a = normal / NORMALISER, None if abnormal is None or kind == "semi-pull" else abnormal / NORMALISER
     weight_n = normal_weight(n) if config.asymmetric_weights else None
     weight_a = abnormal_weight(a, config.max_abnormal_weight) if config.asymmetric_weights and a is not None else None
     likelihood = likelihood_loss(normal, config.likelihood, weight_n)

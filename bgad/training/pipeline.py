@@ -105,7 +105,8 @@ def check_before_reading(config: Config, out: Path, options: TrainOptions) -> No
     devices.pick(options.device)
     backbones.check(config.backbone)
     if options.roi is not None and config.backbone.crop:
-        raise ConfigError(f"{config.method} crops images, so it takes no region of interest: train bgad-plus")
+        text = f"{config.method} crops images (backbone.crop), so it takes no region of interest"
+        raise ConfigError(f"{text}: train bgad-plus, without backbone.crop")
     if options.split is not None and not Path(options.split).is_file():
         raise DataError(f"{Path(options.split)}: cannot be read: No such file or directory")
 
@@ -158,9 +159,10 @@ def train_on_split(
     ):
         if roi is not None:
             split = _with_roi(split, roi, work / model_folder.ROI)
-        training_split = with_visible_defect(split, data.images)
         if config.tile.size:
             training_split = tiled_split.cut(split, config.tile, data.scan.shapes)
+        else:
+            training_split = with_visible_defect(split, data.images)
         run = TrainingRun(
             out.stem,
             data.dataset,

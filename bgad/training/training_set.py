@@ -15,7 +15,7 @@ import torch
 
 from bgad.config import Config
 from bgad.data import tiled_split
-from bgad.data.sample_io import ImageCache, ignored, region
+from bgad.data.sample_io import ImageCache, region
 from bgad.data.split import Split
 from bgad.errors import DataError
 from bgad.features.cache import Budget, Features, FeatureStore, even_pick
@@ -111,12 +111,12 @@ def build_training_set(
 
     normals = compute("normals", len(split.train), lambda i: images.read(split.train[i]))
     unmasked_normals = normals.select(np.flatnonzero([s.ignore is None for s in split.train]))
-    replace_ignored(normals, split.train, None, unmasked_normals, grids)
+    replace_ignored(normals, split.train, images, None, unmasked_normals, grids)
     anomalies = []
     if known:
         features = compute("known", len(known), lambda i: images.read(known[i]))
         anomalies.append(known_anomalies(known, features, grids, images))
-        replace_ignored(features, known, anomalies[0], unmasked_normals, grids)
+        replace_ignored(features, known, images, anomalies[0], unmasked_normals, grids)
     if pseudo_total:
         cache_pseudo: CacheFeatures = lambda count, image: compute("pseudo", count, image)  # noqa: E731
         anomalies.append(pseudo_anomalies(split, config, grids, images, cache_pseudo, roi))
@@ -176,6 +176,7 @@ def known_anomalies(
 def replace_ignored(
     features: Features,
     samples: Sequence[Sample],
+    images: ImageCache,
     known: AnomalyFeatures | None,
     normals: Features,
     grids: Sequence[Grid],
@@ -185,7 +186,7 @@ def replace_ignored(
     So neither the flows nor the image head learn from such a region. A cell that also shows a marked defect is kept.
     """
     for number, sample in enumerate(samples):
-        ignore_mask = ignored(sample)
+        ignore_mask = images.read_ignored(sample)
         if ignore_mask is None:
             continue
         if not normals.count:

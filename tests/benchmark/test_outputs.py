@@ -15,7 +15,7 @@ def test_notes_on_the_data_stand_below_every_table(tmp_path: Path, capsys: pytes
         category(tmp_path / "data/mvtec" / name, classes, number)
     (tmp_path / "data/mvtec/carpet/ground_truth/hole/0_mask.png").unlink()
     (tmp_path / "data/mvtec/carpet/test/color/1.png").write_bytes(b"cut off")
-    options = ["--data", "mvtec", "--category", "cable,carpet", "--protocol", "one-class", "--methods", "nfad"]
+    options = ["--data", "mvtec", "--category", "cable,carpet", "--protocol", "one-class", "--methods", "nfad-plus"]
     options += ["--known", "3", "--seeds", "2", "--root", str(tmp_path / "data"), "--out", str(tmp_path / "out")]
     for _ in range(2):  # computed, then read from the files of the cells
         assert main(["benchmark", *options, *TINY]) == 0
@@ -36,12 +36,13 @@ def test_notes_on_the_data_stand_below_every_table(tmp_path: Path, capsys: pytes
 def test_pixel_figures_that_cannot_be_given_are_explained(
     root: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
-    options = ["--data", "brainmri", "--protocol", "general", "--known", "1,20", "--methods", "bgad", "--seeds", "2"]
+    options = ["--data", "brainmri", "--protocol", "general", "--known", "1,20", "--seeds", "2"]
+    options += ["--methods", "bgad-plus"]
     assert main(["benchmark", *options, "--root", str(root), "--out", str(tmp_path), *TINY]) == 0
     out = capsys.readouterr().out
     assert "no pixel metrics for brainmri: no masks of the test images" in out
     assert "fewer known anomalies than requested: brainmri: 2" in out
-    assert "bgad (1 known)" in out
+    assert "bgad-plus (1 known)" in out
     assert "best supervised (printed, 1 known)" in out  # there are printed figures for 1, not for 20
     assert "0.866 / - / - AHL (DevNet)" in out
     cells = results(tmp_path)["cells"]
@@ -51,7 +52,7 @@ def test_pixel_figures_that_cannot_be_given_are_explained(
 
 def test_a_folder_is_a_data_set_too(root: Path, tmp_path: Path) -> None:
     place = str(root / "mvtec")
-    options = ["--seeds", "1", "--methods", "nfad", "--known", "1", "--out", str(tmp_path), *TINY]
+    options = ["--seeds", "1", "--methods", "nfad-plus", "--known", "1", "--out", str(tmp_path), *TINY]
     assert main(["benchmark", "--data", place, *options]) == 0
     assert [(c["data"], c["category"]) for c in results(tmp_path)["cells"]] == [("mvtec", n) for n in CLASSES]
     assert main(["benchmark", "--data", f"{place}/carpet,{root / 'brainmri'}", *options]) == 0

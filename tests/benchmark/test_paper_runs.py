@@ -8,7 +8,7 @@ import pytest
 
 from bgad.benchmark.paper_tables import TABLES
 from bgad.cli.main import main
-from tests.benchmark.runs import TINY, results
+from tests.benchmark.runs import PRINTED_TINY, results
 from tests.evaluation.report.pages import Page
 
 
@@ -35,7 +35,7 @@ ROWS = {  # table -> cells with the made data, cells without
 
 @pytest.mark.parametrize("name", TABLES)
 def test_every_table_of_the_paper_runs(name: str, root: Path, shared: Path, capsys: pytest.CaptureFixture[str]) -> None:
-    options = ["--paper", name, "--seeds", "1", "--root", str(root), "--out", str(shared), *TINY]
+    options = ["--paper", name, "--seeds", "1", "--root", str(root), "--out", str(shared), *PRINTED_TINY]
     if TABLES[name].means:
         options += ["--data", "mvtec", "--category", "carpet"]  # many columns: one category will do
     code = main(["benchmark", *options])
@@ -68,7 +68,7 @@ def test_every_table_of_the_paper_runs(name: str, root: Path, shared: Path, caps
 
 
 def test_the_curve_has_a_point_for_every_part_of_the_training(root: Path, shared: Path) -> None:
-    main(["benchmark", "--paper", "efficiency", "--root", str(root), "--out", str(shared), *TINY])
+    main(["benchmark", "--paper", "efficiency", "--root", str(root), "--out", str(shared), *PRINTED_TINY])
     for cell in results(shared)["cells"]:
         assert [(point["step"], point["phase"]) for point in cell["curve"]] == [(1, 1), (2, 1), (3, 2)]
         assert all(0 <= point["pixel_auroc"] <= 1 for point in cell["curve"])

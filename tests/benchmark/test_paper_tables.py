@@ -3,10 +3,8 @@ from __future__ import annotations
 import pytest
 
 from bgad.benchmark.paper_tables import TABLES
-from bgad.benchmark.published import (
-    printed_mean,
-)
-from bgad.config import METHODS, Config, override
+from bgad.benchmark.published import printed_mean
+from bgad.config import METHODS, override, preset_for
 from bgad.data.datasets.registry import DATASETS
 from bgad.data.protocols import PROTOCOLS
 
@@ -22,7 +20,7 @@ def test_tables_can_be_run(name: str) -> None:
         recipes = set()
         for column in matrix.columns:
             assert column.method in METHODS
-            recipes.add((override(Config(), [*column.changes, f"loss.method={column.method}"]), column.known))
+            recipes.add((override(preset_for(column.method, None), list(column.changes)), column.known))
         assert len(recipes) == len(matrix.columns)
 
 

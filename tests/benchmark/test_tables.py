@@ -11,8 +11,12 @@ from bgad.benchmark.output import csv_text, markdown
 from bgad.benchmark.paper_tables import Matrix, PaperTable, methods
 from bgad.benchmark.plan import Outcome, Request
 from bgad.benchmark.tables import grids
+from bgad.config import METHODS
 from bgad.data.protocols import Case
 from tests.benchmark.outcomes import outcome
+from tests.benchmark.runs import tiny
+
+CONFIGS = {method: tiny(method) for method in METHODS}
 
 
 def test_means_and_spreads_by_hand() -> None:
@@ -26,7 +30,7 @@ def test_means_and_spreads_by_hand() -> None:
         outcome("carpet", nfad, 0, 0.5, "color"),
         Outcome(Request(0, "mvtec", "carpet", "one-class", Case("color"), bgad, 10, 0), reason="lost | found"),
     ]
-    (grid,) = grids(table, outcomes)
+    (grid,) = grids(table, outcomes, CONFIGS)
     rows = {row.names: row for row in grid.rows}
     first = rows["screw", "thread_top"]
     stat = first.entries[0].stats["image_auroc"]
@@ -67,17 +71,17 @@ def test_a_mean_compares_the_same_rows_and_seeds() -> None:
         outcome("screw", bgad, 0, 0.7, "thread_side"),
         Outcome(Request(0, "mvtec", "screw", "one-class", Case("thread_side"), bgad, 10, 1), reason="not run yet"),
     ]
-    (grid,) = grids(PaperTable("x", (matrix,)), outcomes)
+    (grid,) = grids(PaperTable("x", (matrix,)), outcomes, CONFIGS)
     rows = {row.names[1]: [entry.text(grid.metrics) for entry in row.entries[:2]] for row in grid.rows}
     assert rows["Mean (1 of 2 seeds)"] == ["0.700", "0.800"]
     assert rows["thread_side"][1] == "0.700 [1]"
-    means, _ = grids(PaperTable("x", (matrix,), means=True), outcomes)
+    means, _ = grids(PaperTable("x", (matrix,), means=True), outcomes, CONFIGS)
     assert [row.entries[0].text(means.metrics) for row in means.rows] == ["0.700", "0.800"]
     assert "1 of 1 categories (2 of 2 rows: those that have all columns) and 1 of 2 seeds" in means.notes[0]
 
     # without thread_side of bgad, the printed figures beside the mean are those of the other row alone
     lost = Outcome(Request(0, "mvtec", "screw", "one-class", Case("thread_side"), bgad, 10, 0), reason="lost")
-    (grid,) = grids(PaperTable("x", (matrix,)), [*outcomes[:6], lost])
+    (grid,) = grids(PaperTable("x", (matrix,)), [*outcomes[:6], lost], CONFIGS)
     found = {row.names[1]: dict(zip(grid.heads()[2:], row.entries, strict=False)) for row in grid.rows}
     assert found["Mean of 1 of 2 rows"]["NFAD (paper)"].text(grid.metrics) == "0.878"
     assert found["Mean, as printed"]["NFAD (paper)"].text(grid.metrics) == "0.885"
@@ -91,7 +95,7 @@ def test_a_printed_mean_stands_beside_ours_where_the_rows_are_the_same() -> None
         Outcome(Request(0, "elpv", "elpv", "one-class", Case(case), bgad, 10, 0), outcome("elpv", bgad, 0, value).cell)
         for case, value in (("mono", 0.9), ("poly", 0.8))
     ]
-    (grid,) = grids(PaperTable("x", (matrix,)), outcomes)
+    (grid,) = grids(PaperTable("x", (matrix,)), outcomes, CONFIGS)
     assert [row.names[1] for row in grid.rows] == ["mono", "poly", "Mean"]
     shown = dict(zip(grid.heads(), grid.lines()[-1], strict=True))
     assert [shown[head] for head in ("bgad", "BGAD (paper)", "AHL (DRA) (CVPR 2024)")] == ["0.850", "0.882", "0.788"]
@@ -102,7 +106,7 @@ def test_printed_figures_stand_with_their_number_of_known_anomalies() -> None:
     matrix = Matrix({"elpv": ()}, "general", (bgad,), known=(10, 1), metrics=("image_auroc",))
     outcomes = [Outcome(Request(0, "elpv", "elpv", "general", Case(), bgad, n, 0), reason="lost") for n in (10, 1)]
     outcomes[0] = replace(outcomes[0], cell=outcome("elpv", bgad, 0, 0.9).cell, reason="")
-    (grid,) = grids(PaperTable("x", (matrix,)), outcomes)
+    (grid,) = grids(PaperTable("x", (matrix,)), outcomes, CONFIGS)
     (line,) = grid.lines()
     shown = dict(zip(grid.heads(), line, strict=True))
     assert shown["bgad (10 known)"] == "0.900"
@@ -122,12 +126,13 @@ def test_the_best_printed_columns_name_other_methods_than_the_papers() -> None:
     """Where only NFAD and BGAD are best, a column of the best would repeat theirs."""
     (bgad,) = methods("bgad")
     table = PaperTable("x", (Matrix({"mvtec": ()}, "one-class", (bgad,), seeds=1, metrics=("image_auroc",)),))
-    (grid,) = grids(table, [outcome("screw", bgad, 0, 0.9, "thread_top")])
+    (grid,) = grids(table, [outcome("screw", bgad, 0, 0.9, "thread_top")], CONFIGS)
     assert (grid.best, [row.best for row in grid.rows]) == ([], [[]])
     matrix = Matrix({"mvtec": ()}, "multi-class", (bgad,), seeds=1)
     names = ("cable", "capsule", "transistor")
     requests = [Request(0, "mvtec", name, "multi-class", Case(), bgad, 10, 0) for name in names]
-    (grid,) = grids(PaperTable("x", (matrix,)), [Outcome(r, outcome(r.category, bgad, 0, 0.9).cell) for r in requests])
+    outcomes = [Outcome(r, outcome(r.category, bgad, 0, 0.9).cell) for r in requests]
+    (grid,) = grids(PaperTable("x", (matrix,)), outcomes, CONFIGS)
     best = {row.names[0]: [entry.text(grid.metrics) for entry in row.best] for row in grid.rows}
     assert grid.best == ["best unsupervised (printed)"]
     assert best == {
@@ -144,5 +149,5 @@ def test_a_seed_that_failed_is_marked() -> None:
     matrix = Matrix({"mvtec": ()}, "one-class", (bgad,), seeds=2, metrics=("image_auroc",))
     second = Outcome(Request(0, "mvtec", "screw", "one-class", Case("thread_top"), bgad, 10, 1), reason="diverged")
     outcomes = [outcome("screw", bgad, 0, 0.9, "thread_top"), replace(second, failed=True)]
-    (grid,) = grids(PaperTable("x", (matrix,)), outcomes)
+    (grid,) = grids(PaperTable("x", (matrix,)), outcomes, CONFIGS)
     assert grid.lines()[0][2] == "0.900 [1]"

@@ -18,7 +18,7 @@ from bgad.artifact import folder as model_folder
 from bgad.artifact.card import FORMAT
 from bgad.calibration import require_supported
 from bgad.cli.main import main
-from bgad.config import PRESETS, read_toml, to_toml
+from bgad.config import PRESETS, from_dict, read_toml, to_toml
 from bgad.data.datasets import registry
 from bgad.data.protocols import Case, protocol_split
 from bgad.errors import ConfigError
@@ -111,6 +111,27 @@ def test_missing_torch_is_one_line(model: Path, data_set: Path) -> None:
         (["train", "DATA", "--seed", "9" * 30], "--seed"),
         (["train", "DATA", "--size", "31"], "backbone.size must be a multiple of 16"),
         (["train", "DATA", "--method", "x"], "invalid choice: 'x'"),
+        (
+            ["train", "DATA", "--method", "bgad", "--preset", "default"],
+            "bgad cannot be trained by the preset default: use paper-fast or paper",
+        ),
+        (
+            ["train", "DATA", "--method", "bgad-plus", "--preset", "paper"],
+            "bgad-plus cannot be trained by the preset paper: use default",
+        ),
+        (
+            ["train", "DATA", "--method", "bgad", "--set", "flow.blocks=6"],
+            "flow.blocks is 8 in the paper's bgad, not 6: leave it, or change it in bgad-plus or nfad-plus",
+        ),
+        (
+            ["train", "DATA", "--method", "nfad", "--set", "backbone.image_head_strides=[16]"],
+            "backbone.image_head_strides is () in the paper's nfad, not (16,)",
+        ),
+        (["train", "DATA", "--set", "method=bgad"], "--set cannot change the method"),
+        (
+            ["train", "DATA", "--method", "bgad", "--backbone", "lite0", "--roi", "FILE"],
+            "bgad crops images (backbone.crop), so it takes no region of interest: train bgad-plus",
+        ),
         (["train", "DATA", "--set", "loss.tua=1"], "unknown key loss.tua in --set; did you mean loss.tau?"),
         (["train", "DATA", "--set", "loss"], "--set takes KEY=VALUE"),
         (["train", "DATA", "--set", "loss.tau=[red]"], "loss.tau in --set must be of type float, not '[red]'"),
@@ -299,7 +320,8 @@ def test_damaged_models(model: Path, data_set: Path, tmp_path: Path, capsys: pyt
 def test_info(model: Path, capsys: pytest.CaptureFixture[str]) -> None:
     assert main(["info", str(model)]) == 0
     text = capsys.readouterr().out
-    for part in ("19 normals trained on, 5 held out, 4 known anomalies", "bgad on lite0", "A good part is rejected"):
+    counts = "19 normals trained on, 5 held out, 4 known anomalies"
+    for part in (counts, "bgad-plus on lite0", "A good part is rejected"):
         assert part in text
     assert main(["info", str(model), "--json"]) == 0
     card = json.loads(capsys.readouterr().out)
@@ -316,7 +338,7 @@ def test_recipe_can_be_read_back(model: Path, tmp_path: Path, capsys: pytest.Cap
     ):
         assert main(["info", *command]) == 0
         path.write_text(capsys.readouterr().out)
-        assert read_toml(path) == expected
+        assert from_dict(read_toml(path)) == expected
 
 
 def test_training_names_what_is_wrong_and_goes_on(
@@ -331,7 +353,7 @@ def test_training_names_what_is_wrong_and_goes_on(
     Image.new("L", (64, 64)).save(root / "ground_truth/blot/001_mask.png")
     Image.new("L", (64, 64), 255).save(root / "ground_truth/blot/999_mask.png")
     command = ["train", str(root), "--config", recipe, "--out", str(model), "--max-unreadable", "2"]
-    assert main([*command, "--seed", "3", "--method", "nfad", "--set", "train.steps=3", "--size", "32"]) == 0
+    assert main([*command, "--seed", "3", "--method", "nfad-plus", "--set", "train.steps=3", "--size", "32"]) == 0
     said = capsys.readouterr()
     assert said.out == ""
     for part in (
@@ -347,7 +369,7 @@ def test_training_names_what_is_wrong_and_goes_on(
     ):
         assert part in said.err
     config = model_folder.read(model).config
-    assert (config.seed, config.loss.method, config.train.steps) == (3, "nfad", 3)
+    assert (config.seed, config.method, config.train.steps) == (3, "nfad-plus", 3)
     assert config.backbone.size == 32
     assert "train/good/\udcff.png" in {image["name"] for image in model_folder.read(model).split["images"]}
     assert sorted(path.name for path in tmp_path.iterdir()) == ["a model.bgad", "a set", "recipe.toml"]

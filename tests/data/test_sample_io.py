@@ -117,7 +117,7 @@ def test_pseudo_anomalies_are_cut_from_tiles(tmp_path: Path) -> None:
     from bgad.pseudo.generate import generate
 
     samples = tiled(tmp_path).samples
-    image, mask, _ = next(generate(samples[:3], [samples[4]], 1, seed=0, size=(SIZE, SIZE)))
+    image, mask, _ = next(generate(samples[:3], [samples[4]], 1, ImageCache(SIZE), seed=0))
     assert image.shape == (SIZE, SIZE, 3)
     assert 0 < mask.sum() < SIZE * SIZE / 4
 

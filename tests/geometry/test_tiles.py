@@ -228,7 +228,7 @@ def test_what_cannot_be_cut(tiled: Path, large_set: Path, data_set: Path, tmp_pa
     with pytest.raises(DataError, match="70x70 pixels are less than a tile of 80x80"):  # before it trains
         bgad.train(mixed, tmp_path / "c.bgad", config=config, options=bgad.TrainOptions(device="cpu"))
     with pytest.raises(ConfigError, match=r"a benchmark does not cut tiles"):
-        run_benchmark(TABLES["main"], tmp_path / "b", config=config)
+        run_benchmark(TABLES["main"], tmp_path / "b", configs={"bgad-plus": config})
     with pytest.raises(ConfigError, match=r"tile\.size must be 0, or at least 32"):
         from_dict({"tile": {"size": 31}})
     with pytest.raises(ConfigError, match=r"tile\.overlap must be 0 to 0\.75"):

@@ -7,6 +7,7 @@ from pathlib import Path
 import numpy as np
 from PIL import Image
 
+from bgad.data.sample_io import ImageCache
 from bgad.types import BoolArray, FloatArray, Sample
 
 RED = np.array([1.0, 0.0, 0.0], np.float32)
@@ -51,6 +52,13 @@ def write(path: Path, image: FloatArray | BoolArray) -> Path:
     path.parent.mkdir(parents=True, exist_ok=True)
     Image.fromarray((image * 255).astype(np.uint8)).save(path)
     return path
+
+
+def reader(height: int, width: int) -> ImageCache:
+    """A reader of images at this size, which need not be square here."""
+    made = ImageCache(height)
+    made.size = (height, width)
+    return made
 
 
 def write_samples(tmp_path: Path) -> tuple[list[Sample], list[Sample]]:

@@ -13,7 +13,7 @@ from bgad.pseudo.contact_sheet import contact_sheet
 from bgad.pseudo.generate import PSEUDO, can_generate, generate
 from bgad.pseudo.rpag import TRANSFORMS
 from bgad.types import Sample
-from tests.pseudo.scenes import disc, ring, scene, write, write_samples
+from tests.pseudo.scenes import disc, reader, ring, scene, write, write_samples
 
 
 @pytest.fixture
@@ -25,10 +25,10 @@ def test_generate_is_a_series_fixed_by_the_seed(
     plant: tuple[list[Sample], list[Sample]],
 ) -> None:
     normals, known = plant
-    four = list(generate(normals, known, 4, seed=3, size=(64, 48)))
-    two = list(generate(normals, known, 2, seed=3, size=(64, 48)))
-    third = list(generate(normals, known, 3, seed=3, size=(64, 48)))[2]
-    other = list(generate(normals, known, 4, seed=4, size=(64, 48)))
+    four = list(generate(normals, known, 4, reader(64, 48), seed=3))
+    two = list(generate(normals, known, 2, reader(64, 48), seed=3))
+    third = list(generate(normals, known, 3, reader(64, 48), seed=3))[2]
+    other = list(generate(normals, known, 4, reader(64, 48), seed=4))
     assert len(four) == 4
     for (image, mask, text), (same, same_mask, same_text) in zip(four, [*two, third], strict=False):
         assert image.shape == (64, 48, 3)
@@ -49,7 +49,7 @@ def test_generate_is_a_series_fixed_by_the_seed(
 
 @pytest.mark.parametrize("transforms", [0, 1, 5])
 def test_generate_passes_the_number_of_transforms_on(plant: tuple[list[Sample], list[Sample]], transforms: int) -> None:
-    _, _, text = next(generate(*plant, 1, seed=0, size=(32, 32), transforms=transforms))
+    _, _, text = next(generate(*plant, 1, reader(32, 32), seed=0, transforms=transforms))
     steps = text.split(": ")[1].split(", ")
     assert len(steps) == transforms if transforms else steps == ["unchanged"]
 
@@ -64,7 +64,7 @@ def test_generate_keeps_a_defect_that_is_too_small_for_the_size(
     write(tmp_path / "dot.png", image)
     write(tmp_path / "dot_mask.png", mask)
     dot = Sample(tmp_path / "dot.png", "dot/dot.png", 1, "dot", tmp_path / "dot_mask.png")
-    for _, pasted, _ in generate(normals, [dot], 5, seed=0, size=(32, 32)):
+    for _, pasted, _ in generate(normals, [dot], 5, reader(32, 32), seed=0):
         assert 1 <= pasted.sum() <= 6
 
 
@@ -73,17 +73,17 @@ def test_generate_says_what_is_missing(plant: tuple[list[Sample], list[Sample]],
     empty = write(tmp_path / "empty.png", np.zeros((72, 130), bool))
     unmarked = Sample(known[0].path, known[0].name, 1, "crack")
     blank = Sample(known[0].path, known[0].name, 1, "crack", empty)
-    with pytest.raises(ConfigError, match=r"unknown way .* nsb; choose from rpag, draem, nsa"):
-        generate(normals, known, 1, seed=0, size=(32, 32), method="nsb")
-    with pytest.raises(DataError, match=r"rpag cuts .* with masks: give at least one"):
-        generate(normals, [], 1, seed=0, size=(32, 32))
+    with pytest.raises(ConfigError, match=r"unknown way .* nsb; choose from rpag, rpag-soft, draem, nsa"):
+        generate(normals, known, 1, reader(32, 32), seed=0, method="nsb")
+    with pytest.raises(DataError, match=r"rpag-soft cuts .* with masks: give at least one"):
+        generate(normals, [], 1, reader(32, 32), seed=0)
     for method in PSEUDO:
         with pytest.raises(DataError, match="on normal images: give at least one"):
-            generate([], known, 1, seed=0, size=(32, 32), method=method)
+            generate([], known, 1, reader(32, 32), seed=0, method=method)
     with pytest.raises(DataError, match=r"crack/0\.png has no mask"):
-        next(generate(normals, [unmarked], 1, seed=0, size=(32, 32)))
+        next(generate(normals, [unmarked], 1, reader(32, 32), seed=0))
     with pytest.raises(DataError, match=r"empty\.png marks no pixel"):
-        next(generate(normals, [blank], 1, seed=0, size=(32, 32)))
+        next(generate(normals, [blank], 1, reader(32, 32), seed=0))
 
 
 @pytest.mark.parametrize("seed", range(8))
@@ -102,7 +102,7 @@ def test_every_method_changes_the_image_where_the_mask_says(method: str, seed: i
     assert steps
     change = np.abs(made - normal).mean(axis=2)
     assert change[mask].mean() > 0.02
-    assert change[~(ring(mask) | mask)].max() < 0.05  # rpag softens one pixel around the defect
+    assert change[~(ring(mask) | mask)].max() < 0.05  # rpag-soft blends one pixel around the defect
     again, same_mask, same_steps = PSEUDO[method].generate(normal, donor, part, np.random.default_rng(seed), 3)
     np.testing.assert_array_equal(again, made)
     np.testing.assert_array_equal(same_mask, mask)
@@ -117,17 +117,17 @@ def test_methods_without_known_anomalies_take_any_other_normal(
 ) -> None:
     normals, known = plant
     assert can_generate(method, [])
-    made = list(generate(normals, [], 12, seed=2, size=(48, 64), method=method))
+    made = list(generate(normals, [], 12, reader(48, 64), seed=2, method=method))
     pairs = {tuple(text.split(": ")[0].split(" on ")) for _, _, text in made}
     names = ["good/0.png", "good/1.png", "good/2.png"]
     assert pairs <= {(a, b) for a in names for b in names if a != b}
     assert {a for a, _ in pairs} == {b for _, b in pairs} == set(names)
-    same = list(generate(normals, known, 12, seed=2, size=(48, 64), method=method))
+    same = list(generate(normals, known, 12, reader(48, 64), seed=2, method=method))
     for (image, mask, _), (other, other_mask, _) in zip(made, same, strict=True):
         np.testing.assert_array_equal(image, other)  # known anomalies play no part
         np.testing.assert_array_equal(mask, other_mask)
         assert mask.any()
-    (image, mask, text) = next(generate(normals[:1], [], 1, seed=0, size=(48, 64), method=method))
+    (image, mask, text) = next(generate(normals[:1], [], 1, reader(48, 64), seed=0, method=method))
     assert text.startswith("good/0.png on good/0.png")  # one normal has no other
     assert mask.any()
     assert contact_sheet(made).shape[1] == 6 * (216 + 12) + 12
@@ -136,9 +136,10 @@ def test_methods_without_known_anomalies_take_any_other_normal(
 def test_can_generate_tells_what_is_needed(plant: tuple[list[Sample], list[Sample]]) -> None:
     _, known = plant
     unmarked = [Sample(known[0].path, known[0].name, 1, "crack")]
-    assert can_generate("rpag", known)
-    assert not can_generate("rpag", unmarked)
-    assert not can_generate("rpag", [])
+    for method in ("rpag", "rpag-soft"):
+        assert can_generate(method, known)
+        assert not can_generate(method, unmarked)
+        assert not can_generate(method, [])
     assert not can_generate("none", known)
 
 
@@ -146,5 +147,5 @@ def test_the_recipe_knows_every_method() -> None:
     assert set(PSEUDO_METHODS) == {*PSEUDO, "none"}
     for method in PSEUDO_METHODS:
         assert from_dict({"pseudo": {"method": method}}).pseudo.method == method
-    with pytest.raises(ConfigError, match=r"pseudo\.method must be one of rpag, draem, nsa, none"):
+    with pytest.raises(ConfigError, match=r"pseudo\.method must be one of rpag, rpag-soft, draem, nsa, none"):
         from_dict({"pseudo": {"method": "nsb"}})

@@ -48,21 +48,21 @@ def test_a_shared_phase_one_makes_the_same_model(tmp_path: Path, monkeypatch: py
     monkeypatch.setattr(TrainingLoop, "run_step", counted)
     share = SharedPhaseOne(tmp_path / "shared/phase.safetensors", "same")
     alone = {}
-    for method in ("nfad", "bgad-wo", "bgad-full-push", "bgad"):
+    for method in ("nfad-plus", "bgad-wo", "bgad-full-push", "bgad-plus"):
         for name, phase_one in (("alone", None), ("shared", share)):
             (tmp_path / f"{method}-{name}").mkdir()
             folder = tmp_path / f"{method}-{name}"
-            made = make(folder, train=BRIEF, loss={"method": method}, phase_one=phase_one)
+            made = make(folder, train=BRIEF, method=method, phase_one=phase_one)
             steps.clear()
             run(made)
-            assert steps[0] == (BRIEF["steps"] if phase_one and method != "nfad" else 0)
+            assert steps[0] == (BRIEF["steps"] if phase_one and method != "nfad-plus" else 0)
             assert made.seconds > 0
             if phase_one is None:
                 alone[method] = state(made), (made.work / TRAINING_LOG).read_bytes()
             else:
                 assert same(state(made), alone[method][0])
                 assert (made.work / TRAINING_LOG).read_bytes() == alone[method][1]
-    assert not same(alone["nfad"][0], alone["bgad"][0])  # they do part in phase 2
+    assert not same(alone["nfad-plus"][0], alone["bgad-plus"][0])  # they do part in phase 2
 
 
 def test_phase_one_of_another_run_is_not_used(tmp_path: Path) -> None:

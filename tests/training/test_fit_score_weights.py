@@ -127,7 +127,7 @@ def test_there_are_validation_normals_for_what_needs_them(data_set: Path, tmp_pa
             assert not set(partition.validation.index) & set(partition.flow_normals.index)
 
 
-@pytest.mark.parametrize("changes", [{"loss": {"method": "nfad"}}, {"score": {"evidence_weight": 0.0}}])
+@pytest.mark.parametrize("changes", [{"method": "nfad-plus"}, {"score": {"evidence_weight": 0.0}}])
 def test_without_known_anomalies_or_evidence_weight_the_weights_keep_their_priors(
     data_set: Path, tmp_path: Path, changes: dict[str, Any]
 ) -> None:

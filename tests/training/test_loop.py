@@ -12,6 +12,7 @@ import pytest
 import torch
 from torch import Tensor
 
+from bgad.config import METHODS
 from bgad.errors import ModelError
 from bgad.features.cache import Features, FeatureStore
 from bgad.training.loop import TrainingLoop
@@ -52,7 +53,7 @@ def test_training_moves_every_weight_and_learns_the_normals(learnt: TrainingLoop
 
 def test_known_anomalies_become_unlikely_and_only_with_them(learnt: TrainingLoop, tmp_path: Path) -> None:
     """The defects lie where normals do: likelihood alone cannot see them, the boundary-guided push can."""
-    plain = make(tmp_path, loss={"method": "nfad"})
+    plain = make(tmp_path, method="nfad-plus")
     run(plain)
     for level in range(2):
         assert gaps(learnt)[level] > 1.5
@@ -147,11 +148,11 @@ def test_one_kind_of_anomalies_fills_the_step_alone(
     assert taken == [64, 32]
 
 
-@pytest.mark.parametrize("method", ["nfad", "bgad-wo"])
+@pytest.mark.parametrize("method", [name for name, method in METHODS.items() if not method.uses_anomalies])
 def test_methods_without_anomalies_never_look_at_them(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, method: str
 ) -> None:
-    made = make(tmp_path, loss={"method": method}, train=SHORT)
+    made = make(tmp_path, method=method, train=SHORT)
     rows, sources = made._rows, set()
 
     def watched(source: Features, *rest: Any) -> Tensor:

@@ -8,7 +8,7 @@ import pytest
 import torch
 from torch import Tensor
 
-from bgad.config import METHODS, LossConfig
+from bgad.config import OBJECTIVES, LossConfig
 from bgad.training import objective as loss
 
 B_N, TAU = -0.30, 0.10
@@ -94,7 +94,7 @@ def test_abnormal_weight_by_hand_continuous_and_capped() -> None:
 
 def test_full_push_pull_touches_every_feature() -> None:
     normal, abnormal = leaf(-0.1, -0.5), leaf(-0.2, -0.9)
-    pull, push = loss.full_push_pull(normal, abnormal)
+    pull, push = loss.full_pull(normal), loss.full_push(abnormal)
     assert pull.item() == pytest.approx(0.3)
     assert push.item() == pytest.approx((0.8 + 0.1) / 2)
     assert gradient(pull, normal) == pytest.approx([-0.5, -0.5])
@@ -103,23 +103,23 @@ def test_full_push_pull_touches_every_feature() -> None:
 
 def test_objective_two_phases_and_lambda_by_hand() -> None:
     """log p / d in, normaliser 10: normals at -1 and -5, anomalies at -2 and -9, b_n = -0.3."""
-    config = LossConfig(method="bgad", likelihood="nll", asymmetric_weights=False, push_pull_weight=2.0, tau=0.1)
+    config = LossConfig(likelihood="nll", asymmetric_weights=False, push_pull_weight=2.0, tau=0.1)
     normal = torch.tensor([-1.0, -5.0], dtype=torch.float64)
     abnormal = torch.tensor([-2.0, -9.0], dtype=torch.float64)
-    first = loss.objective(config, normal, None, None)
+    first = loss.objective("semi-push-pull", config, normal, None, None)
     assert first.total.item() == pytest.approx(3.0)
     assert (first.pull.item(), first.push.item()) == (0.0, 0.0)
-    second = loss.objective(config, normal, abnormal, B_N)
+    second = loss.objective("semi-push-pull", config, normal, abnormal, B_N)
     assert second.pull.item() == pytest.approx(0.2)
     assert second.push.item() == pytest.approx(0.2)
     assert second.total.item() == pytest.approx(3.0 + 2.0 * (0.2 + 0.2))
 
 
 def test_asymmetric_weights_enter_every_term() -> None:
-    config = LossConfig(method="bgad", likelihood="nll", tau=0.1, asymmetric_weights=True)
+    config = LossConfig(likelihood="nll", tau=0.1, asymmetric_weights=True)
     normal = torch.tensor([-1.0, -5.0], dtype=torch.float64)
     abnormal = torch.tensor([-2.0], dtype=torch.float64)
-    parts = loss.objective(config, normal, abnormal, B_N)
+    parts = loss.objective("semi-push-pull", config, normal, abnormal, B_N)
     hard = 11.7 * math.sqrt(1 - math.exp(-0.5)) * 0.5
     reversed_ = 0.53 * (1 + math.exp(-0.2)) ** 2 / 0.2
     assert parts.likelihood.item() == pytest.approx((1.0 + 5.0 * hard) / 2)
@@ -127,18 +127,42 @@ def test_asymmetric_weights_enter_every_term() -> None:
     assert parts.push.item() == pytest.approx(0.2 * reversed_)
 
 
-@pytest.mark.parametrize("method", METHODS)
-def test_methods_are_one_switch(method: str) -> None:
-    config = LossConfig(method=method, asymmetric_weights=False)
+def test_full_push_weighs_every_feature_by_hand() -> None:
+    """Normals at -0.1 (easy) and -0.5 (hard), anomalies at -0.2 and -2 (beyond the far bound: no push left)."""
+    config = LossConfig(likelihood="nll", asymmetric_weights=True, push_pull_weight=3.0)
+    normal, abnormal = leaf(-1.0, -5.0), leaf(-2.0, -20.0)
+    parts = loss.objective("full-push-pull", config, normal, abnormal, B_N)
+    hard = 11.7 * math.sqrt(1 - math.exp(-0.5)) * 0.5
+    inside = 0.53 * (1 + math.exp(-0.2)) ** 2 / 0.2
+    assert parts.likelihood.item() == pytest.approx((1.0 + 5.0 * hard) / 2)
+    assert parts.pull.item() == pytest.approx((0.1 + 0.5 * hard) / 2)
+    assert parts.push.item() == pytest.approx(0.8 * inside / 2)
+    assert parts.total.item() == pytest.approx(parts.likelihood.item() + 3 * (parts.pull.item() + parts.push.item()))
+    # the normaliser divides the gradient by 10; the weights have none of their own
+    assert gradient(parts.push, abnormal) == pytest.approx([inside / 20, 0.0])
+
+
+def test_full_push_weights_have_no_gradient_of_their_own() -> None:
+    log_p = leaf(-0.5)
+    assert gradient(loss.full_pull(log_p, weight=loss.normal_weight(log_p)), log_p) == pytest.approx(
+        [-11.7 * math.sqrt(1 - math.exp(-0.5)) * 0.5]
+    )
+
+
+@pytest.mark.parametrize("kind", OBJECTIVES)
+def test_the_objective_is_one_switch(kind: str) -> None:
+    config = LossConfig(asymmetric_weights=False)
     normal, abnormal = leaf(-1.0, -5.0), leaf(-2.0, -9.5)
-    parts = loss.objective(config, normal, abnormal, B_N)
+    parts = loss.objective(kind, config, normal, abnormal, B_N)
     parts.total.backward()  # type: ignore[no-untyped-call]
     pushed = [] if abnormal.grad is None else [float(g) > 0 for g in abnormal.grad]
-    assert pushed == {"nfad": [], "bgad-wo": [], "bgad-full-push": [True, True], "bgad": [True, False]}[method]
-    assert (parts.pull.item() > 0) == (method != "nfad")
-    assert (parts.push.item() > 0) == (method in ("bgad", "bgad-full-push"))
+    expected = {"likelihood": [], "semi-pull": [], "full-push-pull": [True, True], "semi-push-pull": [True, False]}
+    assert pushed == expected[kind]
+    assert (parts.pull.item() > 0) == (kind != "likelihood")
+    assert (parts.push.item() > 0) == (kind in ("full-push-pull", "semi-push-pull"))
 
 
 def test_no_anomalies_no_push() -> None:
     normal = leaf(-1.0, -5.0)
-    assert loss.objective(LossConfig(), normal, None, B_N).push.item() == 0.0
+    for kind in OBJECTIVES:
+        assert loss.objective(kind, LossConfig(), normal, None, B_N).push.item() == 0.0

@@ -46,7 +46,7 @@ from bgad.training.stop import StopRequest
 from bgad.training.training_log import LogRow
 from bgad.training.training_set import build_training_set, mask_cells
 from bgad.types import Sample
-from tests.conftest import SIZE, draw_image, tiny_config, write_set
+from tests.conftest import SIZE, draw_image, printed_config, tiny_config, write_set
 
 FLOW = "flow.safetensors"
 SHORT: dict[str, Any] = {
@@ -219,7 +219,7 @@ def test_tensorboard_that_is_not_installed(data_set: Path, tmp_path: Path, monke
 
 
 def test_likelihood_alone_ignores_the_anomalies(data_set: Path, tmp_path: Path) -> None:
-    config = short(loss={"method": "nfad"})
+    config = short(method="nfad-plus")
     quick(data_set, tmp_path / "none.bgad", config=config, known=0)
     quick(data_set, tmp_path / "some.bgad", config=config, known=4)
     assert (tmp_path / "none.bgad" / FLOW).read_bytes() == (tmp_path / "some.bgad" / FLOW).read_bytes()
@@ -231,7 +231,7 @@ def test_without_known_anomalies_it_warns_and_trains(
     data_set: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
     trained = quick(data_set, tmp_path / "plate.bgad", known=0)
-    assert "has no known anomalies: bgad learns from normals alone" in " ".join(capsys.readouterr().err.split())
+    assert "has no known anomalies: bgad-plus learns from normals alone" in " ".join(capsys.readouterr().err.split())
     assert trained.card.data.protocol == "unsupervised"
     assert np.isfinite(trained.score(data_set / "test/blot/000.png").score)
 
@@ -262,10 +262,10 @@ def test_pseudo_anomalies_of_normals_need_no_known_ones(
     assert [(group.pseudo, group.features.count) for group in groups] == [(False, 2)] * (known > 0) + [(True, 3)]
     assert all(len(cells) > 0 for level in groups[-1].cells for cells in level)
     said = " ".join(capsys.readouterr().err.split())
-    assert (f"bgad learns from normals and {way} pseudo anomalies" in said) == (known == 0)
+    assert (f"bgad-plus learns from normals and {way} pseudo anomalies" in said) == (known == 0)
     with (out / "train.csv").open(newline="") as file:
         assert any(float(row["push"]) > 0 for row in csv.DictReader(file))
-    quick(data_set, out, config=short(pseudo={"method": way}, loss={"method": "nfad"}), overwrite=True)
+    quick(data_set, out, config=short(pseudo={"method": way}, method="nfad-plus"), overwrite=True)
     assert loops[1].anomalies == []
 
 
@@ -342,8 +342,8 @@ def test_known_anomalies_without_masks_teach_the_image_head(tmp_path: Path, monk
     loops = recorded_loops(monkeypatch)
     dataset = layouts.load(tmp_path / "plain")
     auroc = {}
-    for method in ("nfad", "bgad"):
-        config = short(loss={"method": method}, backbone=BOTH_STRIDES)
+    for method in ("nfad-plus", "bgad-plus"):
+        config = short(method=method, backbone=BOTH_STRIDES)
         trained = quick(tmp_path / "plain", tmp_path / f"{method}.bgad", config=config, known=8, test_share=0.5)
         cell = evaluate(trained, dataset)[0]
         assert cell["images"] == {"normal": 30, "anomalous": 20}
@@ -351,15 +351,15 @@ def test_known_anomalies_without_masks_teach_the_image_head(tmp_path: Path, monk
         level = trained.model.image_head
         assert level is not None
         directions = [bool(level.get_buffer(f"direction{i}").any()) for i in range(3)]
-        assert directions == [method == "bgad"] * 3
+        assert directions == [method == "bgad-plus"] * 3
     assert [loop.anomalies for loop in loops] == [[], []]
-    assert auroc["bgad"] > auroc["nfad"] + 0.1
-    assert auroc["nfad"] > 0.5
+    assert auroc["bgad-plus"] > auroc["nfad-plus"] + 0.1
+    assert auroc["nfad-plus"] > 0.5
     assert level is not None
     for i in range(3):  # without the directions the lead is gone
         level.get_buffer(f"direction{i}").zero_()
         level.get_buffer(f"direction_scale{i}").copy_(torch.tensor([[0.0, 1.0]]))
-    assert evaluate(trained, dataset)[0]["metrics"]["image_auroc"] < auroc["bgad"] - 0.1
+    assert evaluate(trained, dataset)[0]["metrics"]["image_auroc"] < auroc["bgad-plus"] - 0.1
 
 
 def test_few_normals_leave_the_image_head_out(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
@@ -379,38 +379,37 @@ def test_few_normals_leave_the_image_head_out(tmp_path: Path, capsys: pytest.Cap
 
 
 def test_which_trainings_share_their_flows(data_set: Path, tmp_path: Path) -> None:
-    """Those that no anomaly pushes, of the same normals."""
+    """Those that no anomaly pushes, of the same normals and with the same objective."""
     bare = write_set(tmp_path / "plate", masks=False)
 
-    def key(root: Path = bare, known: int = 4, seed: int = 0, **values: Any) -> str | None:
+    def key(config: Config, root: Path = bare, known: int = 4, seed: int = 0) -> str | None:
         split = make_split(layouts.load(root), seed=seed, known=known, holdout=5)
-        return flow_key(short(**values), split, torch.device("cpu"))
+        return flow_key(config, split, torch.device("cpu"))
 
-    def method(name: str, **values: Any) -> dict[str, Any]:
-        return {"loss": {"method": name, **values}}
-
-    keys = [key(**method(name)) for name in ("nfad", "bgad-wo", "bgad")]
+    nfad, bgad = short(method="nfad-plus"), short()
+    keys = [key(nfad), key(bgad)]
     assert None not in keys
-    assert keys[0] != keys[1] == keys[2]
-    assert [key(known=0, **method(name)) for name in ("nfad", "bgad-wo", "bgad")] == keys
-    assert key(score={"image_head_weight": 0.7, "evidence_weight": 1.0}, **method("bgad")) == keys[2]
-    assert key(score={"evidence_weight": 0.0}, **method("bgad")) != keys[2]  # no normals may have to be set aside
-    assert key(data_set, **method("nfad")) == keys[0]  # the same images, and masks that it does not look at
-    assert key(data_set, **method("bgad-wo")) == keys[1]
-    assert key(known=0, **method("bgad-full-push")) not in [None, *keys]  # pulls every normal
-    for pushed in (
-        key(data_set, **method("bgad")),
-        key(**method("bgad-full-push")),
-        key(**method("bgad", instance_share=0.1)),
-        key(pseudo={"method": "nsa"}, **method("bgad")),
-    ):
-        assert pushed is None
-    for other in (
-        key(seed=1, **method("bgad")),
-        key(**method("bgad", beta=0.05)),
-        key(train={"push_steps": 4}, **method("bgad")),
-    ):
+    assert keys[0] != keys[1]
+    assert [key(nfad, known=0), key(bgad, known=0)] == keys
+    assert key(short(score={"image_head_weight": 0.7, "evidence_weight": 1.0})) == keys[1]
+    assert key(short(score={"evidence_weight": 0.0})) != keys[1]  # no normals may have to be set aside
+    assert key(nfad, data_set) == keys[0]  # the same images, and masks that it does not look at
+    pushed = [key(bgad, data_set), key(short(loss={"instance_share": 0.1})), key(short(pseudo={"method": "nsa"}))]
+    assert pushed == [None] * 3
+    for other in (key(bgad, seed=1), key(short(loss={"beta": 0.05})), key(short(train={"push_steps": 4}))):
         assert other not in [None, *keys]
+
+
+def test_which_trainings_of_the_papers_methods_share_their_flows(data_set: Path) -> None:
+    split, nothing = (make_split(layouts.load(data_set), seed=0, known=known, holdout=5) for known in (4, 0))
+    cpu = torch.device("cpu")
+    names = ("nfad", "bgad-wo", "bgad", "bgad-full-push")
+    pushed = dict(zip(names, (flow_key(printed_config(name), split, cpu) for name in names), strict=True))
+    alone = dict(zip(names, (flow_key(printed_config(name), nothing, cpu) for name in names), strict=True))
+    assert pushed["bgad"] is pushed["bgad-full-push"] is None
+    assert [pushed["nfad"], pushed["bgad-wo"]] == [alone["nfad"], alone["bgad-wo"]]
+    assert alone["bgad"] == alone["bgad-wo"]  # without anomalies there is the semi-pull alone
+    assert len({None, *alone.values()}) == 4  # bgad-full-push pulls every normal
 
 
 # --- a split file
@@ -603,7 +602,7 @@ def test_deep_images_set_the_bit_depth(tmp_path: Path) -> None:
     for i in range(12):
         grey = draw_image(rng, defect=False)[0][..., 0].astype(np.uint16)
         save(tmp_path / f"deep/good/{i}.png", grey * 16)
-    trained = quick(tmp_path / "deep", tmp_path / "deep.bgad", config=short(loss={"method": "nfad"}))
+    trained = quick(tmp_path / "deep", tmp_path / "deep.bgad", config=short(method="nfad-plus"))
     assert trained.card.input.bits == 12
     bright = np.asarray(Image.open(tmp_path / "deep/good/0.png")).astype(np.uint16)
     dark = bright // 8  # needs 9 bits

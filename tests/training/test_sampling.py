@@ -11,8 +11,9 @@ import numpy as np
 import pytest
 from torch import Tensor
 
+from bgad.config import preset_for
 from bgad.features.cache import Features
-from bgad.training.sampling import FULL_PUSH_SHARE, select_instances
+from bgad.training.sampling import select_instances
 from tests.training.loops import (
     DEFECT,
     ELSEWHERE,
@@ -65,7 +66,7 @@ def test_only_those_positions_are_pushed(tmp_path: Path, monkeypatch: pytest.Mon
 
 
 def test_bad_images_without_masks_teach_too(tmp_path: Path) -> None:
-    marked_by_hand = make(tmp_path / "plain", [known(EVERYWHERE, centre=1.5)], loss={"method": "nfad"})
+    marked_by_hand = make(tmp_path / "plain", [known(EVERYWHERE, centre=1.5)], method="nfad-plus")
     without = make(tmp_path / "without", [known(EVERYWHERE, marked=False, centre=1.5)])
     for made in (marked_by_hand, without):
         made.work.mkdir()
@@ -78,9 +79,13 @@ def test_without_a_share_unmarked_anomalies_are_left_alone(tmp_path: Path, monke
     """Phase 2 then runs without a push, and makes the model that it makes of normals alone."""
     trained = {}
     unmarked = known(EVERYWHERE, marked=False)
-    for name, groups, method in (("unmarked", [unmarked], "bgad"), ("none", [], "bgad"), ("wo", [], "bgad-wo")):
+    for name, groups, method in (
+        ("unmarked", [unmarked], "bgad-plus"),
+        ("none", [], "bgad-plus"),
+        ("wo", [], "bgad-wo"),
+    ):
         (tmp_path / name).mkdir()
-        made = make(tmp_path / name, groups, loss={"instance_share": 0.0, "method": method}, train=SHORT)
+        made = make(tmp_path / name, groups, method=method, loss={"instance_share": 0.0}, train=SHORT)
         taken = watch_rows(made, monkeypatch)
         run(made)
         assert {id(source) for source, *_ in taken} == {id(made.data.normals)}
@@ -93,14 +98,17 @@ def test_without_a_share_unmarked_anomalies_are_left_alone(tmp_path: Path, monke
     assert same(trained["unmarked"], trained["wo"])
 
 
-@pytest.mark.parametrize(("share", "counts"), [(0.0, [2, 1]), (0.25, [4, 1])])
-def test_the_method_without_a_boundary_pushes_a_tenth_of_them(tmp_path: Path, share: float, counts: list[int]) -> None:
-    """Unless a share is given; of 4 positions, at least one."""
+@pytest.mark.parametrize("method", ["bgad", "bgad-full-push"])
+@pytest.mark.parametrize(("share", "counts"), [(0.1, [2, 1]), (0.25, [4, 1])])
+def test_the_share_of_the_recipe_is_pushed_by_every_method(
+    tmp_path: Path, method: str, share: float, counts: list[int]
+) -> None:
+    """Of 4 positions, at least one; the paper's presets take a tenth."""
+    assert preset_for(method, None).loss.instance_share == preset_for(method, "paper").loss.instance_share == 0.1
     group = known(EVERYWHERE, marked=False, centre=4.0)
-    made = make(tmp_path, [group], loss={"method": "bgad-full-push", "instance_share": share})
-    assert made.instance_share == (share or FULL_PUSH_SHARE)
+    made = make(tmp_path, [group], method=method, loss={"instance_share": share})
     row = made.run_step(made.schedule.push_at)
-    assert row["push"] > 0
+    assert row["push"] > 0 or method == "bgad"  # which may leave those beyond the margin alone
     assert [[len(cells) for cells in level] for level in group.cells] == [[count] * 6 for count in counts]
 
 
