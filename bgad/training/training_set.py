@@ -160,7 +160,8 @@ def with_visible_defect(split: Split, images: ImageCache) -> Split:
         if mask is None or mask.any():
             kept.append(sample)
     if len(kept) < len(split.known):
-        logger.warning(f"{len(split.known) - len(kept)} known anomalies have their defect outside of what is looked at")
+        hidden = len(split.known) - len(kept)
+        logger.warning(f"{hidden} known anomalies are left out: their defect lies outside of what the model sees")
     return split if len(kept) == len(split.known) else replace(split, known=kept)
 
 

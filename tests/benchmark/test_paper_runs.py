@@ -52,6 +52,9 @@ def test_every_table_of_the_paper_runs(name: str, root: Path, shared: Path, caps
         assert all(0 <= cell["metrics"][metric] <= 1 for metric in wanted)
     page = (shared / "benchmark.html").read_text()
     markdown = (shared / "table.md").read_text()
+    tables = len(TABLES[name].matrices) * (1 + TABLES[name].means)
+    for text in (said.out, page, markdown):
+        assert text.count("Recipe: paper-fast, lite0 at 64 x 64, 2 + 1 steps; ") == tables
     for matrix in TABLES[name].matrices:
         for column in matrix.columns:
             assert column.title in said.out

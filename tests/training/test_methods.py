@@ -1,0 +1,143 @@
+"""Every method by its name: its recipe, its card, and where the name may come from."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+
+from bgad import TrainOptions, load, train
+from bgad.artifact import folder as model_folder
+from bgad.artifact.card import IMAGE_HEAD_PART, MAP_PART
+from bgad.cli.main import main
+from bgad.config import METHODS, Config, to_toml
+from bgad.inference.torch_engine import Detector
+from bgad.training.loop import TrainingLoop
+from tests.conftest import printed_config, tiny_config
+
+SHORT: dict[str, Any] = {"train": {"steps": 3, "push_steps": 3}, "pseudo": {"count": 3}}
+PRINTED_METHODS = [name for name, method in METHODS.items() if method.is_printed]
+
+
+def recipe(method: str) -> Config:
+    if METHODS[method].is_printed:
+        return printed_config(method, **SHORT)
+    return tiny_config(method=method, backbone={"image_head_strides": [16]}, **SHORT)
+
+
+@pytest.mark.parametrize("method", METHODS)
+def test_every_method_trains_and_the_card_has_its_name(
+    method: str, data_set: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    seen: list[tuple[str, int]] = []
+    run_step = TrainingLoop.run_step
+
+    def watched(self: TrainingLoop, step: int) -> Any:
+        seen.append((self.config.objective, len(self.anomalies)))
+        return run_step(self, step)
+
+    monkeypatch.setattr(TrainingLoop, "run_step", watched)
+    out = tmp_path / "plate.bgad"
+    config = recipe(method)
+    train(data_set, out, config=config, options=TrainOptions(known=4, device="cpu", export=False))
+    card = model_folder.read(out)
+    assert (card.method, card.config) == (method, config)
+    anomalies = 2 if METHODS[method].uses_anomalies else 0  # known ones and pseudo anomalies
+    assert seen == [(METHODS[method].objective, anomalies)] * 6
+    parts = [MAP_PART] if METHODS[method].is_printed else [MAP_PART, IMAGE_HEAD_PART]
+    assert [part.name for part in card.score_parts] == parts
+    scored = Detector.load(out, "cpu").score(data_set / "test/blot/000.png")
+    assert np.isfinite(scored.score)
+
+
+@pytest.fixture(scope="module")
+def printed(data_set: Path, tmp_path_factory: pytest.TempPathFactory) -> Path:
+    out = tmp_path_factory.mktemp("printed") / "plate.bgad"
+    train(data_set, out, config=printed_config(), options=TrainOptions(known=4, device="cpu"))
+    return out
+
+
+def test_the_papers_score_is_the_maximum_of_an_unweighted_map(printed: Path, data_set: Path) -> None:
+    detector = Detector.load(printed, "cpu")
+    assert len({level.weight for level in detector.card.levels}) == 1
+    assert detector.model.image_head is None
+    assert detector.card.training.validation_normals == ()  # nothing needs them, so all normals are trained on
+    for name in ("test/good/001.png", "test/blot/001.png"):
+        scored = detector.score(data_set / name)
+        assert scored.score == pytest.approx(float(scored.map.max()), rel=1e-5)
+
+
+def test_the_papers_method_scores_without_torch_too(printed: Path, data_set: Path) -> None:
+    files = sorted((data_set / "test/blot").iterdir())
+    ours, theirs = load(printed, engine="onnx").score_many(files), load(printed, engine="torch").score_many(files)
+    for a, b in zip(ours, theirs, strict=True):
+        assert a.score == pytest.approx(b.score, rel=1e-3, abs=1e-3)
+        np.testing.assert_allclose(a.map, b.map, atol=1e-3 * float(np.ptp(b.map)))
+
+
+# --- where the name comes from
+
+
+def train_by(tmp_path: Path, data_set: Path, text: str, *options: str) -> int:
+    """Train with this recipe file."""
+    (tmp_path / "recipe.toml").write_text(text)
+    out = ["--out", str(tmp_path / "m.bgad"), "--overwrite", "--known", "4", "--device", "cpu", "--no-export"]
+    return main(["train", str(data_set), "--config", str(tmp_path / "recipe.toml"), *out, *options])
+
+
+BRIEF = """
+[backbone]
+name = "lite0"
+size = 64
+
+[train]
+steps = 2
+push_steps = 1
+
+[pseudo]
+count = 2
+"""
+
+
+def test_a_recipe_file_names_the_method(data_set: Path, tmp_path: Path) -> None:
+    """The rest is that of the method's preset; an option of the command comes first."""
+    for text, options, method in (
+        (f'method = "bgad-wo"\n{BRIEF}', (), "bgad-wo"),
+        (f'method = "bgad-wo"\n{BRIEF}', ("--method", "nfad"), "nfad"),
+        (BRIEF, (), "bgad-plus"),
+    ):
+        assert train_by(tmp_path, data_set, text, *options) == 0
+        config = model_folder.read(tmp_path / "m.bgad").config
+        assert (config.method, config.train.steps) == (method, 2)
+        assert config.backbone.crop == METHODS[method].is_printed
+    assert train_by(tmp_path, data_set, to_toml(printed_config("nfad", **SHORT))) == 0  # all keys of a recipe
+    assert model_folder.read(tmp_path / "m.bgad").config == printed_config("nfad", **SHORT)
+
+
+@pytest.mark.parametrize(
+    ("text", "options", "message"),
+    [
+        ('method = "bgad"', ("--preset", "default"), "bgad cannot be trained by the preset default"),
+        ('method = "bgad-plus"', ("--preset", "paper-fast"), "bgad-plus cannot be trained by the preset paper-fast"),
+        ('method = "bgat"', (), "recipe.toml must be one of bgad-plus, nfad-plus, bgad"),
+        ('method = ["bgad"]', (), "recipe.toml must be one of bgad-plus, nfad-plus, bgad"),
+        ('method = "bgad"\n[flow]\nblocks = 6', (), "flow.blocks is 8 in the paper's bgad, not 6"),
+        ("[flow]\nblocks = 6", ("--method", "bgad"), "flow.blocks is 8 in the paper's bgad, not 6"),
+        ("[score]\ntop_share = 0.01", ("--preset", "paper"), "score.top_share is 0.0 in the paper's bgad, not 0.01"),
+        ('[loss]\nmethod = "bgad"', (), "unknown key loss.method"),
+    ],
+)
+def test_a_recipe_file_that_does_not_fit_is_one_line(
+    data_set: Path,
+    tmp_path: Path,
+    capsys: pytest.CaptureFixture[str],
+    text: str,
+    options: tuple[str, ...],
+    message: str,
+) -> None:
+    assert train_by(tmp_path, data_set, text, *options) == 2
+    (line,) = capsys.readouterr().err.splitlines()
+    assert line.startswith("bgad: error: ")
+    assert message in line
