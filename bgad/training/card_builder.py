@@ -89,7 +89,8 @@ def build_card(
 def score_parts(model: ScoringModel, calibration_parts: FloatArray, rate: float) -> tuple[ScorePart, ...]:
     """Describe the parts of a model's score; `calibration_parts` (n, 3) are those of the calibration normals."""
     weight = float(model.score_weights[-1]) if model.image_head is not None and model.image_head.is_fitted else 0.0
-    weights = (1.0, weight, weight * model.config.score.direction_weight)
+    known_weight = weight * model.config.score.direction_weight if model.config.uses_anomalies else 0.0
+    weights = (1.0, weight, known_weight)
     limits = np.quantile(calibration_parts, 1 - rate, axis=0, method="higher")
     return tuple(
         ScorePart(name, part_weight, float(limit))
