@@ -66,7 +66,11 @@ class Model:
 
 @dataclass(frozen=True)
 class Score:
-    """The score of an image by the released version of a model."""
+    """The score of an image by the released version of a model.
+
+    `parts` add up to the score. `reason` says in words why the image is rejected, None if it is not. `region` is the
+    bounding box (left, top, right, bottom) of the region that stands out.
+    """
 
     image: int
     name: str
@@ -80,6 +84,9 @@ class Score:
     decision: str
     map: str
     overlay: str
+    parts: dict[str, float]
+    reason: str | None
+    region: list[int] | None
 
 
 @dataclass(frozen=True)
@@ -92,7 +99,7 @@ class Failure:
 
 @dataclass(frozen=True)
 class Image:
-    """An image in a list."""
+    """An image in a list; `parts`, `reason` and `region` are those of a `Score`, None if they were not recorded."""
 
     id: int
     name: str
@@ -107,6 +114,9 @@ class Image:
     note: str | None
     has_mask: bool
     thumbnail: str
+    parts: dict[str, float] | None
+    reason: str | None
+    region: list[int] | None
 
 
 @dataclass(frozen=True)

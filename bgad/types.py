@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Iterator, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any, Protocol, Self
@@ -42,6 +42,14 @@ class Sample:
     ignore: Path | None = None  # mask of what training ignores: all but black
 
 
+# The parts of an anomaly score, in the order in which a model gives them; they add up to the score.
+PARTS = (
+    "map",  # the highest values of the anomaly map
+    "image",  # how unusual the image is as a whole: the Mahalanobis distance of the image head
+    "known",  # resemblance to known anomalies: the discriminant directions of the image head
+)
+
+
 @dataclass(frozen=True, slots=True)
 class Scores:
     """The anomaly score and anomaly map of one image, and the decision that follows."""
@@ -53,6 +61,9 @@ class Scores:
     map: FloatArray  # (H, W) at the resolution of the given image; higher is more anomalous
     boundary: float  # map values above it lie outside the normal boundary
     levels: tuple[FloatArray, ...] = ()  # log p / d of each level, (h, w), before fusion
+    parts: Mapping[str, float] = field(default_factory=dict)  # of PARTS: contributions that add up to the score
+    reason: str = ""  # in words, why the image is called anomalous; empty where it is not
+    region: Box | None = None  # bounding box of the region that stands out in the map, whatever the decision
 
 
 class Progress(Protocol):

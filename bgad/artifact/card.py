@@ -18,8 +18,6 @@ from bgad.types import Shape
 
 FORMAT = 4  # version of the card's fields
 FLOAT32 = "float32"
-MAP_PART = "map"
-IMAGE_HEAD_PART = "image_head"
 
 _TYPE_NAMES = {bool: "true or false", int: "an integer", float: "a number", str: "a string", dict: "an object"}
 _Node = TypeVar("_Node")
@@ -91,8 +89,9 @@ class MapCard:
 class ScorePart:
     """One term of the image score and its weight."""
 
-    name: str  # MAP_PART or IMAGE_HEAD_PART
+    name: str  # one of types.PARTS
     weight: float
+    limit: float  # calibration normals stay below it, but for the false-reject rate
 
 
 @dataclass(frozen=True)
@@ -192,6 +191,11 @@ class Card:
     def part_weight(self, name: str) -> float | None:
         """Return the weight of a part of the score; None where the score has no such part."""
         return next((part.weight for part in self.score_parts if part.name == name), None)
+
+    @property
+    def part_limits(self) -> dict[str, float]:
+        """Limit of each part of the score by its name; a part above its limit stands out."""
+        return {part.name: part.limit for part in self.score_parts}
 
     @property
     def used_sha256(self) -> set[str]:

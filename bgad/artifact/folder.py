@@ -17,7 +17,7 @@ from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
-from bgad.artifact.card import FORMAT, IMAGE_HEAD_PART, Card, from_json, to_json
+from bgad.artifact.card import FORMAT, Card, from_json, to_json
 from bgad.errors import ModelError, OutputError
 from bgad.io.files import sha256_bytes, sha256_json
 
@@ -196,8 +196,8 @@ def describe(card: Card) -> list[str]:
         f" (log p / d), {level.weight:.0%} of the map"
         for level in card.levels
     ]
-    if weight := card.part_weight(IMAGE_HEAD_PART):
-        lines.append(f"image head  weight {weight:.2f} beside the map")
+    weights = ", ".join(f"{part.name} {part.weight:.2f}" for part in card.score_parts)
+    lines.append(f"score       sum of its parts, with the weights: {weights}")
     return [
         *lines,
         f"files       {', '.join(f'{name} {digest[:12]}' for name, digest in card.files.items())}: all intact",

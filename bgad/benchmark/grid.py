@@ -42,6 +42,7 @@ class Row:
     entries: list[Entry]  # ours, then the printed ones
     seconds: float | None = None  # mean time of a cell
     mean: bool = False  # the row is a mean of others
+    best: list[Entry] = field(default_factory=list)  # the best printed entries, with their methods as remarks
 
 
 @dataclass(frozen=True)
@@ -55,6 +56,7 @@ class Grid:
     metrics: tuple[str, ...]
     rows: list[Row]
     notes: list[str]
+    best: list[str] = field(default_factory=list)  # heads of the best printed entries, for tables with little space
     recipes: list[str] = field(default_factory=list)  # one line for each recipe of our columns
 
     def heads(self) -> list[str]:

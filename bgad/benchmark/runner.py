@@ -364,7 +364,7 @@ class _Curve:
         for level, constants in zip(loop.levels, loop.constants(), strict=True):
             level.set_constants(constants)
         results = list(run_features(loop.model, self._features, self._device))
-        scores, maps = [score for score, _, _ in results], [anomaly_map for _, anomaly_map, _ in results]
+        scores, maps = [output.score for output in results], [output.map for output in results]
         figures = metrics.compute(scores, self._labels, maps, self._masks)
         phase = 1 if loop.step <= schedule.push_at else 2
         # no image AUROC: the units of the map's score are measured after the training

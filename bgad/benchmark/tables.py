@@ -11,12 +11,13 @@ from bgad.benchmark.grid import Entry, Grid, Row, Stat
 from bgad.benchmark.notes import table_notes
 from bgad.benchmark.paper_tables import Column, Matrix, PaperTable
 from bgad.benchmark.plan import Outcome, RowKey, columns
-from bgad.benchmark.published import METHOD_OF, PAPER, SOURCES, printed, printed_classes, printed_mean
+from bgad.benchmark.printed_figures import PAPER, SOURCES
+from bgad.benchmark.published import METHOD_OF, UNSUPERVISED, printed, printed_classes, printed_mean
 from bgad.benchmark.recipes import recipe_lines
 from bgad.config import Config
 
 ColumnKey = tuple[int, Column]  # number of known anomalies, column
-PrintedColumn = tuple[str, str, int]  # column, source, number of known anomalies
+PrintedColumn = tuple[str, str, int]  # column, source, number of known anomalies (0: the method uses none)
 PRINTED_MEAN = "Mean, as printed"
 
 
@@ -116,13 +117,14 @@ class _Detail:
         rows: list[Row] = []
         for data, categories in _by_category(self.cells.rows).items():
             rows += self._data_rows(data, categories)
-        sources = dict.fromkeys(source for _, source, _ in self.printed)
-        self.notes += table_notes(self.matrix, outcomes) + [f"({source}): {SOURCES[source]}" for source in sources]
-        several_known = len({known for known, _ in self.columns}) > 1
-        heads = [(c, f"{source}, {known} known" if several_known else source) for c, source, known in self.printed]
+        self.notes += table_notes(self.matrix, outcomes) + _source_notes(self.printed)
+        several = len({known for known, _ in self.columns}) > 1
+        heads = [(c, f"{source}, {n} known" if several and n else source) for c, source, n in self.printed]
+        rows, best = self._with_best(rows)
         case_head = ("Known class" if self.matrix.protocol == "one-class" else "Subset",) if self.with_case else ()
         names = ("Category", *case_head)
-        return Grid(_title(self.matrix), names, _heads(self.matrix), heads, self.matrix.metrics, rows, self.notes)
+        ours = _heads(self.matrix)
+        return Grid(_title(self.matrix), names, ours, heads, self.matrix.metrics, rows, self.notes, best)
 
     def _data_rows(self, data: str, categories: dict[str, list[RowKey]]) -> list[Row]:
         """Return the rows of one data set, with their means."""
@@ -194,6 +196,29 @@ class _Detail:
             entries.append(Entry(stats, "" if stats else "-"))
         return entries
 
+    def _with_best(self, rows: list[Row]) -> tuple[list[Row], list[str]]:
+        """Return the rows with the best printed entries, supervised and not, and the heads of these.
+
+        A column that only names methods of METHOD_OF is left out, because these have columns of their own.
+        """
+        known = dict.fromkeys(known for known, _ in self.columns if known)
+        heads = {f"best supervised (printed{f', {n} known' if len(known) > 1 else ''})": n for n in known}
+        best: dict[str, list[Entry]] = {}
+        for head, number in (heads | {"best unsupervised (printed)": 0}).items():
+            entries = [self._best(row.entries[len(self.columns) :], number) for row in rows]
+            if {entry.remark for entry in entries} - {*METHOD_OF, "-"}:
+                best[head] = entries
+        return [replace(row, best=[column[i] for column in best.values()]) for i, row in enumerate(rows)], list(best)
+
+    def _best(self, entries: Sequence[Entry], known: int) -> Entry:
+        """Return the printed entry with the best figure of the first metric that is printed, and its method."""
+        competing = [(c, e.stats) for (c, _, n), e in zip(self.printed, entries, strict=True) if n == known]
+        for metric in self.matrix.metrics:
+            if figures := [(stats[metric].mean, column, stats) for column, stats in competing if metric in stats]:
+                _, column, stats = max(figures, key=lambda figure: figure[0])
+                return Entry(stats, column)
+        return Entry(remark="-")
+
     def _marked(self, key: RowKey, column: ColumnKey) -> Entry:
         """Return the entry of a row; a missing cell gets the number of the note with the reason."""
         entry = self.cells.entry([key], column)
@@ -248,10 +273,19 @@ def _by_category(rows: Sequence[RowKey]) -> dict[str, dict[str, list[RowKey]]]:
 def _printed_columns(matrix: Matrix, rows: Sequence[RowKey]) -> list[PrintedColumn]:
     """Return the printed columns with a figure in any row or mean; those of methods that can be run come first."""
     heads: dict[PrintedColumn, None] = {}
-    for known in dict.fromkeys(known for known, _ in columns(matrix)):
+    for known in dict.fromkeys([0, *(known for known, _ in columns(matrix))]):
         for data, category, case in rows:
             for names in ((category, case), (category, ""), ("", "")):
                 for (column, source), values in printed(data, matrix.protocol, known, *names).items():
-                    if any(metric in values for metric in matrix.metrics):
+                    repeated = known > 0 and column in UNSUPERVISED
+                    if not repeated and any(metric in values for metric in matrix.metrics):
                         heads[column, source, known] = None
     return sorted(heads, key=lambda head: head[0] not in METHOD_OF)
+
+
+def _source_notes(heads: Sequence[PrintedColumn]) -> list[str]:
+    """Return notes on the printed columns: their sources, and which methods use no anomaly."""
+    sources = dict.fromkeys(source for _, source, _ in heads)
+    notes = [f"({source}): {SOURCES[source]}" for source in sources]
+    unsupervised = dict.fromkeys(column for column, _, known in heads if not known)
+    return notes + ([f"printed without any known anomaly: {', '.join(unsupervised)}"] if unsupervised else [])

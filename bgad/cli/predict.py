@@ -30,8 +30,8 @@ def add_predict(commands: Any) -> None:
         "predict",
         _predict,
         "Score images with a model. Prints a table on a terminal and JSON lines into a pipe.",
-        "A JSON line has path, score, p_value, is_anomaly, threshold, error and, with --out, stem. The exit code is 1\n"
-        "when an image could not be scored.\n\n"
+        "A JSON line has path, score, p_value, is_anomaly, threshold, error, parts, reason, region and, with\n"
+        "--out, stem. The exit code is 1 when an image could not be scored.\n\n"
         "examples:\n  bgad predict gear.bgad new/ --out scored/\n"
         "  bgad predict gear.bgad 'new/**/*.png' | jq 'select(.is_anomaly)'",
     )

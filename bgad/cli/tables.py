@@ -10,7 +10,7 @@ from rich.table import Table
 from rich.text import Text
 
 from bgad.benchmark.grid import Grid
-from bgad.benchmark.published import METHOD_OF, PAPER
+from bgad.benchmark.published import METHOD_OF
 from bgad.calibration import odds
 from bgad.data.datasets.registry import DatasetStatus
 from bgad.errors import abbreviate, printable
@@ -21,16 +21,26 @@ from bgad.inference.batch import most_anomalous
 
 def score_table(rows: Sequence[ScoreRow], held_out: int = 0) -> Table:
     """Return the scores as a table, highest first; the path comes last, because it may be long."""
-    drawn = Table("verdict", "score", "good parts\nas high", "image", box=None, pad_edge=False)
+    drawn = Table("verdict", "score", "good parts\nas high", "why", "image", box=None, pad_edge=False)
     drawn.columns[1].justify = "right"
-    drawn.columns[3].overflow = "fold"
+    drawn.columns[4].overflow = "fold"
     for row in most_anomalous(rows, len(rows)):
         if row["error"] is not None or row["p_value"] is None:
-            drawn.add_row(Text("error", "red"), "", "", Text(printable(row["error"] or "")))
+            drawn.add_row(Text("error", "red"), "", "", "", Text(printable(row["error"] or "")))
             continue
         verdict = Text("anomalous", "bold red") if row["is_anomaly"] else Text("normal", "green")
-        drawn.add_row(verdict, f"{row['score']:.3f}", odds(row["p_value"], held_out), Text(printable(row["path"])))
+        why, name = Text(_why(row)), Text(printable(row["path"]))
+        drawn.add_row(verdict, f"{row['score']:.3f}", odds(row["p_value"], held_out), why, name)
     return drawn
+
+
+def _why(row: ScoreRow) -> str:
+    """Return the reason of a rejection, with the middle of the region that it speaks of."""
+    reason, region = row["reason"] or "", row["region"]
+    if region is None or not reason:
+        return reason
+    left, top, right, bottom = region
+    return f"{reason} (at {(left + right) // 2}, {(top + bottom) // 2})"
 
 
 def dataset_table(rows: Sequence[DatasetStatus]) -> Table:
@@ -62,22 +72,19 @@ def _on_disk(row: DatasetStatus) -> str:
 
 
 def benchmark_table(grid: Grid) -> Table:
-    """Return a benchmark table: our columns, the paper's own methods as printed, and later papers."""
-    kept = [
-        i
-        for i, (name, source) in enumerate(grid.printed)
-        if name in METHOD_OF or not source.startswith(PAPER) or name == "printed"
-    ]
+    """Return a benchmark table: our columns, the paper's own methods as printed, and the best printed figures."""
     first = len(grid.names) + len(grid.ours)
-    chosen = [*range(first), *(first + i for i in kept), *([first + len(grid.printed)] if grid.timed else [])]
+    kept = [first + i for i, (name, _) in enumerate(grid.printed) if name in METHOD_OF or name == "printed"]
+    seconds = [first + len(grid.printed)] if grid.timed else []
     drawn = Table(title=printable(grid.title), title_justify="left", box=None, padding=(0, 2, 0, 0))
     heads = grid.heads()
-    for position in chosen:
-        drawn.add_column(
-            Text(printable(heads[position])), justify="left" if position < len(grid.names) else "right", overflow="fold"
-        )
+    shown = [*(heads[i] for i in [*range(first), *kept]), *grid.best, *(heads[i] for i in seconds)]
+    for i, head in enumerate(shown):
+        drawn.add_column(Text(printable(head)), justify="left" if i < len(grid.names) else "right", overflow="fold")
     for row, line in zip(grid.rows, grid.lines(), strict=True):
-        drawn.add_row(*(Text(printable(line[i])) for i in chosen), style="bold" if row.mean else None)
+        best = [entry.text(grid.metrics) for entry in row.best]
+        words = [*(line[i] for i in [*range(first), *kept]), *best, *(line[i] for i in seconds)]
+        drawn.add_row(*(Text(printable(word)) for word in words), style="bold" if row.mean else None)
     drawn.caption = printable(grid.metric_titles())
     return drawn
 

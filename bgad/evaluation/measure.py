@@ -33,6 +33,7 @@ class Measurement:
     masks: list[BoolArray | None]  # one for each sample
     observed: metrics.Observed
     notes: list[str]
+    shapes: list[Shape]  # of the images, one for each sample
     region: BoolArray | None = None  # the model's region of interest, in the pixels that are measured; None: all
 
 
@@ -54,6 +55,7 @@ def measure(
     all_masks = [_read_mask(sample, shape, step, notes, roi) for sample, shape in zip(samples, shapes, strict=True)]
     kept = [i for i, mask in enumerate(all_masks) if mask is not OUTSIDE_REGION]
     samples, results, masks = [samples[i] for i in kept], [results[i] for i in kept], [all_masks[i] for i in kept]
+    shapes = [shapes[i] for i in kept]
     region = None if roi is None else roi[::step, ::step]
     labels = [s.label for s in samples]
     observed = metrics.observe([r.score for r in results], labels, [r.map for r in results], masks, region)
@@ -70,18 +72,23 @@ def measure(
         "seconds": {"train": card.training.seconds, "score": round(seconds, 3)},
         "images": {"normal": labels.count(0), "anomalous": labels.count(1)},
     }
-    rows = [
-        {
-            "name": s.name,
-            "defect": s.defect,
-            "label": s.label,
-            "score": r.score,
-            "p_value": r.p_value,
-            "is_anomaly": r.is_anomaly,
-        }
-        for s, r in zip(samples, results, strict=True)
-    ]
-    return Measurement(cell, rows, samples, results, masks, observed, notes, region)
+    rows = [_row(sample, result) for sample, result in zip(samples, results, strict=True)]
+    return Measurement(cell, rows, samples, results, masks, observed, notes, shapes, region)
+
+
+def _row(sample: Sample, result: Scores) -> dict[str, Any]:
+    """Return the row of an image in results.json."""
+    return {
+        "name": sample.name,
+        "defect": sample.defect,
+        "label": sample.label,
+        "score": result.score,
+        "p_value": result.p_value,
+        "is_anomaly": result.is_anomaly,
+        "parts": dict(result.parts),
+        "reason": result.reason or None,
+        "region": None if result.region is None else list(result.region),
+    }
 
 
 def _collect(

@@ -19,13 +19,16 @@ from bgad.evaluation.gallery import Thumbnail, select, thumbnail
 from bgad.evaluation.measure import Measurement
 from bgad.evaluation.report.contents import ClassRow, ImageRow, LevelHistogram, RateRow, Section, worst
 from bgad.geometry.grid import defect_cells
+from bgad.inference.explain import scale_region
 from bgad.io import images, render
-from bgad.types import BoolArray, FloatArray, Sample, Scores
+from bgad.types import BoolArray, FloatArray, Sample, Scores, Shape
 
 RATES = (0.001, 0.005, 0.01, 0.02, 0.05, 0.1, 0.2)  # false-reject rates of the report's table
 HISTOGRAM_BINS = 60
 HISTOGRAM_REACH = 1.5  # times the distance from the most likely feature to the abnormal boundary
 OUTLINE = (0, 200, 90)  # colour of the outline of a mask
+FRAME = (0, 229, 255)  # colour of the frame around the region that stands out
+FRAME_MARGIN = 2  # pixels of the thumbnail between region and frame
 
 
 def build_section(
@@ -158,11 +161,14 @@ def _image_rows(measured: Measurement, card: Card, made: Mapping[str, Thumbnail]
     false_rejects, misses = worst([ImageRow(**row) for row in measured.rows])
     shown = select(samples, (row.name for row in [*false_rejects, *misses]))
     rows = []
-    for row, sample, result, mask in zip(measured.rows, samples, measured.results, measured.masks, strict=True):
+    measurements = zip(measured.rows, samples, measured.results, measured.masks, measured.shapes, strict=True)
+    for row, sample, result, mask, shape in measurements:
         files: dict[str, Any] = {}
         if sample.name in shown:
             small = made.get(sample.name)
-            files = _thumbnails(_read_small(sample, card) if small is None else small, result, mask, card)
+            small = _read_small(sample, card) if small is None else small
+            frame = _frame(result, shape, (small.shape[0], small.shape[1]))
+            files = _thumbnails(small, result, mask, frame, card)
         rows.append(ImageRow(**row, **files))
     return rows
 
@@ -172,9 +178,23 @@ def _read_small(sample: Sample, card: Card) -> Thumbnail:
     return thumbnail(image, (image.shape[0], image.shape[1]))
 
 
-def _thumbnails(small: Thumbnail, result: Scores, mask: BoolArray | None, card: Card) -> dict[str, bytes]:
+def _frame(result: Scores, shape: Shape, size: Shape) -> BoolArray | None:
+    """Return a mask of the region that stands out in a rejected image, at the size of its thumbnail."""
+    region = scale_region(result.region, shape, size)
+    if region is None or not result.is_anomaly:
+        return None
+    left, top, right, bottom = region
+    mask = np.zeros(size, np.bool_)
+    mask[max(0, top - FRAME_MARGIN) : bottom + FRAME_MARGIN, max(0, left - FRAME_MARGIN) : right + FRAME_MARGIN] = True
+    return mask
+
+
+def _thumbnails(
+    small: Thumbnail, result: Scores, mask: BoolArray | None, frame: BoolArray | None, card: Card
+) -> dict[str, bytes]:
     size = (small.shape[0], small.shape[1])
     heat_map = render.overlay(small, images.resize_map(result.map, size), card.map.boundary, card.map.mean)
+    heat_map = heat_map if frame is None else render.outline(heat_map, frame, FRAME)
     files = {"thumbnail": _jpeg(small), "heat_map": _jpeg(heat_map)}
     if mask is not None:
         files["mask_outline"] = _jpeg(render.outline(small, images.resize_mask(mask, size), OUTLINE))

@@ -75,8 +75,8 @@ def compare(
         inputs = [] if images is not None else synthetic_images(detector.card.config.backbone.size)
     task = ProgressTask(progress, "comparing the graph with torch", len(inputs if images is None else images))
     for pixels in _batches(_counted(inputs, task) if images is None else _inputs(detector, images, task)):
-        expected, expected_maps, _ = detector.run(pixels)
-        scores, maps, _ = engine.run(pixels)
+        expected, _, expected_maps, _ = detector.run(pixels)
+        scores, _, maps, _ = engine.run(pixels)
         if not (np.isfinite(scores).all() and np.isfinite(maps).all()):
             score_difference = map_difference = math.inf
         map_low, map_high = min(map_low, float(expected_maps.min())), max(map_high, float(expected_maps.max()))

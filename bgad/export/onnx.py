@@ -21,7 +21,7 @@ from bgad.model.scoring import Level, ScoringModel
 
 OPSET = 17
 MIN_HALVED = 64  # numbers; smaller weights stay in 32 bits, where they take no room and constants are exact
-OUTPUTS = ("score", "map")  # followed by log p / d of each level
+OUTPUTS = ("score", "parts", "map")  # before one output for each level
 
 
 class Graph(nn.Module):
@@ -35,12 +35,12 @@ class Graph(nn.Module):
         self.flows = nn.ModuleList(ScoringFlow(x.flow, x.position, x.grid, x.mean, x.std) for x in levels)
 
     def forward(self, pixels: Tensor) -> tuple[Tensor, ...]:
-        """Pixels (B, S, S, 3) -> score (B,), map (B, S, S), then log p / d of each level (B, h, w)."""
+        """Pixels (B, S, S, 3) -> score (B,), its parts (B, 3), map (B, S, S), log p / d of each level (B, h, w)."""
         maps = self.model.backbone(pixels)
         log_p = [flow(features) for flow, features in zip(self.flows, maps, strict=False)]
         head_rows = [maps[i].flatten(2).transpose(1, 2) for i in self.model.image_head_maps]
-        score, anomaly_map = self.model.score_likelihoods(log_p, head_rows)
-        return (score, anomaly_map, *log_p)
+        parts, anomaly_map = self.model.score_likelihoods(log_p, head_rows)
+        return (parts.sum(1), parts, anomaly_map, *log_p)
 
 
 def to_onnx(model: ScoringModel) -> bytes:

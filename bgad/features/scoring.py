@@ -9,37 +9,44 @@ import torch
 
 from bgad.errors import BgadError
 from bgad.features.cache import Features, chunks
-from bgad.inference.base import BATCH, Outputs
-from bgad.inference.torch_engine import Detector
+from bgad.inference.base import BATCH, Output, Outputs
+from bgad.inference.torch_engine import Detector, to_numpy
 from bgad.io.cpus import usable_cpus
 from bgad.model.device import WorkerPool
-from bgad.model.scoring import ScoringModel
-from bgad.types import FloatArray, Scores, Shape
+from bgad.model.scoring import Level, ScoringModel
+from bgad.types import FloatArray, Index, Scores, Shape
 
 AHEAD = 8  # batches that may be scored before they are consumed; bounds the memory
 
 
 def score_features(detector: Detector, features: Features, shapes: Sequence[Shape]) -> Iterator[Scores | BgadError]:
     """Score images from cached features, as `score_stream` scores files; `shapes` are the sizes of the images."""
-    for i, (score, model_map, levels) in enumerate(run_features(detector.model, features, detector.device)):
-        yield detector.finish_one(score, model_map, levels, shapes[i])
+    for output, shape in zip(run_features(detector.model, features, detector.device), shapes, strict=True):
+        yield detector.finish_one(output, shape)
 
 
-def run_features(
-    model: ScoringModel, features: Features, device: torch.device
-) -> Iterator[tuple[float, FloatArray, tuple[FloatArray, ...]]]:
-    """Yield score, map and log-likelihoods of one image after another, from the backbone's features."""
+def run_features(model: ScoringModel, features: Features, device: torch.device) -> Iterator[Output]:
+    """Yield the output of the model for one image after another, from the backbone's features."""
 
     def run(part: slice) -> Outputs:
         chosen = np.arange(part.start, part.stop)
         with torch.inference_mode():
             rows = [torch.from_numpy(features.rows(i, chosen)).to(device) for i in range(len(features.levels))]
-            scores, maps, levels = model.score_features(rows)
-            return scores.cpu().numpy(), maps.cpu().numpy(), [level.cpu().numpy() for level in levels]
+            return to_numpy(*model.score_features(rows))
 
     workers = WorkerPool(usable_cpus(), device)
     parts = list(chunks(features.count, BATCH))
     for window in chunks(len(parts), AHEAD):
-        for scores, maps, levels in workers.stream(run, parts[window]):
-            for i, score in enumerate(scores):
-                yield float(score), maps[i], tuple(level[i] for level in levels)
+        for outputs in workers.stream(run, parts[window]):
+            yield from (outputs.one(i) for i in range(len(outputs.scores)))
+
+
+def latents(model: ScoringModel, level: int, features: Features, images: Index, positions: Index) -> FloatArray:
+    """Return the latents (n, C) of single features: of image images[i] at position positions[i]."""
+    module: Level = model.levels[level]  # type: ignore[assignment]
+    with torch.inference_mode():
+        rows = torch.from_numpy(features.rows(level, images, positions)).to(module.mean)
+        part = module.flow.position_part(module.position[torch.from_numpy(positions).to(module.mean.device)])
+        z, _ = module.flow(((rows - module.mean) / module.std)[None], part)
+    array: FloatArray = z[0].cpu().numpy()
+    return array

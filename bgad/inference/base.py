@@ -10,7 +10,7 @@ from concurrent.futures import Future, ThreadPoolExecutor
 from dataclasses import replace
 from itertools import chain, islice
 from pathlib import Path
-from typing import Any, ClassVar, Self
+from typing import Any, ClassVar, NamedTuple, Self
 
 import numpy as np
 import numpy.typing as npt
@@ -22,16 +22,43 @@ from bgad.errors import BgadError, ImageError, ModelError
 from bgad.geometry import tiles
 from bgad.geometry.crop import crop, uncrop_map
 from bgad.geometry.roi import Roi
+from bgad.inference import explain
 from bgad.io import images
 from bgad.io.cpus import usable_cpus
-from bgad.types import Box, FloatArray, ImageLike, Scores, Shape
+from bgad.types import PARTS, Box, FloatArray, ImageLike, Scores, Shape
 
 BATCH = 4  # images; on a CPU larger batches are no faster and take more memory
 
-Outputs = tuple[FloatArray, FloatArray, list[FloatArray]]  # scores (B,), maps (B, S, S), log p / d of each level
 ImageArray = npt.NDArray[Any]  # a decoded image (H, W, 3)
 Result = Scores | BgadError
 ResultWithImage = tuple[Result, ImageArray | None]  # the image is None where it could not be read
+
+
+class Outputs(NamedTuple):
+    """What an engine computes of a batch of images."""
+
+    scores: FloatArray  # (B,)
+    parts: FloatArray  # (B, 3): those of types.PARTS, whose sum is the score
+    maps: FloatArray  # (B, S, S)
+    levels: list[FloatArray]  # log p / d of each level, (B, h, w)
+
+    def select(self, images: slice) -> Outputs:
+        """Return the outputs of some of the images."""
+        return Outputs(self.scores[images], self.parts[images], self.maps[images], [x[images] for x in self.levels])
+
+    def one(self, image: int) -> Output:
+        """Return the output of one image."""
+        levels = tuple(level[image] for level in self.levels)
+        return Output(float(self.scores[image]), self.parts[image], self.maps[image], levels)
+
+
+class Output(NamedTuple):
+    """What an engine computes of one image."""
+
+    score: float
+    parts: FloatArray  # (3,)
+    map: FloatArray  # (S, S)
+    levels: tuple[FloatArray, ...] = ()
 
 
 class BaseScorer(ABC):
@@ -47,7 +74,7 @@ class BaseScorer(ABC):
 
     @abstractmethod
     def run(self, pixels: FloatArray) -> Outputs:
-        """Pixels (B, S, S, 3) -> image scores (B,), maps (B, S, S), log-likelihoods of each level (B, h, w)."""
+        """Run a batch of pixels (B, S, S, 3) through the model."""
 
     def start_thread(self) -> None:  # noqa: B027  (most engines need nothing here)
         """Prepare the calling thread to score batches on one core, beside other threads."""
@@ -180,41 +207,51 @@ class BaseScorer(ABC):
         kept = decoded if keep_image else None
         del decoded
         blend = tiles.Blend(shape, self.tile)
-        highest = -math.inf
+        highest: Output | None = None
         while batch := list(islice(parts, self.batch)):
-            scores, maps, _ = self.run(np.stack([pixels for _, pixels in batch]))
-            if not np.isfinite(scores).all():
-                return self.finish_one(math.nan, blend.map, (), shape), kept
-            highest = max(highest, float(scores.max()))
-            for (box, _), tile_map in zip(batch, maps, strict=True):
+            outputs = self.run(np.stack([pixels for _, pixels in batch]))
+            if not np.isfinite(outputs.scores).all():
+                return self._no_score(), kept
+            best = outputs.one(int(outputs.scores.argmax()))
+            highest = best if highest is None or best.score > highest.score else highest
+            for (box, _), tile_map in zip(batch, outputs.maps, strict=True):
                 blend.add(box, images.resize_map(tile_map, (self.tile.size, self.tile.size)))
-        return self.finish_one(highest, blend.map, (), shape), kept
+        assert highest is not None  # noqa: S101 - every image has a tile
+        return self.finish_one(Output(highest.score, highest.parts, blend.map), shape), kept
 
     def finish(self, outputs: Outputs, shapes: Sequence[Shape]) -> list[Result]:
         """Turn the outputs of `run` into the results of images of these sizes."""
-        scores, maps, levels = outputs
-        return [
-            self.finish_one(float(scores[i]), maps[i], tuple(level[i] for level in levels), shape)
-            for i, shape in enumerate(shapes)
-        ]
+        return [self.finish_one(outputs.one(i), shape) for i, shape in enumerate(shapes)]
 
-    def finish_one(self, score: float, model_map: FloatArray, levels: tuple[FloatArray, ...], shape: Shape) -> Result:
+    def finish_one(self, output: Output, shape: Shape) -> Result:
         """Calibrate one image's score and resize its map to the size of the image."""
+        score, model_map = output.score, output.map
         if not math.isfinite(score):
-            return ModelError("the model gives no finite score for this image: train it again with a lower train.lr")
+            return self._no_score()
         if self.card.config.backbone.crop and not self.tile.size:
             anomaly_map = uncrop_map(model_map, shape)
         else:
             anomaly_map = model_map if model_map.shape == shape else images.resize_map(model_map, shape)
+        anomaly_map = anomaly_map if self.roi is None else self.roi.mask_map(anomaly_map)
+        parts = dict(zip(PARTS, output.parts.tolist(), strict=True))
+        threshold = self._threshold
+        region = explain.outstanding_region(self.card, parts, anomaly_map)
         return Scores(
             score=score,
             p_value=self.calibration.p_value(score),
-            threshold=self._threshold,
-            is_anomaly=score > self._threshold,
-            map=anomaly_map if self.roi is None else self.roi.mask_map(anomaly_map),
+            threshold=threshold,
+            is_anomaly=score > threshold,
+            map=anomaly_map,
             boundary=self.card.map.boundary,
-            levels=levels,
+            levels=output.levels,
+            parts=parts,
+            reason=explain.explain(self.card.part_limits, score > threshold, parts, region),
+            region=region,
         )
+
+    @staticmethod
+    def _no_score() -> ModelError:
+        return ModelError("the model gives no finite score for this image: train it again with a lower train.lr")
 
 
 class GraphScorer(BaseScorer):

@@ -30,6 +30,9 @@ class Row(TypedDict):
     is_anomaly: bool | None
     threshold: float
     error: str | None
+    parts: dict[str, float] | None  # contributions to the score, which add up to it
+    reason: str | None  # in words, why the image is called anomalous
+    region: list[int] | None  # left, top, right, bottom of the region that stands out, whatever the decision
     stem: NotRequired[str | None]  # of the names of its overlay and map
 
 
@@ -102,11 +105,16 @@ def _row(path: Path, result: Result, threshold: float) -> Row:
         "is_anomaly": None,
         "threshold": threshold,
         "error": None,
+        "parts": None,
+        "reason": None,
+        "region": None,
     }
     if isinstance(result, BgadError):
         row["error"] = str(result)
     else:
         row["score"], row["p_value"], row["is_anomaly"] = result.score, result.p_value, result.is_anomaly
+        row["parts"], row["reason"] = dict(result.parts), result.reason or None
+        row["region"] = None if result.region is None else list(result.region)
     return row
 
 

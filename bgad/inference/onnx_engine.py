@@ -112,7 +112,7 @@ class Runtime(GraphScorer):
             ) from error
         inputs = [(i.name, i.shape[1:]) for i in session.get_inputs()]
         outputs = len(session.get_outputs())
-        if inputs != [(PIXELS, [*self.card.input.shape, 3])] or outputs != 2 + len(self.card.levels):
+        if inputs != [(PIXELS, [*self.card.input.shape, 3])] or outputs != 3 + len(self.card.levels):
             raise ModelError(f"{GRAPH} does not belong to its card: export the model again with `bgad export`")
         return session
 
@@ -125,10 +125,10 @@ class Runtime(GraphScorer):
         one_core = self.device == "cpu" and getattr(self._thread, "one_core", False)
         session = self._session(1) if one_core else self.session
         try:
-            score, anomaly_map, *levels = session.run(None, {PIXELS: np.ascontiguousarray(pixels, np.float32)})
+            scores, parts, maps, *levels = session.run(None, {PIXELS: np.ascontiguousarray(pixels, np.float32)})
         except Exception as error:  # its errors have no common class
             raise ModelError(f"ONNX Runtime failed on {self.device}: {first_line(error)}; try --device cpu") from error
-        return score, anomaly_map, levels
+        return Outputs(scores, parts, maps, levels)
 
     @staticmethod
     def not_exported(folder: Path) -> ModelError:

@@ -55,7 +55,7 @@ class OpenVino(GraphScorer):
             raise ModelError(f"OpenVINO cannot read {XML}: export it again with --to openvino") from error
         (height, width), outputs = self.card.input.shape, len(self._model.outputs)
         shape = [str(dimension) for dimension in self._model.inputs[0].get_partial_shape()][1:]
-        if shape != [str(height), str(width), "3"] or outputs != 2 + len(self.card.levels):
+        if shape != [str(height), str(width), "3"] or outputs != 3 + len(self.card.levels):
             raise ModelError(f"{XML} does not belong to its card: export the model again with --to openvino")
         self._thread = threading.local()
         self._lock = threading.Lock()
@@ -90,8 +90,8 @@ class OpenVino(GraphScorer):
         """See BaseScorer."""
         request = getattr(self._thread, "request", None) or self._compile(self.threads).create_infer_request()
         outputs = request.infer([np.ascontiguousarray(pixels, np.float32)])
-        score, anomaly_map, *levels = (np.array(value) for value in outputs.to_tuple())
-        return score, anomaly_map, levels
+        scores, parts, maps, *levels = (np.array(value) for value in outputs.to_tuple())
+        return Outputs(scores, parts, maps, levels)
 
     @staticmethod
     def not_exported(folder: Path) -> ModelError:

@@ -76,8 +76,13 @@ class Detector(BaseScorer):
 def run_model(model: ScoringModel, pixels: FloatArray, device: torch.device) -> Outputs:
     """Run the scoring model on numpy arrays."""
     with torch.inference_mode():
-        scores, maps, levels = model(torch.from_numpy(pixels).to(device))
-        return scores.cpu().numpy(), maps.cpu().numpy(), [level.cpu().numpy() for level in levels]
+        return to_numpy(*model(torch.from_numpy(pixels).to(device)))
+
+
+def to_numpy(parts: torch.Tensor, maps: torch.Tensor, levels: list[torch.Tensor]) -> Outputs:
+    """Return the outputs of a scoring model as arrays."""
+    arrays = [level.cpu().numpy() for level in levels]
+    return Outputs(parts.sum(1).cpu().numpy(), parts.cpu().numpy(), maps.cpu().numpy(), arrays)
 
 
 def has_device(name: str) -> bool:

@@ -100,7 +100,7 @@ class ScoringModel(nn.Module):
         self.region = torch.from_numpy(region).to(self.score_weights.device)
 
     def forward(self, pixels: Tensor) -> tuple[Tensor, Tensor, list[Tensor]]:
-        """Pixels (B, S, S, 3) -> image scores (B,), anomaly maps (B, S, S), log-likelihoods of each level."""
+        """Pixels (B, S, S, 3) -> parts of the image scores (B, 3), anomaly maps (B, S, S), log p / d of each level."""
         return self.score_features([features.flatten(2).transpose(1, 2) for features in self.backbone(pixels)])
 
     def score_features(self, features: Sequence[Tensor]) -> tuple[Tensor, Tensor, list[Tensor]]:
@@ -108,22 +108,29 @@ class ScoringModel(nn.Module):
         levels: list[Level] = list(self.levels)  # type: ignore[arg-type]
         rows = features[: len(levels)]
         log_p = [level(x).unflatten(1, level.grid) for level, x in zip(levels, rows, strict=True)]
-        score, anomaly_map = self.score_likelihoods(log_p, [features[i] for i in self.image_head_maps])
-        return score, anomaly_map, log_p
+        parts, anomaly_map = self.score_likelihoods(log_p, [features[i] for i in self.image_head_maps])
+        return parts, anomaly_map, log_p
 
     def score_likelihoods(self, log_p: list[Tensor], head_rows: Sequence[Tensor]) -> tuple[Tensor, Tensor]:
-        """Log-likelihoods of each level (B, h, w) and the image head's feature rows -> image scores (B,) and maps."""
+        """Log-likelihoods of each level (B, h, w) and the image head's feature rows -> score parts (B, 3) and maps.
+
+        The parts are those of types.PARTS; their sum is the image score.
+        """
         constants: list[Tensor] = [level.constants for level in self.levels]  # type: ignore[misc]
         level_weights = self.score_weights[:-1]
         anomaly_map = fuse(log_p, constants, level_weights, self.config.backbone.size, self.config.score)
         if self.region is not None:
             lowest = anomaly_map.masked_fill(~self.region, torch.inf).amin((1, 2), keepdim=True)
             anomaly_map = torch.where(self.region, anomaly_map, lowest)
-        score = map_score(anomaly_map, self.config.score.top_share)
-        if self.image_head is not None:
-            head_score = self.image_head_score(*self.image_head(head_rows))
-            score = (score - self.map_constants[0]) / self.map_constants[1] + self.score_weights[-1] * head_score
-        return score, anomaly_map
+        map_part = map_score(anomaly_map, self.config.score.top_share)
+        if self.image_head is None:
+            zero = torch.zeros_like(map_part)
+            return torch.stack([map_part, zero, zero], 1), anomaly_map
+        distance, excess = self.image_head(head_rows)
+        resemblance = self.config.score.direction_weight * excess.clamp(min=0.0).sum(1)
+        map_part = (map_part - self.map_constants[0]) / self.map_constants[1]
+        weight = self.score_weights[-1]
+        return torch.stack([map_part, weight * distance, weight * resemblance], 1), anomaly_map
 
     def image_head_score(self, distance: Tensor, excess: Tensor) -> Tensor:
         """Combine Mahalanobis distances (B,) and excesses along the directions (B, D) to one score each (B,)."""

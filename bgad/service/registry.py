@@ -29,6 +29,7 @@ class DecisionRule:
     guarantee: str
     calibration_normals: int
     input_size: int
+    part_limits: dict[str, float]  # a part of the score above its limit stands out
 
 
 class ModelRegistry:
@@ -139,9 +140,17 @@ class ModelRegistry:
             check_unchanged(folder, card, version)
             calibration = card.calibration_at().calibration(version.rate)
             normals, size = len(calibration.scores), card.config.backbone.size
-            rule = DecisionRule(calibration.threshold, calibration.rate, calibration.guarantee(), normals, size)
-            self._rules[key] = rule
+            self._rules[key] = DecisionRule(
+                calibration.threshold, calibration.rate, calibration.guarantee(), normals, size, card.part_limits
+            )
         return self._rules[key]
+
+    def part_limits(self, number: int) -> dict[str, float] | None:
+        """Return the limits of the parts of a version's score; None if its model folder is gone or was replaced."""
+        try:
+            return self.decision_rule(self._store.versions.get(number)).part_limits
+        except BgadError:
+            return None
 
     def adopt(self, folder: Path, name: str) -> tuple[str, str]:
         """Move a model folder that a job made below the service's folder; return its relative path and checksum."""

@@ -8,13 +8,12 @@ from collections.abc import Sequence
 from dataclasses import replace
 from datetime import UTC, datetime
 
+import numpy as np
 import torch
 
 from bgad._version import __version__
 from bgad.artifact.card import (
     FLOAT32,
-    IMAGE_HEAD_PART,
-    MAP_PART,
     CalibrationCard,
     Card,
     DataCard,
@@ -35,6 +34,7 @@ from bgad.model.scoring import LevelConstants, ScoringModel
 from bgad.training.loop import TrainingLoop
 from bgad.training.run import TrainingRun
 from bgad.training.training_set import NormalPartition
+from bgad.types import PARTS, FloatArray
 
 
 def build_card(
@@ -44,13 +44,11 @@ def build_card(
     partition: NormalPartition,
     constants: Sequence[LevelConstants],
     map_card: MapCard,
+    parts: Sequence[ScorePart],
     calibration: Calibration,
 ) -> Card:
     """Describe a trained and calibrated model; exporting and writing add their parts."""
     config, dataset, split = model.config, run.dataset, run.split
-    parts = [ScorePart(MAP_PART, 1.0)]
-    if model.image_head is not None and model.image_head.is_fitted:
-        parts.append(ScorePart(IMAGE_HEAD_PART, float(model.score_weights[-1])))
     return Card(
         name=run.name,
         method=config.method,
@@ -85,6 +83,19 @@ def build_card(
         },
         split=split.to_json(),
         roi_png=None if run.roi is None else run.roi.png(),
+    )
+
+
+def score_parts(model: ScoringModel, calibration_parts: FloatArray, rate: float) -> tuple[ScorePart, ...]:
+    """Describe the parts of a model's score; `calibration_parts` (n, 3) are those of the calibration normals."""
+    weight = float(model.score_weights[-1]) if model.image_head is not None and model.image_head.is_fitted else 0.0
+    known_weight = weight * model.config.score.direction_weight if model.config.uses_anomalies else 0.0
+    weights = (1.0, weight, known_weight)
+    limits = np.quantile(calibration_parts, 1 - rate, axis=0, method="higher")
+    return tuple(
+        ScorePart(name, part_weight, float(limit))
+        for name, part_weight, limit in zip(PARTS, weights, limits, strict=True)
+        if part_weight
     )
 
 

@@ -17,6 +17,7 @@ from bgad.data.split import Split
 from bgad.features.cache import Budget, Features, FeatureStore
 from bgad.features.extractor import Extractor
 from bgad.features.scoring import run_features
+from bgad.inference.base import Output
 from bgad.io.files import sha256_json
 from bgad.model import backbone as backbones
 from bgad.model.scoring import ScoringModel
@@ -74,6 +75,10 @@ class FeaturePool:
         """Return the features of these images."""
         return self.store.select([self._number[s.name] for s in samples])
 
+    def number(self, sample: Sample) -> int:
+        """Return the number of an image in the pool's store."""
+        return self._number[sample.name]
+
     def new_model(self, config: Config) -> ScoringModel:
         """Return an untrained model around the backbone of the pool."""
         return ScoringModel(config, self.backbone).to(self.device)
@@ -86,9 +91,8 @@ class FeaturePool:
         if pseudo_count(split, config):
             anomalies.append(self._pseudo_anomalies(split, config))
 
-        def score(model: ScoringModel, samples: list[Sample]) -> Iterator[tuple[float, FloatArray]]:
-            results = run_features(model, self.features(samples), self.device)
-            return ((image_score, anomaly_map) for image_score, anomaly_map, _ in results)
+        def score(model: ScoringModel, samples: list[Sample]) -> Iterator[Output]:
+            return run_features(model, self.features(samples), self.device)
 
         return TrainingSet(self.features(split.train), anomalies, score)
 

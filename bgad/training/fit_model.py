@@ -10,9 +10,10 @@ import torch
 
 from bgad.artifact.card import MapCard
 from bgad.calibration import Calibration, effective_rate
+from bgad.inference.base import Output
 from bgad.inference.torch_engine import Detector
 from bgad.model.scoring import ScoringModel, map_score
-from bgad.training.card_builder import build_card
+from bgad.training.card_builder import build_card, score_parts
 from bgad.training.checkpoint import SharedPhaseOne
 from bgad.training.fit_image_head import HeadScores, fit_image_head
 from bgad.training.fit_score_weights import ScoreWeightFitter
@@ -102,17 +103,19 @@ class ModelFit:
         reference = [sample for sample in reference if sample.ignore is None] or reference
         task = ProgressTask(run.control.progress, "calibrating", len(run.split.calibration) + len(reference))
 
-        def score(samples: list[Sample]) -> Iterator[tuple[float, FloatArray]]:
+        def score(samples: list[Sample]) -> Iterator[Output]:
             for result in self.training_set.score(model, samples):
                 task.advance()
                 yield result
 
-        normal_maps = np.stack([anomaly_map for _, anomaly_map in score(reference)])
+        normal_maps = np.stack([output.map for output in score(reference)])
         map_card = self._map_card(normal_maps)
         _set_map_constants(model, normal_maps)
-        scores = [image_score for image_score, _ in score(run.split.calibration)]
-        calibration = Calibration(tuple(scores), effective_rate(len(scores), run.false_reject_rate))
-        card = build_card(run, model, self.loop, self.partition, constants, map_card, calibration)
+        outputs = [output._replace(map=normal_maps[0], levels=()) for output in score(run.split.calibration)]
+        rate = effective_rate(len(outputs), run.false_reject_rate)
+        calibration = Calibration(tuple(output.score for output in outputs), rate)
+        parts = score_parts(model, np.stack([output.parts for output in outputs]), rate)
+        card = build_card(run, model, self.loop, self.partition, constants, map_card, parts, calibration)
         return Detector(model, card, run.device)
 
     def _map_card(self, normal_maps: FloatArray) -> MapCard:

@@ -23,6 +23,7 @@ from bgad.features.extractor import Extractor
 from bgad.geometry import tiles
 from bgad.geometry.grid import defect_cells, touched_cells
 from bgad.geometry.roi import Roi, mask_outside
+from bgad.inference.base import Output
 from bgad.inference.torch_engine import run_model
 from bgad.io.cpus import usable_cpus
 from bgad.model import device as devices
@@ -35,7 +36,7 @@ logger = logging.getLogger(__name__)
 Grid = tuple[int, int]
 ReadImage = Callable[[Sample], FloatArray]  # a sample at the size of the model's input
 CacheFeatures = Callable[[int, Callable[[int], FloatArray]], Features]  # arguments: number of images, image by number
-ScoreSamples = Callable[[ScoringModel, list[Sample]], Iterator[tuple[float, FloatArray]]]
+ScoreSamples = Callable[[ScoringModel, list[Sample]], Iterator[Output]]
 
 
 @dataclass
@@ -61,7 +62,7 @@ class AnomalyFeatures:
 
 @dataclass(frozen=True)
 class TrainingSet:
-    """Cached features of a split, and a function that scores its images with a model: score and anomaly map of each."""
+    """Cached features of a split, and a function that scores its images with a model."""
 
     normals: Features
     anomalies: list[AnomalyFeatures]
@@ -141,13 +142,10 @@ def sample_scorer(config: Config, images: ImageCache, device: torch.device) -> S
         for _, pixels in tiles.model_inputs(complete, config.tile, region(sample), config.backbone.size):
             yield pixels
 
-    def score(model: ScoringModel, samples: list[Sample]) -> Iterator[tuple[float, FloatArray]]:
-        def score_one(sample: Sample) -> tuple[float, FloatArray]:
-            results = []
-            for pixels in inputs(sample):
-                scores, maps, _ = run_model(model, pixels[None], device)
-                results.append((float(scores[0]), maps[0]))
-            return max(results, key=lambda result: result[0])
+    def score(model: ScoringModel, samples: list[Sample]) -> Iterator[Output]:
+        def score_one(sample: Sample) -> Output:
+            outputs = [run_model(model, pixels[None], device).one(0) for pixels in inputs(sample)]
+            return max(outputs, key=lambda output: output.score)
 
         return devices.WorkerPool(usable_cpus(), device).stream(score_one, samples)
 

@@ -41,7 +41,7 @@ def sample_card(**changes: Any) -> Card:
         input=InputCard(256, 256, 8, (0.5, 0.5, 0.5), (0.25, 0.25, 0.25)),
         levels=(LevelCard(8, 1.0, 24, (32, 32), -1.0, 0.5, 0.25, -2.0, -7.0),),
         map=MapCard(0.1, 0.5),
-        score_parts=(ScorePart("map", 1.0), ScorePart("image_head", 0.5)),
+        score_parts=(ScorePart("map", 1.0, 3.5), ScorePart("image", 0.5, 1.25)),
         calibration={FLOAT32: CalibrationCard.of(Calibration((3.0, 1.0, 2.0), 0.25))},
         training=TrainingCard(1.5, 1.0, 10, "cpu", "2.4", "3.11", ("a.png",)),
         roi=None,
@@ -143,7 +143,8 @@ def test_calibration_belongs_to_a_precision() -> None:
 
 def test_weights_of_the_parts_of_a_score() -> None:
     card = sample_card()
-    assert (card.part_weight("map"), card.part_weight("image_head"), card.part_weight("other")) == (1.0, 0.5, None)
+    assert (card.part_weight("map"), card.part_weight("image"), card.part_weight("other")) == (1.0, 0.5, None)
+    assert card.part_limits == {"map": 3.5, "image": 1.25}
 
 
 def test_images_that_were_used_for_training_or_calibration() -> None:

@@ -84,8 +84,9 @@ def test_another_format_is_refused(tmp_path: Path) -> None:
     with pytest.raises(ModelError, match=f"has format {FORMAT + 1}.*upgrade bgad"):
         model_folder.read(folder)
     rewrite(folder, {"format": FORMAT - 1})
-    with pytest.raises(ModelError, match=f"has format {FORMAT - 1}.*train the model again"):
+    with pytest.raises(ModelError, match=f"has format {FORMAT - 1}.*train the model again") as refused:
         model_folder.read(folder)
+    assert "\n" not in str(refused.value)
 
 
 def test_the_split_is_a_file_of_its_own(model: Path) -> None:
@@ -277,7 +278,7 @@ def test_a_card_says_what_the_code_needs(model: Path) -> None:
     for level in card.levels:
         assert level.abnormal_boundary == pytest.approx(level.normal_boundary - 10 * card.config.loss.tau)
     assert len(card.calibration_at().scores) == 5
-    assert [part.name for part in card.score_parts] == ["map", "image_head"]
+    assert [part.name for part in card.score_parts] == ["map", "image", "known"]
     text = "\n".join(model_folder.describe(card))
     for part in ("plate", "19 normals trained on, 5 held out, 4 known anomalies", "lite0", "A good part is rejected"):
         assert part in text

@@ -5,12 +5,12 @@ from statistics import mean
 import pytest
 
 from bgad.benchmark.paper_tables import IMAGE, PIXEL, PRO, TABLES, Column
+from bgad.benchmark.printed_figures import AHL, PAPER, PRINTED_TABLES, SOURCES
 from bgad.benchmark.published import (
-    AHL,
-    DRA,
-    PAPER,
+    METHOD_OF,
     PUBLISHED,
-    SOURCES,
+    UNSUPERVISED,
+    best_printed,
     printed,
     printed_classes,
     printed_mean,
@@ -46,12 +46,97 @@ def test_figures_read_off_the_paper(
     assert printed(data, protocol, known, category, known_class)[column, PAPER] == values
 
 
-def test_figures_of_other_papers_name_their_source() -> None:
-    assert printed("elpv", "general", 1, "elpv") == {("DRA", DRA): {IMAGE: 0.676}, ("AHL", AHL): {IMAGE: 0.723}}
-    assert printed("headct", "general", 10, "headct")["AHL", AHL] == {IMAGE: 0.993}
-    assert printed("elpv", "one-class", 10, "elpv")["AHL", AHL] == {IMAGE: 0.788}
-    assert printed("elpv", "general", 5, "elpv") == {}
+@pytest.mark.parametrize(
+    ("data", "protocol", "known", "figures"),
+    [
+        ("aitex", "general", 10, "SAOE .874 MLEP .867 FLOS .841 DevNet .889 DRA .892 AHL_(DevNet) .903 AHL_(DRA) .925"),
+        ("elpv", "general", 1, "SAOE .635 MLEP .578 FLOS .457 DevNet .810 DRA .676 AHL_(DevNet) .828 AHL_(DRA) .723"),
+        ("mvtec", "general", 10, "SAOE .926 MLEP .907 FLOS .939 DevNet .948 DRA .966 AHL_(DevNet) .954 AHL_(DRA) .970"),
+        ("mvtec", "general", 1, "SAOE .834 MLEP .744 FLOS .792 DevNet .832 DRA .889 AHL_(DevNet) .843 AHL_(DRA) .901"),
+        (
+            "aitex",
+            "one-class",
+            10,
+            "SAOE .724 MLEP .733 FLOS .635 DevNet .685 DRA .733 AHL_(DevNet) .709 AHL_(DRA) .747",
+        ),
+        ("elpv", "one-class", 1, "SAOE .614 MLEP .566 FLOS .691 DevNet .663 DRA .722 AHL_(DevNet) .678 AHL_(DRA) .740"),
+        ("headct", "unsupervised", 0, "KDAD .793 PatchCore .864"),
+        ("brainmri", "general", 5, ""),
+    ],
+)
+def test_figures_read_off_ahl(data: str, protocol: str, known: int, figures: str) -> None:
+    words = figures.split()
+    wanted = {name.replace("_", " "): {IMAGE: float(v)} for name, v in zip(words[::2], words[1::2], strict=True)}
+    entries = printed(data, protocol, known, "" if data == "mvtec" else data)
+    assert {column: values for (column, source), values in entries.items() if source == AHL} == wanted
+
+
+def test_full_supervision_is_no_number_of_known_anomalies() -> None:
+    full = {e.data: e.values[IMAGE] for e in PUBLISHED if e.known is None}
+    assert full == {"aitex": 0.919, "elpv": 0.874, "brainmri": 0.979, "headct": 0.998, "mvtec": 0.984}
+    assert {(e.column, e.source, e.table.place) for e in PUBLISHED if e.known is None} == {("DRA", AHL, "Table 4")}
+
+
+def test_a_figure_is_entered_once() -> None:
+    """Every figure has one place in one source, and an equals sign where the BGAD paper has it already."""
     assert {entry.source for entry in PUBLISHED} == set(SOURCES)
+    places = [(e.source, e.column, e.row, metric) for e in PUBLISHED for metric in e.values]
+    assert len(places) == len(set(places))
+    paper = {(e.column, e.row, m): value for e in PUBLISHED if e.source == PAPER for m, value in e.values.items()}
+    others = [e for e in PUBLISHED if e.source != PAPER]
+    repeated = sum(paper.get((e.column, e.row, m)) == value for e in others for m, value in e.values.items())
+    assert repeated == sum(table.text.count("=") for table in PRINTED_TABLES) == 10
+
+
+def test_zero_known_are_the_methods_that_use_no_anomaly() -> None:
+    assert {entry.column for entry in PUBLISHED} > UNSUPERVISED
+    assert {name for name in METHOD_OF if name in UNSUPERVISED} == {"NFAD", "BGAD w/o"}
+    assert printed("elpv", "general", 0, "elpv") == {("KDAD", AHL): {IMAGE: 0.744}, ("PatchCore", AHL): {IMAGE: 0.916}}
+    assert printed("elpv", "one-class", 0, "elpv") == {("NFAD", PAPER): {IMAGE: 0.865}}
+    means = printed("mvtec", "multi-class", 0)
+    assert means["PatchCore", PAPER][IMAGE] == 0.988
+    assert means["PatchCore", AHL][IMAGE] == 0.992
+    assert ("BGAD", PAPER) not in means
+    assert set(printed("mvtec", "unsupervised", 0)) == {("KDAD", AHL), ("PatchCore", AHL)}
+
+
+@pytest.mark.parametrize(
+    ("data", "protocol", "known", "value", "method", "where"),
+    [
+        ("brainmri", "general", 1, 0.866, "AHL (DevNet)", (AHL, "Table 1")),
+        ("brainmri", "general", 10, 0.977, "AHL (DRA)", (AHL, "Table 1")),  # not .979: fully supervised DRA
+        ("headct", "general", 10, 0.999, "AHL (DevNet)", (AHL, "Table 1")),
+        ("headct", "general", 1, 0.864, "PatchCore", (AHL, "Table 4")),
+        ("elpv", "general", 10, 0.916, "PatchCore", (AHL, "Table 4")),
+        ("elpv", "general", 1, 0.916, "PatchCore", (AHL, "Table 4")),
+        ("elpv", "general", 5, 0.916, "PatchCore", (AHL, "Table 4")),  # no supervised figure is printed
+        ("aitex", "general", 10, 0.925, "AHL (DRA)", (AHL, "Table 1")),
+        ("aitex", "general", 1, 0.783, "PatchCore", (AHL, "Table 4")),
+        ("aitex", "one-class", 10, 0.862, "BGAD", (PAPER, "Table 10")),
+        ("elpv", "one-class", 10, 0.882, "BGAD", (PAPER, "Table 10")),
+        ("elpv", "one-class", 1, 0.865, "NFAD", (PAPER, "Table 10")),  # uses no anomaly and beats AHL's .740
+        ("mvtec", "multi-class", 10, 0.993, "BGAD", (PAPER, "Tables 1 and 2")),
+        ("mvtec", "multi-class", 1, 0.992, "PatchCore", (AHL, "Table 4")),
+        ("headct", "unsupervised", 0, 0.864, "PatchCore", (AHL, "Table 4")),
+    ],
+)
+def test_best_printed_figure_of_a_row(
+    data: str, protocol: str, known: int, value: float, method: str, where: tuple[str, str]
+) -> None:
+    best = best_printed(data, protocol, known, "" if data == "mvtec" else data)
+    assert best is not None
+    assert (best.values[IMAGE], best.column, (best.source, best.table.place)) == (value, method, where)
+    assert (best.column in UNSUPERVISED) == (best.known != known or known == 0)
+
+
+def test_best_printed_figure_of_other_metrics() -> None:
+    assert best_printed("mvtec", "multi-class", 10, "screw") is None  # the paper has no image AUROC of it
+    best = best_printed("mvtec", "multi-class", 10, "hazelnut", metric=PIXEL)
+    assert best is not None
+    assert (best.column, best.values) == ("DRAEM", {PIXEL: 0.997, PRO: 0.985})
+    best = best_printed("aitex", "one-class", 10, "aitex", "WEFT_CRACK", metric=PIXEL)
+    assert best is not None
+    assert (best.column, best.values[PIXEL]) == ("NFAD", 0.692)
 
 
 def test_classes_that_have_a_printed_row() -> None:
@@ -79,11 +164,8 @@ def test_printed_means_are_those_of_their_columns() -> None:
         if entry.category and (entry.known_class or entry.protocol != "one-class"):
             continue
         if entry.protocol == "one-class":
-            rows = [
-                e
-                for e in PUBLISHED
-                if (e.protocol, e.category, e.column) == ("one-class", entry.category, entry.column)
-            ]
+            same_mean = ("one-class", entry.category, entry.column, entry.source)
+            rows = [e for e in PUBLISHED if (e.protocol, e.category, e.column, e.source) == same_mean]
             rows = [e for e in rows if e.known_class]
         else:
             same = (entry.data, entry.protocol, entry.column, entry.source)

@@ -98,7 +98,7 @@ def test_a_printed_mean_stands_beside_ours_where_the_rows_are_the_same() -> None
     (grid,) = grids(PaperTable("x", (matrix,)), outcomes, CONFIGS)
     assert [row.names[1] for row in grid.rows] == ["mono", "poly", "Mean"]
     shown = dict(zip(grid.heads(), grid.lines()[-1], strict=True))
-    assert [shown[head] for head in ("bgad", "BGAD (paper)", "AHL (CVPR 2024)")] == ["0.850", "0.882", "0.788"]
+    assert [shown[head] for head in ("bgad", "BGAD (paper)", "AHL (DRA) (CVPR 2024)")] == ["0.850", "0.882", "0.788"]
 
 
 def test_printed_figures_stand_with_their_number_of_known_anomalies() -> None:
@@ -111,8 +111,37 @@ def test_printed_figures_stand_with_their_number_of_known_anomalies() -> None:
     shown = dict(zip(grid.heads(), line, strict=True))
     assert shown["bgad (10 known)"] == "0.900"
     assert shown["bgad (1 known)"] == "missing [1]"
-    assert [shown[f"AHL (CVPR 2024, {n} known)"] for n in (10, 1)] == ["0.850", "0.723"]
-    assert [shown[f"DRA (CVPR 2022, {n} known)"] for n in (10, 1)] == ["0.843", "0.676"]
+    assert [shown[f"AHL (DRA) (CVPR 2024, {n} known)"] for n in (10, 1)] == ["0.850", "0.723"]
+    assert [shown[f"DRA (CVPR 2024, {n} known)"] for n in (10, 1)] == ["0.843", "0.676"]
+    assert shown["PatchCore (CVPR 2024)"] == "0.916"  # it uses none
+    assert "printed without any known anomaly: KDAD, PatchCore" in grid.notes
+    assert dict(zip(grid.best, [entry.text(grid.metrics) for entry in grid.rows[0].best], strict=True)) == {
+        "best supervised (printed, 10 known)": "0.850 AHL (DRA)",
+        "best supervised (printed, 1 known)": "0.828 AHL (DevNet)",
+        "best unsupervised (printed)": "0.916 PatchCore",
+    }
+
+
+def test_the_best_printed_columns_name_other_methods_than_the_papers() -> None:
+    """Where only NFAD and BGAD are best, a column of the best would repeat theirs."""
+    (bgad,) = methods("bgad")
+    table = PaperTable("x", (Matrix({"mvtec": ()}, "one-class", (bgad,), seeds=1, metrics=("image_auroc",)),))
+    (grid,) = grids(table, [outcome("screw", bgad, 0, 0.9, "thread_top")], CONFIGS)
+    assert (grid.best, [row.best for row in grid.rows]) == ([], [[]])
+    matrix = Matrix({"mvtec": ()}, "multi-class", (bgad,), seeds=1)
+    names = ("cable", "capsule", "transistor")
+    requests = [Request(0, "mvtec", name, "multi-class", Case(), bgad, 10, 0) for name in names]
+    outcomes = [Outcome(r, outcome(r.category, bgad, 0, 0.9).cell) for r in requests]
+    (grid,) = grids(PaperTable("x", (matrix,)), outcomes, CONFIGS)
+    best = {row.names[0]: [entry.text(grid.metrics) for entry in row.best] for row in grid.rows}
+    assert grid.best == ["best unsupervised (printed)"]
+    assert best == {
+        "cable": ["- / 0.987 / 0.931 CFA"],
+        "capsule": ["- / 0.992 / 0.959 BGAD w/o"],
+        "transistor": ["- / 0.985 / 0.960 CFA"],
+        "Mean": ["- / 0.987 / 0.945 CFA"],
+        "Mean, as printed": ["0.992 / - / - PatchCore"],
+    }
 
 
 def test_a_seed_that_failed_is_marked() -> None:

@@ -106,6 +106,13 @@ def test_figures_are_those_of_the_scores(detector: Detector, data_set: Path) -> 
     assert cell["metrics"]["pixel_ap"] == pytest.approx(average_precision_score(truth, heat), abs=1e-4)
     assert 0.9 < cell["metrics"]["pro"] <= 1
 
+    for row, shown in zip(rows, section.images, strict=True):
+        expected = detector.score(data_set / row["name"])
+        assert sum(row["parts"].values()) == pytest.approx(row["score"], rel=1e-5, abs=1e-5)
+        assert (row["reason"] or "", row["region"]) == (expected.reason, expected.region and list(expected.region))
+        assert bool(row["reason"]) == row["is_anomaly"]
+        assert (shown.parts, shown.reason, shown.region) == (row["parts"], row["reason"], row["region"])
+
     assert section.threshold == detector.threshold
     assert [c.defect for c in section.classes] == ["blot"]
     assert section.classes[0].images == 4

@@ -8,6 +8,7 @@ import torch
 
 from bgad.export.export import compare, synthetic_images
 from bgad.export.onnx import to_onnx
+from bgad.inference.base import Outputs
 from bgad.inference.onnx_engine import Runtime
 from bgad.inference.torch_engine import Detector
 from bgad.types import FloatArray
@@ -33,9 +34,9 @@ def test_a_difference_is_seen(detector: Detector, model: Path) -> None:
 
 def test_a_graph_that_gives_no_numbers_is_seen(detector: Detector) -> None:
     class Broken:
-        def run(self, pixels: FloatArray) -> tuple[FloatArray, FloatArray, list[FloatArray]]:
-            score, anomaly, levels = detector.run(pixels)
-            return score * np.nan, anomaly, levels
+        def run(self, pixels: FloatArray) -> Outputs:
+            outputs = detector.run(pixels)
+            return outputs._replace(scores=outputs.scores * np.nan)
 
     parity = compare(detector, Broken())  # type: ignore[arg-type]
     assert parity.score == float("inf")

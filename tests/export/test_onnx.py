@@ -36,6 +36,8 @@ def test_training_writes_a_graph_that_agrees(model: Path, data_set: Path, detect
     spread = np.ptp([s.score for s in theirs])
     for a, b in zip(ours, theirs, strict=True):
         assert abs(a.score - b.score) <= 1e-4 * spread
+        assert a.parts == pytest.approx(dict(b.parts), abs=1e-4 * spread)
+        assert (a.reason, a.region) == (b.reason, b.region)
         np.testing.assert_allclose(a.map, b.map, atol=1e-4 * float(np.ptp(b.map)), rtol=0)
         for x, y in zip(a.levels, b.levels, strict=True):
             np.testing.assert_allclose(x, y, atol=1e-3, rtol=1e-4)

@@ -131,7 +131,7 @@ def test_what_is_ignored_changes_nothing(looking_left: tuple[Path, Path], engine
         assert again.score == first.score
         assert np.array_equal(again.map, first.map)
     assert np.unique(first.map[~LEFT]).tolist() == [first.map[LEFT].min()]
-    _, anomaly, _ = scorer.run(next(scorer.inputs(image)[1])[1][None])
+    anomaly = scorer.run(next(scorer.inputs(image)[1])[1][None]).maps
     assert anomaly[0][~LEFT].max() <= anomaly[0][LEFT].min()  # what is painted over does not make the score
     with pytest.raises(ImageError, match="array: is 60x64, the model's region of interest 64x64"):
         scorer.score(image[:, :60])

@@ -25,7 +25,7 @@ from bgad.inference.batch import Row, input_images, output_stems, predict
 from bgad.io import discover, images, render
 from tests.conftest import draw_image
 
-KEYS = ["path", "score", "p_value", "is_anomaly", "threshold", "error"]
+KEYS = ["path", "score", "p_value", "is_anomaly", "threshold", "error", "parts", "reason", "region"]
 RNG = np.random.default_rng(11)
 
 
@@ -61,6 +61,9 @@ def test_json_lines(model: Path, data_set: Path, capsys: pytest.CaptureFixture[s
         assert row["is_anomaly"] is expected.is_anomaly is (row["score"] > row["threshold"])
         assert row["threshold"] == expected.threshold == detector.threshold
         assert row["error"] is None
+        assert sum(row["parts"].values()) == pytest.approx(row["score"], rel=1e-5, abs=1e-5)
+        assert row["reason"] == (expected.reason or None)
+        assert row["region"] == (expected.region and list(expected.region))
     assert all(row["is_anomaly"] for row in rows if "blot" in row["path"])
     assert said.err.splitlines()[-1] == "18 images scored"
 
@@ -108,7 +111,7 @@ def test_bad_images_among_good_ones(model: Path, tmp_path: Path, capsys: pytest.
         assert list(row) == [*KEYS, "stem"]
         assert message in row["error"]
         assert name in row["error"]
-        assert (row["score"], row["p_value"], row["is_anomaly"], row["stem"]) == (None, None, None, None)
+        assert {row[key] for key in ("score", "p_value", "is_anomaly", "parts", "reason", "region", "stem")} == {None}
         assert "\n" not in row["error"]
     assert all(row["error"] is None and row["score"] > 0 for row in (rows[0], *rows[-2:]))
     assert f"{len(errors)} of {len(given)} images could not be scored" in said.err
@@ -353,25 +356,35 @@ def test_each_image_is_decoded_once(
 def test_table_ranks_and_escapes() -> None:
     def row(path: str, score: float | None, p_value: float | None, error: str | None = None) -> Row:
         anomalous = None if score is None else score > 1.0
-        return Row(path=path, score=score, p_value=p_value, is_anomaly=anomalous, threshold=1.0, error=error)
+        return Row(
+            path=path,
+            score=score,
+            p_value=p_value,
+            is_anomaly=anomalous,
+            threshold=1.0,
+            error=error,
+            parts=None if score is None else {"map": score, "image": 0.0, "known": 0.0},
+            reason="one region stands out" if anomalous else None,
+            region=None if score is None else [10, 20, 31, 40],  # also of an image that passes
+        )
 
     rows = [
         row("quiet.png", 0.5, 0.8),
         row("[bold]lo\x1bud\n.png", 9.0, 1 / 300),
         row("bad.png", None, None, "bad.png: [red] is empty"),
     ]
-    screen = Console(width=80, record=True, file=open(os.devnull, "w"))  # noqa: PTH123, SIM115
+    screen = Console(width=120, record=True, file=open(os.devnull, "w"))  # noqa: PTH123, SIM115
     screen.print(score_table(rows))
     screen.print(score_table(rows[1:2], 299))
     screen.file.close()
     lines = [" ".join(line.split()) for line in screen.export_text().splitlines()[2:]]
     assert lines == [
         "error bad.png: [red] is empty",
-        "anomalous 9.000 1 in 300 [bold]lo\\x1bud\\n.png",
+        "anomalous 9.000 1 in 300 one region stands out (at 20, 30) [bold]lo\\x1bud\\n.png",
         "normal 0.500 most quiet.png",
         "good parts",
-        "verdict score as high image",
-        "anomalous 9.000 none of 299 [bold]lo\\x1bud\\n.png",
+        "verdict score as high why image",
+        "anomalous 9.000 none of 299 one region stands out (at 20, 30) [bold]lo\\x1bud\\n.png",
     ]
 
 

@@ -30,6 +30,9 @@ def row(path: Path, stem: str | None = None, error: str | None = None) -> Row:
         "is_anomaly": False,
         "threshold": 2.0,
         "error": error,
+        "parts": {"map": 1.0, "image": 0.5, "known": 0.0},
+        "reason": None,
+        "region": [1, 2, 3, 4],
         "stem": stem,
     }
 
@@ -199,6 +202,7 @@ def test_predict_goes_on(model: Path, data_set: Path, tmp_path: Path, capsys: py
     assert {key: value for key, value in first.items() if key in printed} == printed
     assert sorted(first.keys() - printed.keys()) == ["changed", "file"]
     assert printed["stem"] is None
+    assert sum(printed["parts"].values()) == pytest.approx(printed["score"], rel=1e-5, abs=1e-5)
     assert main(["predict", str(model), all_of_them, "--out", str(out), "--no-overlays"]) == 0
     said = capsys.readouterr()
     assert "10 of 18 images have their rows in" in said.err

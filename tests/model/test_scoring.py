@@ -11,7 +11,6 @@ import torch
 
 from bgad import load
 from bgad.artifact import folder as model_folder
-from bgad.artifact.card import IMAGE_HEAD_PART
 from bgad.config import Config, ScoreConfig
 from bgad.errors import BgadError, ConfigError, ImageError, ModelError
 from bgad.inference.torch_engine import Detector
@@ -152,11 +151,13 @@ def test_levels_fuse_to_map_and_score(detector: Detector, data_set: Path, name: 
     np.testing.assert_allclose(anomaly[0].numpy(), scores.map, rtol=1e-4, atol=1e-4)
     centre, spread = detector.model.map_constants.tolist()
     of_map = (float(map_score(anomaly, config.top_share)[0]) - centre) / spread
-    assert scores.score == pytest.approx(of_map + image_head_by_hand(detector, data_set / name), rel=1e-4)
+    of_image, of_known = image_head_by_hand(detector, data_set / name)
+    assert scores.parts == pytest.approx({"map": of_map, "image": of_image, "known": of_known}, rel=1e-3, abs=1e-3)
+    assert scores.score == pytest.approx(of_map + of_image + of_known, rel=1e-4)
 
 
-def image_head_by_hand(detector: Detector, path: Path) -> float:
-    """Return what the image head adds to the score, from the backbone's maps and the head's buffers."""
+def image_head_by_hand(detector: Detector, path: Path) -> tuple[float, float]:
+    """Return the two parts that the image head adds to the score, from the backbone's maps and the head's buffers."""
     level, config = detector.model.image_head, detector.model.config
     assert level is not None
     pixels = images.fit(images.read(path), (SIZE, SIZE))
@@ -166,7 +167,8 @@ def image_head_by_hand(detector: Detector, path: Path) -> float:
     known = {key: value.double().numpy() for key, value in level.state_dict().items()}
     descriptor = np.concatenate([part for r in rows for part in (r.mean(0), r.std(0), r.max(0))])
     distance = np.linalg.norm(known["whiten"] @ (descriptor - known["mean"]))
-    total = float((distance - known["constants"][0]) / known["constants"][1])
+    of_image = float((distance - known["constants"][0]) / known["constants"][1])
+    of_known = 0.0
     # the highest twentieth of so few positions is one
     places = [
         descriptor @ known["direction0"][0],
@@ -174,11 +176,11 @@ def image_head_by_hand(detector: Detector, path: Path) -> float:
     ]
     for i, place in enumerate(places):
         start, spread = known[f"direction_scale{i}"][0]
-        beyond = float(place - start) / float(spread)
-        total += config.score.direction_weight * max(beyond, 0.0)
-    weight = detector.card.part_weight(IMAGE_HEAD_PART)
+        of_known += config.score.direction_weight * max(float(place - start) / float(spread), 0.0)
+    weight = detector.card.part_weight("image")
     assert isinstance(weight, float)
-    return weight * total
+    assert detector.card.part_weight("known") == pytest.approx(weight * config.score.direction_weight)
+    return weight * of_image, weight * of_known
 
 
 def test_the_image_head_is_fitted_to_the_training_set(detector: Detector, data_set: Path) -> None:
@@ -326,6 +328,7 @@ def test_without_an_image_head_the_score_is_the_mean_of_the_highest_map_values(
     for scores in detector.score_many(sorted((data_set / "test").rglob("*.png"))):
         top = np.sort(scores.map, axis=None)[-41:]  # a hundredth of 64 x 64
         assert scores.score == pytest.approx(float(top.mean()), rel=1e-5)
+        assert scores.parts == pytest.approx({"map": scores.score, "image": 0.0, "known": 0.0})
 
 
 def test_boundary_fusion_by_hand() -> None:

@@ -67,6 +67,8 @@ def test_an_image_as_file_bytes_or_array_gets_the_same_score(client: Client, mod
     assert found[0].is_anomaly == expected.is_anomaly
     assert client.score("plate", array, "camera 3.png").name == "camera 3.png"
     assert client.get(found[0].overlay)[:4] == b"\x89PNG"
+    assert sum(found[0].parts.values()) == pytest.approx(found[0].score, rel=1e-5, abs=1e-5)
+    assert bool(found[0].reason) == found[0].is_anomaly
 
 
 def test_a_batch_in_its_order(client: Client, tmp_path: Path) -> None:

@@ -12,7 +12,6 @@ import pytest
 import torch
 
 from bgad import TrainOptions, train
-from bgad.artifact.card import IMAGE_HEAD_PART
 from bgad.model.scoring import ScoringModel, default_score_weights
 from bgad.training import fit_score_weights, training_set
 from bgad.training.fit_image_head import fit_image_head
@@ -80,7 +79,7 @@ def test_the_weights_are_fitted_before_anomalies_push(
         if not key.endswith("constants"):
             assert torch.equal(levels[key], value), key
     weights = detector.model.score_weights.tolist()
-    assert detector.card.part_weight(IMAGE_HEAD_PART) == pytest.approx(weights[-1])
+    assert detector.card.part_weight("image") == pytest.approx(weights[-1])
     assert [level.weight for level in detector.card.levels] == pytest.approx(weights[:-1])
 
 

@@ -10,11 +10,12 @@ import pytest
 
 from bgad import TrainOptions, load, train
 from bgad.artifact import folder as model_folder
-from bgad.artifact.card import IMAGE_HEAD_PART, MAP_PART
 from bgad.cli.main import main
 from bgad.config import METHODS, Config, to_toml
+from bgad.export.export import ExportOptions, export
 from bgad.inference.torch_engine import Detector
 from bgad.training.loop import TrainingLoop
+from bgad.types import PARTS
 from tests.conftest import printed_config, tiny_config
 
 SHORT: dict[str, Any] = {"train": {"steps": 3, "push_steps": 3}, "pseudo": {"count": 3}}
@@ -28,7 +29,7 @@ def recipe(method: str) -> Config:
 
 
 @pytest.mark.parametrize("method", METHODS)
-def test_every_method_trains_and_the_card_has_its_name(
+def test_every_method_trains_and_its_score_has_its_parts_on_every_engine(
     method: str, data_set: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     seen: list[tuple[str, int]] = []
@@ -41,15 +42,20 @@ def test_every_method_trains_and_the_card_has_its_name(
     monkeypatch.setattr(TrainingLoop, "run_step", watched)
     out = tmp_path / "plate.bgad"
     config = recipe(method)
-    train(data_set, out, config=config, options=TrainOptions(known=4, device="cpu", export=False))
+    train(data_set, out, config=config, options=TrainOptions(known=4, device="cpu"))
+    export(out, options=ExportOptions(to="openvino"))
     card = model_folder.read(out)
     assert (card.method, card.config) == (method, config)
     anomalies = 2 if METHODS[method].uses_anomalies else 0  # known ones and pseudo anomalies
     assert seen == [(METHODS[method].objective, anomalies)] * 6
-    parts = [MAP_PART] if METHODS[method].is_printed else [MAP_PART, IMAGE_HEAD_PART]
+    parts = ["map"] if METHODS[method].is_printed else ["map", "image", "known"] if anomalies else ["map", "image"]
     assert [part.name for part in card.score_parts] == parts
-    scored = Detector.load(out, "cpu").score(data_set / "test/blot/000.png")
-    assert np.isfinite(scored.score)
+    files = [*sorted((data_set / "test/blot").iterdir()), *sorted((data_set / "test/good").iterdir())[:3]]
+    for engine in ("torch", "onnx", "openvino"):
+        for scored in load(out, engine=engine).score_many(files):
+            assert sum(scored.parts.values()) == pytest.approx(scored.score, rel=1e-5, abs=1e-5)
+            for name in PARTS:
+                assert name in parts or scored.parts[name] == 0.0
 
 
 @pytest.fixture(scope="module")

@@ -48,16 +48,16 @@ test("two fingers keep the points of the image under them", () => {
 
 test("a grid has as many columns as fit", () => {
   const layout = new GridLayout(744, 10); // 4 * 172 + 3 * 10 = 718 fits, 5 columns would need 900
-  assert.deepEqual([layout.columns, layout.cellWidth, layout.cellHeight], [4, 178, 228]);
-  assert.equal(layout.height, 3 * 228 + 2 * 10);
-  assert.deepEqual(layout.position(5), { x: 188, y: 238 });
+  assert.deepEqual([layout.columns, layout.cellWidth, layout.cellHeight], [4, 178, 246]);
+  assert.equal(layout.height, 3 * 246 + 2 * 10);
+  assert.deepEqual(layout.position(5), { x: 188, y: 256 });
   assert.equal(new GridLayout(100, 3).columns, 2);
   assert.equal(new GridLayout(744, 0).height, 0);
 });
 
 test("a grid draws three rows more than are visible on each side", () => {
   const layout = new GridLayout(744, 1000);
-  assert.deepEqual(layout.visibleRange(2380, 476), { first: 28, end: 60 }); // rows 10 and 11 are visible
+  assert.deepEqual(layout.visibleRange(2560, 512), { first: 28, end: 60 }); // rows 10 and 11 are visible
   assert.deepEqual(layout.visibleRange(0, 100), { first: 0, end: 16 });
   assert.deepEqual(new GridLayout(744, 10).visibleRange(0, 476), { first: 0, end: 10 });
 });
@@ -65,6 +65,6 @@ test("a grid draws three rows more than are visible on each side", () => {
 test("a grid scrolls no farther than it must", () => {
   const layout = new GridLayout(744, 1000);
   assert.equal(layout.scrollTo(0, 500, 400), 0);
-  assert.equal(layout.scrollTo(20, 0, 500), 1190 + 228 - 500);
-  assert.equal(layout.scrollTo(4, 238, 400), 238);
+  assert.equal(layout.scrollTo(20, 0, 500), 1280 + 246 - 500);
+  assert.equal(layout.scrollTo(4, 256, 400), 256);
 });

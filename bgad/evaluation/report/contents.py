@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 
 WORST = 6  # how many of the highest-scoring normals and of the lowest-scoring anomalies are shown
 
@@ -21,6 +21,9 @@ class ImageRow:
     thumbnail: bytes | None = None
     heat_map: bytes | None = None
     mask_outline: bytes | None = None
+    parts: dict[str, float] = field(default_factory=dict)  # contributions that add up to the score
+    reason: str | None = None  # why the image is rejected; None where it is not
+    region: list[int] | None = None  # left, top, right, bottom of the region that stands out, in the image
 
 
 @dataclass(frozen=True)

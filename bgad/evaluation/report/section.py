@@ -219,10 +219,20 @@ def _card(image: ImageRow, held_out: int) -> str:
             f'<div class="views">{shown}</div>' if shown else "",
             f'<p class="head"><b>{text(image.defect)}</b><span class="{badge}">{verdict}</span>',
             f'<span class="num">{number(image.score, "not a number")}</span></p>',
-            f"<p>{words[0].upper()}{words[1:]} (p = {image.p_value:.3g})</p>" if words else "",
+            f"<p>{_sentence(words)} (p = {image.p_value:.3g})</p>" if words else "",
+            f'<p class="why" title="{_parts(image)}">{text(_sentence(image.reason))}</p>' if image.reason else "",
             f'<p class="name">{text(image.name)}</p></article>',
         )
     )
+
+
+def _sentence(words: str) -> str:
+    return words[0].upper() + words[1:]
+
+
+def _parts(image: ImageRow) -> str:
+    """Return the parts of a score as text, for example `map 3.1 + image 0.4 + known 0 = 3.5`."""
+    return f"{' + '.join(f'{name} {part:.3g}' for name, part in image.parts.items())} = {image.score:.3g}"
 
 
 def _cards(images: Sequence[ImageRow], held_out: int, placeholder: str) -> str:
@@ -247,7 +257,8 @@ def _gallery(section: Section) -> str:
     images = sorted((i for i in section.images if i.thumbnail or i.heat_map), key=lambda i: -i.score)
     words = (
         "Highest score first: image, anomaly map and, where there is a mask, the outline of the defect. Map values "
-        f"above {section.boundary:.3f} lie outside of the normal boundary."
+        f"above {section.boundary:.3f} lie outside of the normal boundary. A rejected image says why; a frame in its "
+        "anomaly map is around the region that stands out. Point at the words to see the parts of the score."
     )
     count = f"{len(images)} of {len(section.images)} images"
     cards = _cards(images, section.held_out, "No thumbnails were kept for this section.")

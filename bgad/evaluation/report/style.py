@@ -83,6 +83,7 @@ border-top:3px solid var(--normal)}
 .badge{border-radius:99px;padding:0 .55rem;font-size:.78rem;white-space:nowrap;
 background:var(--okbg);color:var(--ok)}
 .badge.bad{background:var(--badbg);color:var(--bad);font-weight:600}
+.why{color:var(--bad);cursor:help}
 .name{color:var(--soft);overflow-wrap:anywhere}
 summary{cursor:pointer;margin-top:2.5rem}
 summary h3{display:inline;margin:0}

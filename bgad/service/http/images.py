@@ -9,12 +9,14 @@ from urllib.parse import quote
 from anyio import to_thread
 from fastapi import Depends, Query, Response
 
+from bgad.inference.explain import explain
 from bgad.service.http import admission, page_data, schemas
 from bgad.service.http.params import BYTES, JPEG, PNG, PNG_OR_JPEG, Bench, ModelName, Number, Seconds, Threads, valid_id
 from bgad.service.http.reviews import review_schema
 from bgad.service.http.security import MayReview, MayScore, api_router
 from bgad.service.image_views import GreyMap
-from bgad.service.store.image_list import SNAPSHOT_PATTERN, ImageQuery, Snapshot
+from bgad.service.store.image_list import SNAPSHOT_PATTERN, ImageQuery, ListedImage, Snapshot
+from bgad.service.store.scores import RecordedScore
 from bgad.service.store.versions import Version
 
 SnapshotText = Annotated[str | None, Query(pattern=SNAPSHOT_PATTERN)]
@@ -63,9 +65,15 @@ def list_images(
     snapshot = Snapshot.parse(page.as_of) if page.as_of else lists.snapshot(model)
     query = filters.query(model, order=page.order, limit=page.limit, offset=page.offset, as_of=snapshot)
     suffix = f"thumbnail.jpg?model={quote(model, safe='')}"
+    rows, limits = lists.page(query), workbench.registry.part_limits(snapshot.version)
     images = [
-        schemas.ListedImage(**asdict(row), has_mask=row.mask is not None, thumbnail=f"/v1/images/{row.id}/{suffix}")
-        for row in lists.page(query)
+        schemas.ListedImage(
+            **asdict(row),
+            reason=_reason(row, limits),
+            has_mask=row.mask is not None,
+            thumbnail=f"/v1/images/{row.id}/{suffix}",
+        )
+        for row in rows
     ]
     position = None if page.find is None else lists.position(query, page.find)
     return schemas.ImageList(images=images, total=lists.total(query), as_of=str(snapshot), position=position)
@@ -91,7 +99,7 @@ def get_image(number: int, workbench: Bench, _: MayReview, model: ModelName = ""
     neighbours = store.scores.neighbours(number, store.versions.released(model).id) if model else []
     return schemas.ImageDetail(
         **{key: getattr(image, key) for key in ("id", "name", "width", "height", "received", "dropped")},
-        scores=[schemas.RecordedScore.model_validate(row) for row in store.scores.of_image(number)],
+        scores=[_recorded(row, workbench.registry.part_limits(row.version)) for row in store.scores.of_image(number)],
         reviews=[review_schema(row) for row in store.reviews.of_image(number)],
         neighbours=[schemas.Neighbour.model_validate(row) for row in neighbours],
     )
@@ -165,7 +173,8 @@ async def compute_score(
 
     def compute() -> schemas.ComputedScore:
         row = workbench.registry.version(model, version)
-        scores = workbench.views.score(valid_id(number), row)[0].scores
+        answer, scorer = workbench.views.score(valid_id(number), row)
+        scores = answer.scores
         return schemas.ComputedScore(
             model=model,
             version=row.id,
@@ -174,7 +183,22 @@ async def compute_score(
             p_value=scores.p_value,
             threshold=scores.threshold,
             is_anomaly=scores.is_anomaly,
+            parts=dict(scores.parts),
+            limits=scorer.card.part_limits,
+            reason=scores.reason or None,
+            region=scores.region and list(scores.region),
             calibration=workbench.registry.decision_rule(row).calibration_normals,
         )
 
     return await admission.run_patiently(threads.drawing, compute)
+
+
+def _recorded(row: RecordedScore, limits: dict[str, float] | None) -> schemas.RecordedScore:
+    return schemas.RecordedScore(**asdict(row), limits=limits, reason=_reason(row, limits))
+
+
+def _reason(row: ListedImage | RecordedScore, limits: dict[str, float] | None) -> str | None:
+    """Return why the present decision on an image is anomalous: it is not stored, because the threshold may change."""
+    if row.parts is None or limits is None:
+        return None
+    return explain(limits, row.is_anomaly, row.parts, row.region) or None

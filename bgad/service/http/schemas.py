@@ -16,6 +16,25 @@ def _storable(text: str) -> str:
 
 Text = Annotated[str, AfterValidator(_storable)]
 Verdict = Literal["good", "bad", "unsure"]
+Parts = Annotated[
+    dict[str, float],
+    Field(
+        description="contributions that add up to the score: `map`, the highest values of the anomaly map; `image`, "
+        "how unusual the image is as a whole; `known`, its resemblance to known anomalies"
+    ),
+]
+StoredParts = Annotated[Parts | None, Field(description="as in the score of an image; null if they were not recorded")]
+Reason = Annotated[
+    str | None,
+    Field(description="in words, why the image is rejected; null if the present decision is normal, or without parts"),
+]
+Region = Annotated[
+    list[int] | None,
+    Field(
+        description="left, top, right and bottom, in pixels of the image, of the region that stands out in the anomaly "
+        "map, whatever the decision; null if none does"
+    ),
+]
 
 
 class Row(BaseModel):
@@ -75,6 +94,9 @@ class Score(BaseModel):
     threshold: float
     is_anomaly: bool
     decision: Literal["normal", "anomalous"]
+    parts: Parts
+    reason: Reason
+    region: Region
     map: str = Field(description="path of the anomaly map")
     overlay: str = Field(description="path of the image with its anomaly map as a heat map")
 
@@ -103,6 +125,9 @@ class ListedImage(Row):
     p_value: float
     threshold: float
     is_anomaly: bool
+    parts: StoredParts
+    reason: Reason
+    region: Region
     created: float
     verdict: Verdict | None
     note: str | None
@@ -189,6 +214,13 @@ class VersionScore(Row):
     p_value: float
     threshold: float
     is_anomaly: bool
+    parts: StoredParts
+    reason: Reason
+    region: Region
+    limits: dict[str, float] | None = Field(
+        description="of the parts that the version's score has: a part above its limit stands out; null if the model "
+        "folder of the version is gone"
+    )
 
 
 class RecordedScore(VersionScore):

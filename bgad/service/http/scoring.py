@@ -92,6 +92,9 @@ def _score(scored: ScoredImage, name: str) -> schemas.Score:
         threshold=scores.threshold,
         is_anomaly=scores.is_anomaly,
         decision="anomalous" if scores.is_anomaly else "normal",
+        parts=dict(scores.parts),
+        reason=scores.reason or None,
+        region=scores.region and list(scores.region),
         map=f"{base}/map.png{query}",
         overlay=f"{base}/overlay.png{query}",
     )

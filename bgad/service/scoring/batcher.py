@@ -20,7 +20,8 @@ from pathlib import Path
 import numpy as np
 
 from bgad.errors import BgadError
-from bgad.inference.base import BaseScorer
+from bgad.inference.base import BaseScorer, Outputs
+from bgad.inference.explain import explain, scale_region
 from bgad.io import images
 from bgad.service.errors import QUEUE_FULL, BusyError, ClosedError
 from bgad.service.scoring.fair_semaphore import FairSemaphore
@@ -29,8 +30,6 @@ from bgad.types import FloatArray, Scores, Shape
 BATCH_SIZE = 2  # on a CPU larger batches are no faster, and the slowest percent of requests waits longer
 MAX_WAITING = 64  # impatient requests
 PATIENT_PLACES = 8  # under overload, patient requests receive one score in nine
-
-EngineOutput = tuple[FloatArray, FloatArray, list[FloatArray]]  # image scores, anomaly maps, log-likelihoods per level
 
 
 @dataclass(frozen=True)
@@ -45,7 +44,7 @@ class Answer:
 class _Request:
     number: int  # requests are scored in order of arrival, however long an image takes to decode
     pixels: FloatArray = field(compare=False)
-    output: Future[EngineOutput] = field(default_factory=Future, compare=False)
+    output: Future[Outputs] = field(default_factory=Future, compare=False)
 
 
 class Batcher:
@@ -105,23 +104,29 @@ class Batcher:
             pixels, shape = prepared
             output = self._enqueue(_Request(number, pixels))
             if max_map_side and self.scorer.roi is None:
-                return Answer(self._finish(output, fit_shape(shape, max_map_side)), shape)
+                return Answer(self._finish_small(output, shape, max_map_side), shape)
             with self._resizing.acquire():  # a region of interest applies to a map of the image's size
                 return Answer(_limit_map(self._finish(output, shape), max_map_side), shape)
         finally:
             self._leave(patient)
 
-    def _enqueue(self, request: _Request) -> EngineOutput:
+    def _enqueue(self, request: _Request) -> Outputs:
         with self._changed:
             heapq.heappush(self._queue, request)
             self._changed.notify_all()
         return request.output.result()
 
-    def _finish(self, output: EngineOutput, shape: Shape) -> Scores:
+    def _finish(self, output: Outputs, shape: Shape) -> Scores:
         (result,) = self.scorer.finish(output, [shape])
         if isinstance(result, BgadError):
             raise result
         return result
+
+    def _finish_small(self, output: Outputs, shape: Shape, max_map_side: int) -> Scores:
+        """Return the scores of an image with a map of limited size, but with the region in the image's pixels."""
+        map_shape = fit_shape(shape, max_map_side)
+        scores = self._finish(output, map_shape)
+        return replace(scores, region=scale_region(scores.region, map_shape, shape))
 
     @property
     def waiting(self) -> int:
@@ -182,19 +187,21 @@ class Batcher:
 
     def _run(self, requests: list[_Request]) -> None:
         try:
-            scores, maps, levels = self.scorer.run(np.stack([request.pixels for request in requests]))
+            outputs = self.scorer.run(np.stack([request.pixels for request in requests]))
         except Exception as error:  # noqa: BLE001 - the requests must learn of it, and the thread must survive
             for request in requests:
                 request.output.set_exception(error)
             return
         for i, request in enumerate(requests):
-            one = slice(i, i + 1)
-            request.output.set_result((scores[one], maps[one], [level[one] for level in levels]))
+            request.output.set_result(outputs.select(slice(i, i + 1)))
 
 
 def decide_again(scores: Scores, scorer: BaseScorer) -> Scores:
     """Apply the scorer's present threshold, which may have been set while the image was being scored."""
-    return replace(scores, threshold=scorer.threshold, is_anomaly=scores.score > scorer.threshold)
+    threshold = scorer.threshold
+    is_anomaly = scores.score > threshold
+    reason = explain(scorer.card.part_limits, is_anomaly, scores.parts, scores.region)
+    return replace(scores, threshold=threshold, is_anomaly=is_anomaly, reason=reason)
 
 
 def fit_shape(shape: Sequence[int], max_side: int) -> Shape:

@@ -78,6 +78,8 @@ class ListedImage:
     threshold: float
     is_anomaly: bool
     created: float
+    parts: dict[str, float] | None  # of the score, by name; None: scored before they were kept
+    region: list[int] | None  # left, top, right, bottom of the region that stands out
     verdict: str | None
     mask: str | None
     note: str | None
@@ -150,7 +152,7 @@ def _filtered(query: ImageQuery, version: int) -> sa.Select[Any]:
     rows = (
         sa.select(
             images,
-            *(scores.c[key] for key in ("score", "p_value", "threshold", "is_anomaly", "created")),
+            *(scores.c[key] for key in ("score", "p_value", "threshold", "is_anomaly", "created", "parts", "region")),
             *(current.c[key] for key in ("verdict", "mask", "note")),
         )
         .join(scores, scores.c.image == images.c.id)

@@ -53,6 +53,8 @@ scores = sa.Table(
     sa.Column("is_anomaly", sa.Boolean, nullable=False),
     sa.Column("distance", sa.Double, nullable=False),  # from the threshold: a small distance is an uncertain decision
     sa.Column("created", sa.Double, nullable=False),
+    sa.Column("parts", sa.JSON(none_as_null=True), nullable=True),  # by name, of sum `score`; None: before 0002
+    sa.Column("region", sa.JSON(none_as_null=True), nullable=True),  # left, top, right, bottom of what stands out
     sa.UniqueConstraint("image", "version", name="uq_scores_image_version"),
 )
 sa.Index("ix_scores_version_score", scores.c.version, scores.c.score)

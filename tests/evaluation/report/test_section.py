@@ -3,7 +3,9 @@
 from __future__ import annotations
 
 import re
+from dataclasses import replace
 
+import numpy as np
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
@@ -12,6 +14,8 @@ from bgad.calibration import odds, p_words
 from bgad.evaluation.report import page as report
 from bgad.evaluation.report.contents import ImageRow, worst
 from bgad.evaluation.report.section import score_bins
+from bgad.evaluation.sections import _frame
+from bgad.types import Scores
 from tests.evaluation.report.pages import Page, section, thumbnail
 
 
@@ -93,3 +97,25 @@ def test_beyond_all_held_out_normals() -> None:
     assert p_words(1 / 25, 24) == f"s{words}"
     row = ImageRow("a", "cut", 1, 1.0, 1 / 25, True)
     assert f"<p>S{words} (p" in report.render("t", [section(images=[row], held_out=24)], [])
+
+
+def test_a_rejected_image_says_why() -> None:
+    parts = {"map": 3.0, "image": 0.5, "known": 0.0}
+    rejected = ImageRow("a", "cut", 1, 3.5, 0.1, True, parts=parts, reason="one region stands out", region=[1, 2, 3, 4])
+    passed = ImageRow("b", "good", 0, 0.5, 0.9, False, parts=parts, region=[1, 2, 3, 4])
+    page = report.render("t", [section(images=[rejected, passed])], [])
+    words = '<p class="why" title="map 3 + image 0.5 + known 0 = 3.5">One region stands out</p>'
+    assert page.count('<p class="why"') == page.count(words) == 1
+
+
+def test_a_frame_is_around_the_region_of_a_rejected_image() -> None:
+    scores = Scores(2.0, 0.1, 1.0, True, np.zeros((100, 200), np.float32), 1.0, region=(80, 40, 120, 60))
+    frame = _frame(scores, (100, 200), (50, 100))
+    assert frame is not None
+    rows, columns = np.nonzero(frame)
+    assert (columns.min(), rows.min(), columns.max() + 1, rows.max() + 1) == (38, 18, 62, 32)
+    assert _frame(replace(scores, is_anomaly=False), (100, 200), (50, 100)) is None
+    assert _frame(replace(scores, region=None), (100, 200), (50, 100)) is None
+    at_the_border = _frame(replace(scores, region=(0, 0, 200, 100)), (100, 200), (50, 100))
+    assert at_the_border is not None
+    assert at_the_border.all()

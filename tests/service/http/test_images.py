@@ -13,8 +13,9 @@ from PIL import Image
 
 from bgad.service.blobs import BlobKind
 from bgad.service.folders import WORKSPACE
+from bgad.service.store import tables
 from tests.conftest import SIZE
-from tests.service.conftest import Maker, Service, png, problem, wait_for
+from tests.service.conftest import SCORE, Maker, Service, png, problem, wait_for
 
 
 def test_a_list_of_images(service: Service) -> None:
@@ -190,3 +191,61 @@ def test_no_name_leads_to_another_file(service: Service, path: str) -> None:
 def test_a_nul_in_the_address_is_refused(service: Service) -> None:
     for path in ("/v1/models/a%00b", "/v1/images?model=a%00b", "/v1/history?model=%00", "/static/a%00"):
         assert "NUL" in problem(service.client.get(path), 400)
+
+
+def test_why_an_image_was_rejected(service: Service) -> None:
+    """In the answer, the list and the details alike; a score that is computed for the answer has it, too."""
+    told = service.client.post(SCORE, content=png(0, defect=True)).json()
+    assert told["is_anomaly"]
+    assert list(told["parts"]) == ["map", "image", "known"]
+    assert sum(told["parts"].values()) == pytest.approx(told["score"], rel=1e-5, abs=1e-5)
+    assert told["reason"]
+    (listed,) = service.client.get("/v1/images", params={"model": "plate"}).json()["images"]
+    address = f"/v1/images/{told['image']}"
+    (recorded,) = service.client.get(address).json()["scores"]
+    computed = service.client.get(f"{address}/score", params={"model": "plate"}).json()
+    for row in (listed, recorded):
+        assert {key: row[key] for key in ("parts", "reason", "region")} == {
+            key: told[key] for key in ("parts", "reason", "region")
+        }
+    assert computed["parts"] == pytest.approx(told["parts"], rel=1e-4, abs=1e-4)
+    assert (computed["reason"], computed["region"]) == (told["reason"], told["region"])
+    card = service.bench.models.batcher(service.store.versions.released("plate")).scorer.card
+    assert recorded["limits"] == computed["limits"] == card.part_limits
+    if told["region"] is not None:
+        left, top, right, bottom = told["region"]
+        assert 0 <= left < right <= 64
+        assert 0 <= top < bottom <= 64
+
+
+def test_the_reason_follows_the_threshold(service: Service) -> None:
+    numbers = [service.score(png(i)) for i in range(8)]
+
+    def rows() -> list[dict[str, Any]]:
+        listed = service.client.get("/v1/images", params={"model": "plate", "limit": 50}).json()["images"]
+        for row in listed:
+            (recorded,) = service.client.get(f"/v1/images/{row['id']}").json()["scores"]
+            assert (recorded["is_anomaly"], recorded["reason"]) == (row["is_anomaly"], row["reason"])
+        return sorted(listed, key=lambda row: row["id"])
+
+    before = rows()
+    assert [row["id"] for row in before] == numbers
+    service.client.put("/v1/models/plate/threshold", json={"rate": 0.9}).raise_for_status()
+    after = rows()
+    assert sum(row["is_anomaly"] for row in after) > sum(row["is_anomaly"] for row in before)
+    for old, new in zip(before, after, strict=True):
+        assert bool(new["reason"]) == new["is_anomaly"]
+        assert (new["parts"], new["region"]) == (old["parts"], old["region"])
+
+
+def test_scores_without_parts_or_model_have_no_reason(service: Service, models: Path) -> None:
+    number = service.score(png(0, defect=True))
+    with service.store.database.begin() as connection:
+        connection.execute(tables.scores.update().values(parts=None, region=None))
+    (recorded,) = service.client.get(f"/v1/images/{number}").json()["scores"]
+    assert [recorded[key] for key in ("parts", "reason", "region")] == [None] * 3
+    service.bench.registry._rules.clear()
+    (models / "plate.bgad").rename(models / "elsewhere")
+    (recorded,) = service.client.get(f"/v1/images/{number}").json()["scores"]
+    assert (recorded["limits"], recorded["reason"]) == (None, None)
+    assert service.client.get("/v1/images", params={"model": "plate"}).status_code == 200

@@ -11,11 +11,13 @@ import pytest
 from PIL import Image
 
 from bgad.errors import ImageError, ModelError
+from bgad.inference.base import Outputs
 from bgad.inference.onnx_engine import Runtime
 from bgad.service.errors import BusyError, ClosedError
 from bgad.service.scoring import batcher as batching
 from bgad.service.scoring.batcher import Batcher
 from bgad.types import FloatArray
+from tests.conftest import draw_image
 from tests.service.conftest import wait_for
 
 
@@ -27,7 +29,7 @@ class Held(Runtime):
         self.batches: list[int] = []
         self.broken: Exception | None = None
 
-    def run(self, pixels: FloatArray) -> tuple[FloatArray, FloatArray, list[FloatArray]]:
+    def run(self, pixels: FloatArray) -> Outputs:
         self.batches.append(len(pixels))
         self.begun.set()
         assert self.gate.wait(30)
@@ -218,14 +220,46 @@ def test_an_image_that_cannot_be_read_gives_its_place_back(model: Path, files: l
 
 def test_a_score_that_is_no_number_is_an_error_of_its_image_alone(model: Path, files: list[Path]) -> None:
     class Odd(Runtime):
-        def run(self, pixels: FloatArray) -> tuple[FloatArray, FloatArray, list[FloatArray]]:
-            scores, maps, levels = super().run(pixels)
-            return np.full_like(scores, np.nan), maps, levels
+        def run(self, pixels: FloatArray) -> Outputs:
+            outputs = super().run(pixels)
+            return outputs._replace(scores=np.full_like(outputs.scores, np.nan))
 
     batcher = Batcher(Odd.load(model))
     with pytest.raises(ModelError, match="the model gives no finite score for this image"):
         batcher.score(files[0])
     batcher.close()
+
+
+@pytest.mark.parametrize("side", [0, 64])
+def test_the_region_is_in_the_pixels_of_the_image(model: Path, tmp_path: Path, side: int) -> None:
+    """Also where the map is smaller than the image."""
+    image, mask = draw_image(np.random.default_rng(5), defect=True)
+    path = tmp_path / "large.png"
+    Image.fromarray(image).resize((512, 256)).save(path)
+    scorer = Runtime.load(model)
+    batcher = Batcher(scorer)
+    scores = batcher.score(path, max_map_side=side).scores
+    batcher.close()
+    assert max(scores.map.shape) == (side or 512)
+    assert scores.region is not None
+    assert scores.region == pytest.approx(scorer.score(path).region, abs=16)  # two pixels of the small map
+    left, top, right, bottom = scores.region
+    rows, columns = np.nonzero(mask)
+    assert left < columns.mean() * 8 < right
+    assert top < rows.mean() * 4 < bottom
+
+
+def test_a_decision_that_is_made_again_has_its_own_reason(model: Path, files: list[Path]) -> None:
+    scorer = Runtime.load(model)
+    scores = scorer.score(next(path for path in files if "blot" in str(path)))
+    assert scores.is_anomaly
+    assert scores.reason
+    assert batching.decide_again(scores, scorer) == scores
+    scorer._threshold = scores.score + 1
+    passed = batching.decide_again(scores, scorer)
+    assert (passed.is_anomaly, passed.reason, passed.region) == (False, "", scores.region)
+    scorer._threshold = scores.threshold
+    assert batching.decide_again(passed, scorer) == scores
 
 
 def test_closing_finishes_what_waits_and_refuses_what_comes(

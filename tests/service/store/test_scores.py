@@ -1,11 +1,15 @@
 from __future__ import annotations
 
+from dataclasses import replace
+
 import pytest
+import sqlalchemy as sa
 
 from bgad.service.errors import MissingError
 from bgad.service.store.image_list import ImageQuery
 from bgad.service.store.scores import NewImage
 from bgad.service.store.store import Store
+from bgad.service.store.tables import scores
 from bgad.service.store.versions import Version
 from tests.service.conftest import page_and_total
 from tests.service.store.conftest import at_once, said, scored
@@ -29,6 +33,23 @@ def test_a_second_score_of_a_version_takes_the_place_of_the_first(store: Store, 
     (only,) = store.scores.of_image(number)
     assert (only.score, only.model) == (0.7, "gear")
     assert only.distance == pytest.approx(0.3)
+
+
+def test_a_score_keeps_its_parts_and_region(store: Store, version: Version) -> None:
+    parts = {"map": 1.25, "image": -0.5, "known": 0.0}
+    rejected = replace(said(0.75), parts=parts, reason="follows from the others", region=(1, 2, 3, 4))
+    number = store.scores.add_image(NewImage("c" * 64, "a.png", 8, 8), version.id, rejected)
+    (row,), _ = page_and_total(store, ImageQuery("gear"))
+    (kept,) = store.scores.of_image(number)
+    assert (kept.parts, kept.region) == (row.parts, row.region) == (parts, [1, 2, 3, 4])
+    store.scores.add(number, version.id, replace(rejected, parts=parts | {"known": 1.0}, region=None))
+    (kept,) = store.scores.of_image(number)
+    assert (kept.parts, kept.region) == (parts | {"known": 1.0}, None)
+    store.scores.add(number, version.id, said(0.75))
+    (kept,) = store.scores.of_image(number)
+    assert (kept.parts, kept.region) == (None, None)
+    with store.database.engine.connect() as connection:
+        assert connection.execute(sa.select(scores.c.id).where(scores.c.parts.is_(None))).scalar() is not None
 
 
 def test_many_threads_write_the_same_image_once(store: Store, version: Version) -> None:

@@ -1,4 +1,4 @@
-// Draws an image on a canvas, with heat map, contour, masks, polygon and brush.
+// Draws an image on a canvas, with heat map, contour, region, masks, polygon and brush.
 
 import { Viewport } from "./viewport.js";
 
@@ -9,6 +9,10 @@ import { Viewport } from "./viewport.js";
 
 /** @type {Pens} */
 const CONTOUR_PENS = [["#000a", 3.5], ["#00e5ff", 1.6]];
+/** @type {Pens} */
+const REGION_PENS = [["#000a", 4], ["#fff", 2]];
+const REGION_DASH = [8, 5]; // screen pixels
+const REGION_MARGIN = 4; // screen pixels between the region and its frame
 /** @type {Pens} */
 const POLYGON_PENS = [["#000", 4], ["#fff", 2]];
 /** @type {Pens} */
@@ -22,6 +26,8 @@ export class Viewer {
   image = null;
   /** @type {MapLayer | null} */
   mapLayer = null;
+  /** @type {number[] | null} */
+  region = null; // that stands out: left, top, right and bottom in pixels of the image
   /** @type {MaskOverlay | null} */
   masks = null;
   isMapShown = true;
@@ -59,6 +65,14 @@ export class Viewer {
    */
   setMap(layer) {
     this.mapLayer = layer;
+    this.draw();
+  }
+
+  /**
+   * @param {number[] | null} region
+   */
+  setRegion(region) {
+    this.region = region;
     this.draw();
   }
 
@@ -118,6 +132,7 @@ export class Viewer {
     context.imageSmoothingQuality = "high";
     context.drawImage(image, 0, 0);
     this.#drawMap(image);
+    this.#drawRegion();
     context.imageSmoothingEnabled = false;
     this.masks?.draw(context);
     this.#drawPolygon();
@@ -140,6 +155,18 @@ export class Viewer {
     context.scale(scaleX, scaleY);
     this.#stroke(CONTOUR_PENS, contour, scaleX);
     context.restore();
+  }
+
+  #drawRegion() {
+    const { context, region, viewport } = this;
+    if (!region || !this.isMapShown) return;
+    const [left, top, right, bottom] = region;
+    const margin = REGION_MARGIN / viewport.scale;
+    const path = new Path2D();
+    path.rect(left - margin, top - margin, right - left + 2 * margin, bottom - top + 2 * margin);
+    context.setLineDash(REGION_DASH.map((length) => length / viewport.scale));
+    this.#stroke(REGION_PENS, path);
+    context.setLineDash([]);
   }
 
   #drawPolygon() {

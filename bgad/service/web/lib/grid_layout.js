@@ -3,7 +3,7 @@
 const MIN_CELL_WIDTH = 172; // pixels
 const MIN_COLUMNS = 2;
 const GAP = 10;
-const CAPTION_HEIGHT = 50; // below the square thumbnail
+const CAPTION_HEIGHT = 68; // below the square thumbnail
 const SPARE_ROWS = 3; // drawn above and below the visible ones
 
 export class GridLayout {

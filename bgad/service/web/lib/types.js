@@ -47,6 +47,9 @@ export {};
  * @property {number} p_value
  * @property {number} threshold
  * @property {boolean} is_anomaly
+ * @property {Record<string, number> | null} parts
+ * @property {string | null} reason
+ * @property {number[] | null} region
  * @property {number} created
  * @property {Verdict | null} verdict
  * @property {string | null} note
@@ -109,6 +112,10 @@ export {};
  * @property {number} p_value
  * @property {number} threshold
  * @property {boolean} is_anomaly
+ * @property {Record<string, number> | null} parts
+ * @property {string | null} reason
+ * @property {number[] | null} region
+ * @property {Record<string, number> | null} limits
  */
 
 /** @typedef {Judged & { created: number }} RecordedScore */

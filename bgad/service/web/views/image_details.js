@@ -4,8 +4,10 @@ import { imageAddress, linkFromImage } from "../lib/back_links.js";
 import { badge, decisionBadge, el } from "../lib/dom.js";
 import { formatNumber, formatPercent, formatPlural, formatTime, versionText } from "../lib/format.js";
 import { thumbnail } from "../lib/image_loader.js";
+import { partBars, reasonText } from "../lib/score_parts.js";
 import { state } from "../lib/state.js";
 
+/** @import { PartBar } from "../lib/score_parts.js" */
 /** @import { ImageDetail, Judged, Model, Neighbour, Review, RecordedScore, Version } from "../lib/types.js" */
 
 /**
@@ -16,11 +18,31 @@ import { state } from "../lib/state.js";
 export function scoreFacts(score, calibrationCount) {
   return el("div", {},
     el("p", { class: "words" }, decisionBadge(score.is_anomaly), ` ${pValueText(score.p_value, calibrationCount)}`),
+    score.reason && el("p", { class: "why" }, reasonText(score), score.region && " A dashed frame marks the region."),
+    partsTable(partBars(score)),
     el("dl", { class: "facts" },
       el("dt", {}, "Score"), el("dd", {}, formatNumber(score.score)),
       el("dt", {}, "Threshold"), el("dd", {}, formatNumber(score.threshold)),
       el("dt", {}, "p-value"), el("dd", {}, score.p_value.toPrecision(2)),
       el("dt", {}, "Model"), el("dd", {}, scorerText(score))));
+}
+
+/**
+ * Shows the parts of a score as bars; null where they were not recorded.
+ * @param {PartBar[]} bars
+ */
+function partsTable(bars) {
+  if (!bars.length) return null;
+  const head = el("tr", {}, ["Part of the score", "Value", "Limit"].map((text) => el("th", { scope: "col" }, text)));
+  return el("table", { class: "parts" }, el("thead", {}, head), el("tbody", {}, bars.map((bar) => {
+    const drawn = el("span", { class: "part-bar" }, el("span", { class: "length" }), bar.limit !== null && el("span", { class: "mark" }));
+    drawn.style.setProperty("--length", String(bar.length));
+    drawn.style.setProperty("--mark", String(bar.mark));
+    return el("tr", { class: bar.isAbove && "above", title: bar.meaning },
+      el("th", { scope: "row" }, bar.label, drawn),
+      el("td", {}, formatNumber(bar.value)),
+      el("td", {}, bar.limit === null ? "–" : formatNumber(bar.limit)));
+  })));
 }
 
 /**

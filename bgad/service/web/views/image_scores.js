@@ -127,6 +127,7 @@ export class ScorePanel {
     const { version, isExplicit, model } = this;
     const stored = this.storedScore();
     this.viewer.setMap(null);
+    this.viewer.setRegion(null);
     this.#showOthers();
     if (!isExplicit && !stored) return this.#showNotScored();
     if (isExplicit) this.scoreBox.replaceChildren(el("p", { class: "dim" }, "Scoring …"));
@@ -139,6 +140,8 @@ export class ScorePanel {
       stored ? "" : el("p", { class: "dim" }, "This version has not scored the image before; the score is not stored."),
       contourLine);
     await this.imageShown;
+    if (this.version !== version) return undefined;
+    this.viewer.setRegion(score.is_anomaly ? score.region : null);
     const map = await this.#fetchMap();
     if (this.version !== version) return undefined;
     this.viewer.setMap(mapLayer(map));

@@ -1,4 +1,4 @@
-// One cell of the queue: thumbnail, name, score, decision and verdict.
+// One cell of the queue: thumbnail, name, score, decision, reason and verdict.
 
 import { badge, decisionBadge, el } from "../lib/dom.js";
 import { decisionText, formatNumber } from "../lib/format.js";
@@ -35,8 +35,9 @@ export function fillCell(cell, row, isFailed) {
     img,
     el("div", { class: "name", title: row.name }, row.name),
     el("div", { class: "line" }, el("span", { class: "score" }, score), decisionBadge(row.is_anomaly)),
+    el("div", { class: "why", title: row.reason }, row.reason),
     verdictLabel(row, isFailed) ?? "");
-  cell.setAttribute("aria-label", `${row.name}, score ${score}, ${decisionText(row.is_anomaly)}, ${verdict}`);
+  cell.setAttribute("aria-label", `${row.name}, score ${score}, ${decisionText(row.is_anomaly)}${row.reason ? `: ${row.reason}` : ""}, ${verdict}`);
 }
 
 /**

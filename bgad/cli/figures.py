@@ -1,0 +1,129 @@
+"""The command `bgad figures`."""
+
+from __future__ import annotations
+
+import argparse
+import json
+from pathlib import Path
+from typing import Any
+
+from bgad.benchmark.published import printed
+from bgad.cli import console
+from bgad.cli.options import add_command, add_recipe, add_root, number, read_config
+from bgad.config import METHODS
+from bgad.data.protocols import PROTOCOLS
+from bgad.errors import ConfigError, DataError
+
+DEFAULT_METHODS = "bgad-wo,bgad,bgad-plus"
+FIGURE_NAMES = ("histogram", "qualitative", "tsne", "curve", "rpag")
+
+
+def add_figures(commands: Any) -> None:
+    """Register the command."""
+    parser = add_command(
+        commands,
+        "figures",
+        _figures,
+        "Draw the paper's figures for a data set: trains the methods and writes each figure as SVG and PNG. "
+        "Needs bgad[figures].",
+        "figures:\n"
+        "  histogram     log-likelihoods of each level, without and with anomalies\n"
+        "  qualitative   images with outlined ground truth beside the anomaly maps of each method\n"
+        "  tsne          t-SNE of features and of latents, before and after phase 2\n"
+        "  curve         image and pixel AUROC on the test images against the epoch; no model is chosen by it\n"
+        "  rpag          a sheet of pseudo anomalies\n\n"
+        "examples:\n  bgad figures mvtec/screw --backbone lite0 --out figures\n"
+        "  bgad figures elpv --protocol one-class --known-class mono --backbone lite0 --figures histogram,tsne\n"
+        "  bgad figures --results bgad-benchmark/results.json     (the bar chart of a benchmark)",
+    )
+    parser.add_argument(
+        "data", nargs="?", metavar="DATA", help="a folder, a manifest or a public data set, as for train"
+    )
+    parser.add_argument("--out", type=Path, default=Path("figures"), metavar="DIR", help="folder (default ./figures)")
+    parser.add_argument(
+        "--figures", metavar="A,B", help=f"of {', '.join(FIGURE_NAMES)} (default: all that the data gives)"
+    )
+    parser.add_argument("--results", type=Path, metavar="FILE", help="results.json of a benchmark: draws its bar chart")
+    parser.add_argument("--methods", default=DEFAULT_METHODS, metavar="A,B", help=f"default {DEFAULT_METHODS}")
+    parser.add_argument("--protocol", default="multi-class", choices=list(PROTOCOLS), help="default multi-class")
+    parser.add_argument("--known-class", default="", metavar="NAME", help="of one-class: class of the known anomalies")
+    parser.add_argument("--known", type=number(int, 1), default=10, metavar="N", help="known anomalies (default 10)")
+    add_recipe(parser, one_model=False)
+    parser.add_argument("--seed", type=number(int, 0, 2**32), metavar="N", help="of split and training (default 0)")
+    how = parser.add_argument_group("run")
+    add_root(how)
+    how.add_argument("--device", default="auto", help="auto (CUDA or MPS where there is one), cpu, cuda, mps")
+    how.add_argument("--memory", type=number(float, 0), default=4.0, metavar="GB", help="for features (default 4)")
+
+
+def _figures(arguments: argparse.Namespace) -> int:
+    from bgad.benchmark.figure_plots import require_libraries
+    from bgad.io.files import check_folder
+
+    if (arguments.data is None) == (arguments.results is None):
+        raise ConfigError("give DATA, or --results FILE for the bar chart of a benchmark")
+    require_libraries()
+    check_folder(arguments.out)
+    arguments.out.mkdir(parents=True, exist_ok=True)
+    files = _bar_chart(arguments) if arguments.results is not None else _data_figures(arguments)
+    for file in files:
+        console.say(f"figure: {file}")
+    return 0
+
+
+def _data_figures(arguments: argparse.Namespace) -> list[Path]:
+    """Train the methods on the data and draw its figures."""
+    import tempfile
+
+    from bgad.benchmark import figure_plots, figures
+    from bgad.cli.interrupt import stop_on_interrupt
+    from bgad.data import locate
+    from bgad.data.protocols import Case
+    from bgad.model.device import tune_allocator
+    from bgad.training.loop import RunControl
+
+    tune_allocator()
+    wanted = _names(arguments.figures, "figure", FIGURE_NAMES) if arguments.figures else FIGURE_NAMES
+    methods = _names(arguments.methods, "method", tuple(METHODS))
+    configs = [read_config(arguments, method) for method in methods]
+    options = figures.FigureOptions(
+        protocol=arguments.protocol,
+        case=Case(arguments.known_class),
+        known=arguments.known,
+        seed=arguments.seed or 0,
+        device=arguments.device,
+        memory_gb=arguments.memory,
+    )
+    dataset, split = figures.make_split(locate.load(Path(arguments.data), arguments.root), options)
+    kept = figures.possible(split, wanted, named=arguments.figures is not None)
+    if not kept:
+        raise DataError(f"{dataset.name} can give none of the figures: {', '.join(wanted)}")
+    with console.progress() as progress, stop_on_interrupt() as stop, tempfile.TemporaryDirectory() as work:
+        data = figures.collect(dataset, split, configs, Path(work), options, RunControl(progress, stop))
+        return [file for name in kept for file in figure_plots.draw(name, data, arguments.out)]
+
+
+def _bar_chart(arguments: argparse.Namespace) -> list[Path]:
+    """Draw the bar chart of a benchmark's results, beside the printed figures with as many known anomalies."""
+    from bgad.benchmark import figure_plots
+
+    try:
+        cells = json.loads(arguments.results.read_bytes())["cells"]
+    except (OSError, ValueError, KeyError, TypeError) as error:
+        raise DataError(f"{arguments.results}: is not the results.json of a benchmark") from error
+    if not cells:
+        raise DataError(f"{arguments.results}: has no finished cell to draw")
+    beside: dict[str, dict[str, float]] = {}
+    for data, protocol, known in {(cell["data"], cell["protocol"], cell["known"]) for cell in cells}:
+        for (column, _), values in printed(data, protocol, known, data).items():
+            if "image_auroc" in values:
+                beside.setdefault(f"{column} (printed)", {})[data] = values["image_auroc"]
+    return figure_plots.bars(cells, beside, arguments.out / "bars")
+
+
+def _names(text: str, what: str, allowed: tuple[str, ...]) -> tuple[str, ...]:
+    names = tuple(dict.fromkeys(name.strip() for name in text.split(",") if name.strip()))
+    for name in names:
+        if name not in allowed:
+            raise ConfigError(f"unknown {what} {name!r}: choose from {', '.join(allowed)}")
+    return names
