@@ -71,7 +71,7 @@ class BackboneConfig:
     image_head_strides: tuple[int, ...] = (16, 32)  # features of the image head; empty switches it off
     min_stride: int = 8  # feature maps of finer strides are average-pooled to this stride; 0: not pooled
     size: int = 256  # side of the square input, in pixels
-    crop: bool = False  # crop an image to its central square before it is resized, as the paper does; else stretch it
+    crop: bool = False  # resize the central square of an image, as the paper's methods do; else stretch the whole image
     weights: str = ""  # weight file to use instead of the package's or timm's own
 
     @property
