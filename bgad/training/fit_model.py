@@ -111,10 +111,10 @@ class ModelFit:
         normal_maps = np.stack([output.map for output in score(reference)])
         map_card = self._map_card(normal_maps)
         _set_map_constants(model, normal_maps)
-        outputs = [output._replace(map=normal_maps[0], levels=()) for output in score(run.split.calibration)]
-        rate = effective_rate(len(outputs), run.false_reject_rate)
-        calibration = Calibration(tuple(output.score for output in outputs), rate)
-        parts = score_parts(model, np.stack([output.parts for output in outputs]), rate)
+        scored = [(output.score, output.parts) for output in score(run.split.calibration)]
+        rate = effective_rate(len(scored), run.false_reject_rate)
+        calibration = Calibration(tuple(image_score for image_score, _ in scored), rate)
+        parts = score_parts(model, np.stack([image_parts for _, image_parts in scored]), rate)
         card = build_card(run, model, self.loop, self.partition, constants, map_card, parts, calibration)
         return Detector(model, card, run.device)
 

@@ -30,6 +30,7 @@ from bgad.data.validation import validate_images
 from bgad.errors import BgadError, ConfigError, DataError, ModelError, OutputError
 from bgad.evaluation.evaluate import evaluate, select_samples
 from bgad.export import export
+from bgad.inference.base import Output
 from bgad.inference.torch_engine import Detector
 from bgad.io import files as output_files
 from bgad.io import images
@@ -785,7 +786,7 @@ def test_only_scores_are_kept_of_normals_that_calibrate(
             for _ in samples:
                 anomaly = np.zeros((SIZE, SIZE), np.float32)
                 alive.append(weakref.ref(anomaly))
-                yield float(len(alive)), anomaly
+                yield Output(float(len(alive)), np.zeros(3, np.float32), anomaly)
                 del anomaly
                 most.append(sum(ref() is not None for ref in alive))
 
