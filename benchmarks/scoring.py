@@ -32,7 +32,7 @@ from benchmarks.plain import PlainModel, papers
 from bgad import TrainOptions, train
 from bgad.config import from_dict
 from bgad.data.synthetic.demo import write_demo
-from bgad.features import extractor as extract
+from bgad.features import cache
 from bgad.inference.onnx_engine import PIXELS, Runtime, session_options
 from bgad.inference.torch_engine import Detector
 from bgad.io.cpus import usable_cpus
@@ -62,7 +62,7 @@ def model(folder: Path) -> Detector:
 
 def bare(detector: Detector, threads: int) -> Side:
     """The backbone alone on ONNX Runtime, with the options of our own session."""
-    graph = extract.graph(detector.model.backbone, detector.card.config.backbone.size)
+    graph = cache.graph(detector.model.backbone, detector.card.config.backbone.size)
     session = onnxruntime.InferenceSession(graph, session_options(threads), providers=["CPUExecutionProvider"])
     return lambda pixels: session.run(None, {PIXELS: pixels})
 

@@ -27,10 +27,9 @@ from bgad.inference.torch_engine import Detector
 from bgad.io import images
 from bgad.model import device as devices
 from bgad.training.feature_pool import FeaturePool
-from bgad.training.fingerprint import run_key
 from bgad.training.fit_model import ModelFit
-from bgad.training.loop import RunControl
-from bgad.training.run import TrainingRun
+from bgad.training.provenance import run_key
+from bgad.training.run import RunControl, TrainingRun
 from bgad.training.snapshots import Snapshots, restore
 from bgad.types import BoolArray, FloatArray, Index, Sample
 

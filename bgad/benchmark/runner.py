@@ -38,15 +38,13 @@ from bgad.io import files as output_files
 from bgad.io import images
 from bgad.model import backbone as backbones
 from bgad.model import device as devices
-from bgad.model.weights import weight_files
-from bgad.training.checkpoint import SharedPhaseOne
+from bgad.model.scoring import weight_files
+from bgad.training.checkpoint import TRAINING_LOG, SharedPhaseOne
 from bgad.training.feature_pool import FeaturePool
-from bgad.training.fingerprint import RECIPE_VERSION, flow_key, phase_key, run_key
 from bgad.training.fit_model import ModelFit
-from bgad.training.loop import RunControl, TrainingLoop
-from bgad.training.run import TrainingRun
-from bgad.training.stop import StopRequest
-from bgad.training.training_log import TRAINING_LOG
+from bgad.training.loop import TrainingLoop
+from bgad.training.provenance import RECIPE_VERSION, flow_key, phase_key, run_key
+from bgad.training.run import RunControl, StopRequest, TrainingRun
 from bgad.types import Progress, ProgressTask, Shape
 
 logger = logging.getLogger(__name__)

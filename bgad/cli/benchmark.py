@@ -76,7 +76,6 @@ def _benchmark(arguments: argparse.Namespace) -> int:
     if arguments.list:
         return _list(table, arguments.root)
     from bgad.benchmark.runner import BenchmarkOptions, run
-    from bgad.cli.interrupt import stop_on_interrupt
     from bgad.model.device import tune_allocator
 
     tune_allocator()
@@ -86,7 +85,7 @@ def _benchmark(arguments: argparse.Namespace) -> int:
         memory_gb=arguments.memory,
         keep_models=arguments.keep_models,
     )
-    with console.progress() as progress, stop_on_interrupt() as stop:
+    with console.progress() as progress, console.stop_on_interrupt() as stop:
         outcomes = run(table, arguments.out, configs=configs, options=options, progress=progress, stop=stop)
     if arguments.paper is None and all(outcome.cell is None for outcome in outcomes):
         raise DataError(f"no cell could be run: {outcomes[0].reason}")

@@ -1,4 +1,4 @@
-"""Terminal output: log lines, progress bars with the time left, and tables.
+"""The terminal: log lines, progress bars with the time left, tables, and Ctrl-C during a training.
 
 Messages and bars go to standard error, so that standard output stays data.
 """
@@ -6,9 +6,13 @@ Messages and bars go to standard error, so that standard output stays data.
 from __future__ import annotations
 
 import logging
+import signal
 import sys
+import threading
 from collections.abc import Iterator
 from contextlib import contextmanager
+from types import FrameType
+from typing import TYPE_CHECKING
 
 from rich.console import Console
 from rich.progress import (
@@ -23,7 +27,10 @@ from rich.progress import (
 
 from bgad.errors import printable
 
-__all__ = ["console", "fail", "printable", "progress", "say", "show_log", "stdout_console", "warn"]
+if TYPE_CHECKING:
+    from bgad.training.run import StopRequest
+
+__all__ = ["console", "fail", "printable", "progress", "say", "show_log", "stdout_console", "stop_on_interrupt", "warn"]
 
 console = Console(stderr=True, highlight=False, markup=False, emoji=False, soft_wrap=True)
 
@@ -129,3 +136,25 @@ def _new_live() -> Progress:
     )
     # redirect_stdout would print on the terminal what is meant for a pipe.
     return Progress(*columns, console=console, redirect_stdout=False, speed_estimate_period=SPEED_WINDOW)
+
+
+@contextmanager
+def stop_on_interrupt() -> Iterator[StopRequest]:
+    """Turn Ctrl-C into a request to stop while a training loop honours it, and into KeyboardInterrupt otherwise."""
+    from bgad.training.run import StopRequest
+
+    stop = StopRequest()
+
+    def handle(number: int, frame: FrameType | None) -> None:
+        if not stop.honoured:
+            raise KeyboardInterrupt
+        stop.request()
+
+    if threading.current_thread() is not threading.main_thread():  # Python sets handlers in the main thread only
+        yield stop
+        return
+    previous = signal.signal(signal.SIGINT, handle)
+    try:
+        yield stop
+    finally:
+        signal.signal(signal.SIGINT, previous)

@@ -9,7 +9,6 @@ from shlex import quote
 from typing import Any
 
 from bgad.cli import console
-from bgad.cli.interrupt import stop_on_interrupt
 from bgad.cli.options import add_command, number
 from bgad.cli.tables import evaluation_table
 from bgad.config import METHODS, Config, preset_for
@@ -20,10 +19,8 @@ from bgad.evaluation.evaluate import evaluate, write_results
 from bgad.evaluation.report import page as report
 from bgad.io.files import check_folder
 from bgad.model.device import tune_allocator
-from bgad.training.options import TrainOptions
 from bgad.training.pipeline import train
-from bgad.training.run import unfinished
-from bgad.training.stop import StopRequest
+from bgad.training.run import StopRequest, TrainOptions, unfinished
 from bgad.types import Progress
 
 
@@ -57,7 +54,7 @@ def _demo(arguments: argparse.Namespace) -> int:
     for method in methods:
         if method not in METHODS:
             raise ConfigError(f"unknown method {method!r}: choose from {', '.join(METHODS)}")
-    with console.progress() as progress, stop_on_interrupt() as stop:
+    with console.progress() as progress, console.stop_on_interrupt() as stop:
         cells = run_demo(arguments.out, methods, arguments.seeds, arguments.known, arguments.device, progress, stop)
     console.stdout_console().print(evaluation_table(cells))
     out = quote(str(arguments.out))

@@ -76,11 +76,10 @@ def _data_figures(arguments: argparse.Namespace) -> list[Path]:
     import tempfile
 
     from bgad.benchmark import figure_plots, figures
-    from bgad.cli.interrupt import stop_on_interrupt
     from bgad.data import locate
     from bgad.data.protocols import Case
     from bgad.model.device import tune_allocator
-    from bgad.training.loop import RunControl
+    from bgad.training.run import RunControl
 
     tune_allocator()
     wanted = _names(arguments.figures, "figure", FIGURE_NAMES) if arguments.figures else FIGURE_NAMES
@@ -98,7 +97,7 @@ def _data_figures(arguments: argparse.Namespace) -> list[Path]:
     kept = figures.possible(split, wanted, named=arguments.figures is not None)
     if not kept:
         raise DataError(f"{dataset.name} can give none of the figures: {', '.join(wanted)}")
-    with console.progress() as progress, stop_on_interrupt() as stop, tempfile.TemporaryDirectory() as work:
+    with console.progress() as progress, console.stop_on_interrupt() as stop, tempfile.TemporaryDirectory() as work:
         data = figures.collect(dataset, split, configs, Path(work), options, RunControl(progress, stop))
         return [file for name in kept for file in figure_plots.draw(name, data, arguments.out)]
 

@@ -101,11 +101,10 @@ def _train(arguments: argparse.Namespace) -> int:
         config = replace(config, tile=replace(config.tile, size=size)).check()
     if arguments.tensorboard:
         check_folder(arguments.tensorboard)
-    from bgad.cli.interrupt import stop_on_interrupt
     from bgad.data.locate import model_folder
     from bgad.model.device import tune_allocator
-    from bgad.training.options import TrainOptions
     from bgad.training.pipeline import train
+    from bgad.training.run import TrainOptions
 
     tune_allocator()
     options = TrainOptions(
@@ -123,7 +122,7 @@ def _train(arguments: argparse.Namespace) -> int:
         export=not arguments.no_export,
         roi=arguments.roi,
     )
-    with console.progress() as progress, stop_on_interrupt() as stop:
+    with console.progress() as progress, console.stop_on_interrupt() as stop:
         train(arguments.data, arguments.out, config=config, options=options, progress=progress, stop=stop)
     model, data = quote(str(arguments.out or model_folder(arguments.data))), quote(str(arguments.data))
     where = f" --root {quote(str(arguments.root))}" if arguments.root else ""

@@ -54,7 +54,6 @@ def add_update(commands: Any) -> None:
 
 
 def _update(arguments: argparse.Namespace) -> int:
-    from bgad.cli.interrupt import stop_on_interrupt
     from bgad.model.device import tune_allocator
     from bgad.training.update import UpdateOptions, new_images, update
 
@@ -67,6 +66,6 @@ def _update(arguments: argparse.Namespace) -> int:
         resume=arguments.resume,
         overwrite=arguments.overwrite,
     )
-    with console.progress() as progress, stop_on_interrupt() as stop:
+    with console.progress() as progress, console.stop_on_interrupt() as stop:
         update(arguments.model, new, arguments.out, options=options, progress=progress, stop=stop)
     return 0

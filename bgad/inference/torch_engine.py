@@ -14,8 +14,7 @@ from bgad.geometry.roi import Roi
 from bgad.inference.base import BaseScorer, Outputs
 from bgad.model import backbone as backbones
 from bgad.model import device as devices
-from bgad.model.scoring import ScoringModel
-from bgad.model.weights import BACKBONE_FILE, FLOW_FILE
+from bgad.model.scoring import BACKBONE_FILE, FLOW_FILE, ScoringModel
 from bgad.types import FloatArray
 
 

@@ -7,6 +7,7 @@ from dataclasses import dataclass
 from functools import lru_cache
 
 import numpy as np
+import safetensors.torch
 import torch
 from torch import Tensor, nn
 
@@ -16,6 +17,7 @@ from bgad.model.flow import ConditionalFlow, position_encoding
 from bgad.model.image_head import ImageHead, top_mean
 from bgad.types import BoolArray, FloatArray
 
+FLOW_FILE, BACKBONE_FILE = "flow.safetensors", "backbone.safetensors"
 # Slope of the logarithm beyond the boundary, where the sigmoid has reached 1. It keeps the order of far outliers,
 # and is small enough that no likelihood outweighs the sigmoid of another level.
 OUTLIER_SLOPE = 0.02
@@ -192,3 +194,10 @@ def map_score(anomaly_map: Tensor, top_share: float) -> Tensor:
     """Return the image score of each map (B, H, W): the mean of its highest `top_share`, or its maximum for 0."""
     values = anomaly_map.flatten(1)  # (B, H * W)
     return top_mean(values, max(1, round(top_share * int(values.shape[1]))), 1)
+
+
+def weight_files(model: ScoringModel) -> dict[str, bytes]:
+    """Serialise a model: the bytes of each weight file, by file name."""
+    state = {key: value.detach().cpu().contiguous() for key, value in model.state_dict().items()}
+    backbone = {key.removeprefix("backbone."): state.pop(key) for key in list(state) if key.startswith("backbone.")}
+    return {FLOW_FILE: safetensors.torch.save(state), BACKBONE_FILE: safetensors.torch.save(backbone)}

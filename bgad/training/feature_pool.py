@@ -14,14 +14,13 @@ from bgad.config import BackboneConfig, Config
 from bgad.data.layouts import hash_file
 from bgad.data.sample_io import ImageCache, hash_masks
 from bgad.data.split import Split
-from bgad.features.cache import Budget, Features, FeatureStore
-from bgad.features.extractor import Extractor
+from bgad.features.cache import Budget, Extractor, Features, FeatureStore
 from bgad.features.scoring import run_features
 from bgad.inference.base import Output
 from bgad.io.files import sha256_json
 from bgad.model import backbone as backbones
 from bgad.model.scoring import ScoringModel
-from bgad.training.fingerprint import RECIPE_VERSION
+from bgad.training.provenance import RECIPE_VERSION
 from bgad.training.training_set import (
     AnomalyFeatures,
     TrainingSet,

@@ -22,27 +22,25 @@ from torch import Tensor
 from bgad.config import Config
 from bgad.errors import ModelError
 from bgad.features.cache import Features
+from bgad.features.scoring import LevelLikelihoods
 from bgad.model.boundary import NORMALISER, RunningBoundary, normal_boundary
 from bgad.model.device import WorkerPool
 from bgad.model.scoring import Level, LevelConstants, ScoringModel
 from bgad.training import checkpoint
-from bgad.training.checkpoint import CHECKPOINT, SharedPhaseOne
-from bgad.training.early_stopping import CHECK_STEPS, EarlyStopping
-from bgad.training.likelihoods import LevelLikelihoods
-from bgad.training.objective import objective
-from bgad.training.sampling import (
+from bgad.training.checkpoint import LogRow, SharedPhaseOne, TrainingLog
+from bgad.training.objective import (
     REFRESH_STEPS,
+    objective,
     sample_anomalies,
     sample_positions,
     select_instances,
     usable_anomalies,
     without_masks,
 )
-from bgad.training.schedule import Schedule
-from bgad.training.stop import StopRequest
-from bgad.training.training_log import LogRow, TrainingLog
+from bgad.training.run import CHECKPOINT, RunControl, StopRequest
+from bgad.training.schedule import CHECK_STEPS, EarlyStopping, Schedule
 from bgad.training.training_set import AnomalyFeatures
-from bgad.types import FloatArray, Index, Progress, ProgressTask
+from bgad.types import FloatArray, Index, ProgressTask
 
 DIVERGED_LOSS = 1e6  # the loss of a sound run stays orders of magnitude below
 
@@ -56,14 +54,6 @@ class FlowData:
     validation: Features | None = None  # normals that no flow is trained on
     roi_positions: Sequence[Index] | None = None  # of each level, those inside the region of interest; None: all
     trained_positions: Sequence[Index] | None = None  # of each level, those that the map in the region needs; None: all
-
-
-@dataclass(frozen=True)
-class RunControl:
-    """How a caller follows a run and ends it."""
-
-    progress: Progress | None = None
-    stop: StopRequest | None = None
 
 
 class TrainingLoop:

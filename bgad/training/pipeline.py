@@ -26,18 +26,21 @@ from bgad.inference.torch_engine import Detector
 from bgad.io.files import write_atomic
 from bgad.model import backbone as backbones
 from bgad.model import device as devices
-from bgad.model.scoring import ScoringModel
-from bgad.model.weights import BACKBONE_FILE, weight_files
+from bgad.model.scoring import BACKBONE_FILE, ScoringModel, weight_files
 from bgad.pseudo.generate import can_generate
 from bgad.training import provenance
-from bgad.training.fingerprint import run_key
+from bgad.training.checkpoint import TRAINING_LOG, EventLog, open_event_log
 from bgad.training.fit_model import ModelFit
-from bgad.training.loop import RunControl
-from bgad.training.options import TrainOptions
-from bgad.training.provenance import Provenance
-from bgad.training.run import TrainingRun, check_work_folder, open_work_folder, unfinished
-from bgad.training.stop import StopRequest
-from bgad.training.training_log import TRAINING_LOG, EventLog, open_event_log
+from bgad.training.provenance import Provenance, run_key
+from bgad.training.run import (
+    RunControl,
+    StopRequest,
+    TrainingRun,
+    TrainOptions,
+    check_work_folder,
+    open_work_folder,
+    unfinished,
+)
 from bgad.training.training_set import CacheOptions, build_training_set, with_visible_defect
 from bgad.training.warm_start import WarmStart, load_flows
 from bgad.types import Progress

@@ -1,30 +1,106 @@
-"""One training run: what it is made of, and the work folder that keeps its state until it ends well."""
+"""One training run: its options, the request to stop it, and the work folder that keeps its state until it ends well.
+
+This module does not import torch, so that options can be checked without it.
+"""
 
 from __future__ import annotations
 
 import json
 import logging
 import shutil
+import threading
 import time
 from collections.abc import Iterator
 from contextlib import contextmanager
 from dataclasses import dataclass, field
 from pathlib import Path
+from typing import TYPE_CHECKING
 
-import torch
-
+from bgad.calibration import check_rate
 from bgad.data.layouts import Dataset
 from bgad.data.split import Split
-from bgad.errors import ModelError, OutputError
+from bgad.data.validation import MAX_UNREADABLE
+from bgad.errors import ConfigError, ModelError, OutputError
 from bgad.geometry.roi import Roi
 from bgad.io import files as output_files
-from bgad.training.checkpoint import CHECKPOINT
-from bgad.training.loop import RunControl
-from bgad.training.warm_start import WarmStart
+from bgad.types import Progress
+
+if TYPE_CHECKING:
+    import torch
+
+    from bgad.training.warm_start import WarmStart
 
 logger = logging.getLogger(__name__)
 
-RUN_FILE = "run.json"  # in the work folder: the fingerprint of the run
+# Files in the work folder: the fingerprint of the run, and its state after the last saved step.
+RUN_FILE, CHECKPOINT = "run.json", "checkpoint.safetensors"
+
+
+@dataclass(frozen=True, kw_only=True)
+class TrainOptions:
+    """The options of `train`, which are those of `bgad train`; a value that cannot work raises."""
+
+    root: str | Path | None = None  # folder of the public data sets; None: $BGAD_DATA, else ./data
+    known: int | None = None  # known anomalies to train on; None: all of the training part, or 10 of a test set
+    test_share: float = 0.0  # share of the normals to keep for the test, where the data has no test set
+    split: str | Path | None = None  # file that gives every image its role; replaces `known` and `test_share`
+    false_reject_rate: float | None = None  # share of good parts that may be rejected; None: 0.05 if possible
+    device: str = "auto"  # cpu, cuda or mps; auto takes an accelerator where there is one
+    memory_gb: float = 4.0  # memory for cached features; the rest goes to disk
+    max_unreadable: int = MAX_UNREADABLE  # unreadable images to skip before giving up
+    resume: bool = False  # continue a training that was stopped
+    overwrite: bool = False  # replace an existing model folder
+    tensorboard: str | Path | None = None  # folder for TensorBoard's event files
+    export: bool = True  # add the graph that scores without torch
+    roi: str | Path | None = None  # region of interest: an image (black: outside), or a JSON file with polygons
+
+    def __post_init__(self) -> None:
+        if self.max_unreadable < 0 or not 0 <= self.test_share < 1:
+            raise ConfigError("max_unreadable must be 0 or more, and test_share 0 or more and below 1")
+        if self.split is not None and (self.known is not None or self.test_share):
+            raise ConfigError(
+                "a split file says which images are known and which are tested: leave out --known and --test"
+            )
+        if self.false_reject_rate is not None:
+            check_rate(self.false_reject_rate)
+
+
+class StopRequest:
+    """Asks a training to stop; the caller sets it, for example on Ctrl-C, and the loop looks at it after every step.
+
+    While `honoured` is true, the loop ends the current step, saves a checkpoint and raises KeyboardInterrupt. At other
+    times nobody looks at the request, and a caller has to interrupt the work itself.
+    """
+
+    def __init__(self) -> None:
+        self._requested = threading.Event()
+        self.honoured = False
+
+    @property
+    def requested(self) -> bool:
+        """Whether somebody has asked to stop."""
+        return self._requested.is_set()
+
+    def request(self) -> None:
+        """Ask the training to stop."""
+        self._requested.set()
+
+    @contextmanager
+    def honour(self) -> Iterator[None]:
+        """Mark the time during which the loop looks at the request."""
+        self.honoured = True
+        try:
+            yield
+        finally:
+            self.honoured = False
+
+
+@dataclass(frozen=True)
+class RunControl:
+    """How a caller follows a run and ends it."""
+
+    progress: Progress | None = None
+    stop: StopRequest | None = None
 
 
 @dataclass(frozen=True)

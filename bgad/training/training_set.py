@@ -18,8 +18,7 @@ from bgad.data import tiled_split
 from bgad.data.sample_io import ImageCache, region
 from bgad.data.split import Split
 from bgad.errors import DataError
-from bgad.features.cache import Budget, Features, FeatureStore, even_pick
-from bgad.features.extractor import Extractor
+from bgad.features.cache import Budget, Extractor, Features, FeatureStore, even_pick
 from bgad.geometry import tiles
 from bgad.geometry.grid import defect_cells, touched_cells
 from bgad.geometry.roi import Roi, mask_outside

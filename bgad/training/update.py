@@ -26,12 +26,10 @@ from bgad.errors import ConfigError, DataError
 from bgad.geometry.roi import Roi
 from bgad.inference.torch_engine import Detector
 from bgad.training import provenance
-from bgad.training.loop import RunControl
-from bgad.training.options import TrainOptions
 from bgad.training.paired_files import IGNORE, MASK, list_images, pair_files
 from bgad.training.pipeline import TrainingData, new_image_cache, train_on_split
 from bgad.training.provenance import Provenance
-from bgad.training.stop import StopRequest
+from bgad.training.run import RunControl, StopRequest, TrainOptions
 from bgad.types import GOOD, TAUGHT, Progress, Sample
 
 logger = logging.getLogger(__name__)

@@ -15,7 +15,7 @@ from bgad.config import Config
 from bgad.data import tiled_split
 from bgad.data.split import Split
 from bgad.features.cache import even_pick
-from bgad.model.weights import BACKBONE_FILE, FLOW_FILE
+from bgad.model.scoring import BACKBONE_FILE, FLOW_FILE
 from bgad.training.training_set import MAX_VALIDATION
 from bgad.types import TAUGHT, Index, SplitRecord
 

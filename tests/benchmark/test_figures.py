@@ -14,7 +14,7 @@ from bgad.cli.main import main
 from bgad.data import layouts
 from bgad.data.protocols import Case
 from bgad.errors import DataError
-from bgad.training.loop import RunControl
+from bgad.training.run import RunControl
 from tests.benchmark.runs import CONFIG, TINY, category
 from tests.conftest import write_set
 

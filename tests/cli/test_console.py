@@ -2,7 +2,9 @@ from __future__ import annotations
 
 import io
 import logging
+import signal
 import sys
+import threading
 from contextlib import suppress
 
 import pytest
@@ -85,3 +87,28 @@ def test_the_log_of_the_package_is_printed_once(capsys: pytest.CaptureFixture[st
     logging.getLogger("bgad.training.pipeline").info("model: gear.bgad")
     logging.getLogger("bgad.io.images").warning("2 files\nnot used")
     assert capsys.readouterr().err.splitlines() == ["model: gear.bgad", "warning: 2 files\\nnot used"]
+
+
+def test_ctrl_c_is_a_request_while_a_loop_honours_it_and_an_interrupt_otherwise() -> None:
+    before = signal.getsignal(signal.SIGINT)
+    with console.stop_on_interrupt() as stop:
+        with stop.honour():
+            signal.raise_signal(signal.SIGINT)
+        assert stop.requested
+        with pytest.raises(KeyboardInterrupt):
+            signal.raise_signal(signal.SIGINT)
+    assert signal.getsignal(signal.SIGINT) is before
+
+
+def test_outside_of_the_main_thread_the_handler_stays() -> None:
+    before = signal.getsignal(signal.SIGINT)
+    during: list[object] = []
+
+    def work() -> None:
+        with console.stop_on_interrupt() as stop:
+            during.extend([signal.getsignal(signal.SIGINT), stop.requested])
+
+    thread = threading.Thread(target=work)
+    thread.start()
+    thread.join()
+    assert during == [before, False]

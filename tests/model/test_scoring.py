@@ -15,8 +15,7 @@ from bgad.config import Config, ScoreConfig
 from bgad.errors import BgadError, ConfigError, ImageError, ModelError
 from bgad.inference.torch_engine import Detector
 from bgad.io import images
-from bgad.model.scoring import default_score_weights, fuse, map_score, resize_maps
-from bgad.model.weights import weight_files
+from bgad.model.scoring import default_score_weights, fuse, map_score, resize_maps, weight_files
 from bgad.types import ImageLike, Scores
 from tests.conftest import SIZE, draw_image
 

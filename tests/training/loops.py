@@ -18,11 +18,10 @@ from torch import Tensor, nn
 from bgad.config import Config, from_dict
 from bgad.features.cache import Budget, Features, FeatureStore
 from bgad.model.scoring import ScoringModel
-from bgad.training.checkpoint import CHECKPOINT, SharedPhaseOne
-from bgad.training.loop import FlowData, RunControl, TrainingLoop
-from bgad.training.sampling import REFRESH_STEPS
-from bgad.training.stop import StopRequest
-from bgad.training.training_log import TRAINING_LOG, LogRow
+from bgad.training.checkpoint import TRAINING_LOG, LogRow, SharedPhaseOne
+from bgad.training.loop import FlowData, TrainingLoop
+from bgad.training.objective import REFRESH_STEPS
+from bgad.training.run import CHECKPOINT, RunControl, StopRequest
 from bgad.training.training_set import AnomalyFeatures
 from bgad.types import FloatArray
 

@@ -15,10 +15,10 @@ from bgad.cli.main import main
 from bgad.config import to_toml
 from bgad.errors import ModelError
 from bgad.training import checkpoint
-from bgad.training.checkpoint import CHECKPOINT, SharedPhaseOne
+from bgad.training.checkpoint import TRAINING_LOG, LogRow, SharedPhaseOne
 from bgad.training.loop import TrainingLoop
-from bgad.training.sampling import REFRESH_STEPS
-from bgad.training.training_log import TRAINING_LOG, LogRow
+from bgad.training.objective import REFRESH_STEPS
+from bgad.training.run import CHECKPOINT
 from tests.conftest import tiny_config
 from tests.training.loops import (
     BRIEF,

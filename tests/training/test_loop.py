@@ -15,8 +15,8 @@ from torch import Tensor
 from bgad.config import METHODS
 from bgad.errors import ModelError
 from bgad.features.cache import Features, FeatureStore
+from bgad.training.checkpoint import TRAINING_LOG
 from bgad.training.loop import TrainingLoop
-from bgad.training.training_log import TRAINING_LOG
 from tests.training.loops import (
     BRIEF,
     CHANNELS,

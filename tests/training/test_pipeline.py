@@ -40,11 +40,10 @@ from bgad.model.scoring import map_score
 from bgad.training import fit_image_head as head_statistics
 from bgad.training import pipeline
 from bgad.training import training_set as training_set_module
-from bgad.training.checkpoint import CHECKPOINT
-from bgad.training.fingerprint import flow_key
+from bgad.training.checkpoint import LogRow
 from bgad.training.loop import TrainingLoop
-from bgad.training.stop import StopRequest
-from bgad.training.training_log import LogRow
+from bgad.training.provenance import flow_key
+from bgad.training.run import CHECKPOINT, StopRequest
 from bgad.training.training_set import build_training_set, mask_cells
 from bgad.types import Sample
 from tests.conftest import SIZE, draw_image, printed_config, tiny_config, write_set

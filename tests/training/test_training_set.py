@@ -19,7 +19,7 @@ from bgad.geometry.grid import defect_cells, touched_cells
 from bgad.model import backbone as backbones
 from bgad.model.scoring import ScoringModel
 from bgad.pseudo.generate import PseudoAnomaly, PseudoSeries
-from bgad.training.fingerprint import run_key
+from bgad.training.provenance import run_key
 from bgad.training.training_set import CacheOptions, TrainingSet, build_training_set
 from bgad.types import Sample
 from tests.conftest import SIZE, tiny_config, write_set

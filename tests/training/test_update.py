@@ -27,8 +27,8 @@ from bgad.inference.torch_engine import Detector
 from bgad.model import backbone
 from bgad.training import fit_score_weights, pipeline, provenance
 from bgad.training import training_set as training_set_module
+from bgad.training.checkpoint import LogRow
 from bgad.training.fit_model import ModelFit
-from bgad.training.training_log import LogRow
 from bgad.training.training_set import build_training_set
 from bgad.training.update import NewImage, UpdateOptions, _is_other_file, new_images, shortened, update
 from tests.conftest import draw_image, tiny_config
