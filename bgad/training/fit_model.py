@@ -252,7 +252,9 @@ def _training_card(
 ) -> TrainingCard:
     """Describe how the model was trained."""
     tile, images = model.config.tile, run.training_split.train
-    validation = {tiled_split.image_name_of(images[i].name, tile) for i in partition.validation_index}
+    validation = {images[i].name for i in partition.validation_index}
+    if tile.size:
+        validation = {tiled_split.image_name_of(name, tile) for name in validation}
     return TrainingCard(
         seconds=round(time.monotonic() - run.started + loop.resumed_seconds, 2),
         loop_seconds=round(loop.seconds, 2),

@@ -68,7 +68,7 @@ class TrainingSet:
     score: ScoreSamples
     roi_positions: list[Index] | None = None  # of each level, those inside the region of interest; None: all
     trained_positions: list[Index] | None = None  # of each level, those that the map in the region needs; None: all
-    image_numbers: Index | None = None  # number of the image that each normal is or is a tile of; None: one each
+    image_numbers: Index | None = None  # number of the image that each normal tile was cut from; None: no tiles
 
     @property
     def known(self) -> AnomalyFeatures | None:
@@ -119,15 +119,20 @@ def build_training_set(
     if pseudo_total:
         cache_pseudo: CacheFeatures = lambda count, image: compute("pseudo", count, image)  # noqa: E731
         anomalies.append(pseudo_anomalies(split, config, grids, images, cache_pseudo, roi))
-    names = [tiled_split.image_name_of(s.name, config.tile) for s in split.train]
     return TrainingSet(
         normals,
         [group for group in anomalies if group.features.count],
         sample_scorer(config, images, device),
         None if roi is None else [roi.cells(grid) for grid in grids],
         None if roi is None else [positions_near(roi.resized(config.backbone.size), grid) for grid in grids],
-        np.unique(names, return_inverse=True)[1],
+        _image_numbers(split, config) if config.tile.size else None,
     )
+
+
+def _image_numbers(split: Split, config: Config) -> Index:
+    """Return the number of the image that each normal tile was cut from."""
+    names = [tiled_split.image_name_of(tile.name, config.tile) for tile in split.train]
+    return np.unique(names, return_inverse=True)[1]
 
 
 def sample_scorer(config: Config, images: ImageCache, device: torch.device) -> ScoreSamples:
