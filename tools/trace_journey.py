@@ -5,7 +5,8 @@ called, in all threads. It prints for each journey
 
 - the modules in the order in which they are first entered, by package. A star marks those that handle the image: a
   function of theirs takes or returns its sample, path, pixels, features, likelihoods, map or score, alone or in a list.
-  The others parse options, keep checkpoints and logs, or pass on the run, the split or the card as a whole;
+  The others parse options, keep checkpoints and logs, or pass on the run, the split or the card as a whole. Modules
+  that orchestrate are listed in brackets;
 - the rooms: the packages that the orchestrating module (the training pipeline, the predict command) hands the image to,
   one after the other. A room may call rooms below it. A room that is entered again is named.
 
@@ -119,6 +120,10 @@ class Journey:
         if handles or any(type(value).__name__ in SETS for value in values):
             self.rooms.append(here)
 
+    def entered(self) -> int:
+        """Number of modules that were entered, without those that orchestrate."""
+        return sum(module not in self.orchestrators for module in self.modules)
+
     def returns(self) -> list[str]:
         """Rooms that were entered again after they had been left."""
         return sorted({name for i, name in enumerate(self.rooms) if name in self.rooms[:i]})
@@ -163,11 +168,12 @@ def show(name: str, journey: Journey) -> None:
     """Print a journey."""
     handling = len(journey.handling)
     limit = LIMITS[name]
-    print(f"bgad {name}: {len(journey.modules)} modules entered, {handling} of them handle the image (at most {limit})")
+    print(f"bgad {name}: {journey.entered()} modules entered, {handling} of them handle the image (at most {limit})")
     previous = ""
     for module in journey.modules:
         here = room(module)
-        print(f"  {here if here != previous else '':<12} {'*' if module in journey.handling else ' '} {module}")
+        shown = f"({module})" if module in journey.orchestrators else module
+        print(f"  {here if here != previous else '':<12} {'*' if module in journey.handling else ' '} {shown}")
         previous = here
     print(f"  rooms: {' -> '.join(journey.rooms)}")
     print(f"  entered again: {', '.join(journey.returns()) or 'none'}\n")
