@@ -39,11 +39,11 @@ from bgad.io import images
 from bgad.model import backbone as backbones
 from bgad.model import device as devices
 from bgad.model.scoring import weight_files
-from bgad.training.checkpoint import TRAINING_LOG, SharedPhaseOne
+from bgad.training.checkpoint import TRAINING_LOG, SharedPhase
 from bgad.training.feature_pool import FeaturePool
 from bgad.training.fit_model import ModelFit
 from bgad.training.loop import TrainingLoop
-from bgad.training.provenance import RECIPE_VERSION, flow_key, phase_key, run_key
+from bgad.training.provenance import RECIPE_VERSION, flow_key, phase_key, phase_two_key, run_key
 from bgad.training.run import RunControl, StopRequest, TrainingRun
 from bgad.types import Progress, ProgressTask, Shape
 
@@ -61,6 +61,7 @@ class BenchmarkOptions:
     device: str = "auto"  # cpu, cuda or mps; auto takes an accelerator where there is one
     memory_gb: float = 4.0  # memory for cached features; the rest goes to disk
     keep_models: bool = False  # keep the model of every cell
+    share_pushed: bool = False  # cells that differ in the score alone share flows that anomalies push; takes disk space
 
 
 @dataclass(frozen=True)
@@ -161,8 +162,7 @@ def _run_group(group: Group, setup: Setup) -> Iterator[Outcome]:
                 splits[what] = protocol_split(dataset, protocol, case, known=known, seed=seed, hashes=hashes)
                 hashes = splits[what].hashes
             split = splits[what]
-            config = override(setup.configs[request.column.method], list(request.column.changes))
-            config = replace(config, seed=request.seed)
+            config = _recipe(request, setup)
             key = _cell_key(config, split, request, mask_hashes, setup.device)
             stored = _stored(setup.out / "cells", key)
             if stored is None or (setup.options.keep_models and not _kept(setup, request, key).exists()):
@@ -178,11 +178,17 @@ def _run_group(group: Group, setup: Setup) -> Iterator[Outcome]:
     pools.drop()
 
 
+def _recipe(request: Request, setup: Setup) -> Config:
+    """Return the recipe of a cell."""
+    config = override(setup.configs[request.column.method], list(request.column.changes))
+    return replace(config, seed=request.seed)
+
+
 class _Pools:
     """The features of one category, for each backbone that a recipe of its cells has."""
 
     def __init__(self, group: Group, setup: Setup) -> None:
-        configs = list(dict.fromkeys(setup.configs[request.column.method].backbone for request in group.requests))
+        configs = list(dict.fromkeys(_recipe(request, setup).backbone for request in group.requests))
         self._setup, self._first, self._number = setup, configs[0], len(configs)
         self._folder = setup.out / "work" / f"pool-{group.requests[0].name('')}"
         self._pools: dict[BackboneConfig, FeaturePool] = {}
@@ -242,6 +248,11 @@ def _kept(setup: Setup, request: Request, key: str) -> Path:
     return setup.out / "models" / f"{request.name()}-{key[:SHORT]}.bgad"
 
 
+def _shared_phase(setup: Setup, name: str, key: str) -> SharedPhase:
+    """Return the file with the state at the end of a phase, for all cells with this key."""
+    return SharedPhase(setup.out / "work" / name / f"{key[:16]}.safetensors", key)
+
+
 def _copy(folder: Path, to: Path) -> None:
     """Copy a folder; the copy appears complete or not at all."""
     fresh = to.with_name(f"{to.name}.new")
@@ -277,14 +288,16 @@ def _cell(
     split_name = f"splits/{request.name('')}-{output_files.sha256_bytes(content)[:SHORT]}.json"
     output_files.write_atomic(setup.out / split_name, content)
     work = _work(setup, key)
-    phase_one, curve = None, None
+    phases: dict[int, SharedPhase] = {}
+    curve = None
     if request.column.curve:
         shutil.rmtree(work, ignore_errors=True)  # a curve begins with the first step
         curve = _Curve(pool, split)
     else:
-        same = phase_key(config, split, setup.device)
-        phase_one = SharedPhaseOne(setup.out / "work" / "phase-one" / f"{same[:16]}.safetensors", same)
+        phases[1] = _shared_phase(setup, "phase-one", phase_key(config, split, setup.device))
     flows = None if request.column.curve else flow_key(config, split, setup.device)
+    if flows is None and setup.options.share_pushed and not request.column.curve:
+        phases[2] = _shared_phase(setup, "phase-two", phase_two_key(config, split, setup.device))
     shared = setup.out / "work" / "flows" / (flows or "")[:16]
     if flows and shared.exists() and not work.exists():
         _copy(shared, work)
@@ -293,7 +306,7 @@ def _cell(
     run = TrainingRun(
         request.name(), dataset, split, split, scan.bits, setup.device, work, flows or key, control=setup.control
     )
-    fit = ModelFit(run, model, pool.training_set(split, config), phase_one=phase_one)
+    fit = ModelFit(run, model, pool.training_set(split, config), shared_phases=phases)
     fit.resume()
     for _ in fit.steps():
         if curve is not None:

@@ -32,10 +32,10 @@ CHECKPOINT_SECONDS = 20.0  # between two checkpoints: the work that a killed run
 
 
 @dataclass(frozen=True)
-class SharedPhaseOne:
-    """A file with the state at the end of phase 1, for runs that have phase 1 in common.
+class SharedPhase:
+    """A file with the state at the end of a phase, for runs that have everything up to there in common.
 
-    Such runs have the same normals, recipe and seed; `key` is the fingerprint of these.
+    `key` is the fingerprint of what these runs have in common: `phase_key` or `phase_two_key`.
     """
 
     path: Path

@@ -5,7 +5,7 @@ from __future__ import annotations
 import logging
 import platform
 import time
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import replace
 from datetime import UTC, datetime
 
@@ -34,7 +34,7 @@ from bgad.inference.torch_engine import Detector
 from bgad.model import backbone as backbones
 from bgad.model.boundary import NORMALISER, abnormal_boundary
 from bgad.model.scoring import LevelConstants, ScoringModel, map_score
-from bgad.training.checkpoint import LogRow, SharedPhaseOne
+from bgad.training.checkpoint import LogRow, SharedPhase
 from bgad.training.fit_image_head import HeadScores, fit_image_head
 from bgad.training.fit_score_weights import ScoreWeightFitter
 from bgad.training.loop import FlowData, TrainingLoop
@@ -55,7 +55,7 @@ class ModelFit:
         model: ScoringModel,
         training_set: TrainingSet,
         *,
-        phase_one: SharedPhaseOne | None = None,
+        shared_phases: Mapping[int, SharedPhase] | None = None,
     ) -> None:
         self.run, self.model, self.training_set = run, model, training_set
         self._initial = [parameter.detach().clone() for parameter in model.levels.parameters()]
@@ -76,7 +76,7 @@ class ModelFit:
             run.work,
             run.device,
             run.key,
-            phase_one=phase_one,
+            shared_phases=shared_phases,
             warm_start=run.warm_start is not None,
             control=run.control,
         )

@@ -10,7 +10,7 @@ from __future__ import annotations
 
 import math
 import time
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
@@ -27,7 +27,7 @@ from bgad.model.boundary import NORMALISER, RunningBoundary, normal_boundary
 from bgad.model.device import WorkerPool
 from bgad.model.scoring import Level, LevelConstants, ScoringModel
 from bgad.training import checkpoint
-from bgad.training.checkpoint import LogRow, SharedPhaseOne, TrainingLog
+from bgad.training.checkpoint import LogRow, SharedPhase, TrainingLog
 from bgad.training.objective import (
     REFRESH_STEPS,
     objective,
@@ -67,14 +67,14 @@ class TrainingLoop:
         device: torch.device,
         run_key: str,
         *,
-        phase_one: SharedPhaseOne | None = None,
+        shared_phases: Mapping[int, SharedPhase] | None = None,
         warm_start: bool = False,
         control: RunControl | None = None,
     ) -> None:
         """`warm_start` says that the flows are trained already, on features standardised as the model does it."""
         self.config: Config = model.config
         self.model, self.data, self.work, self.device, self.run_key = model, data, work, device, run_key
-        self.phase_one, self.control = phase_one, control or RunControl()
+        self.shared_phases, self.control = shared_phases or {}, control or RunControl()
         self.levels: list[Level] = list(model.levels)  # type: ignore[arg-type]
         self.instance_share = self.config.loss.instance_share
         self.anomalies = usable_anomalies(data.anomalies, self.instance_share)
@@ -106,6 +106,9 @@ class TrainingLoop:
             self._prepare()
         if self._progress is None:  # one task for both phases
             self._progress = ProgressTask(self.control.progress, "training", self.schedule.steps, done=self.step)
+        if number == 2 and self.step == self.schedule.push_at < self.schedule.steps:
+            self._take_over(2)
+            self._progress.advance(self.step - self.schedule.push_at)
         end = self.schedule.push_at if number == 1 else self.schedule.steps
         stop = self.control.stop or StopRequest()
         with stop.honour():
@@ -135,19 +138,28 @@ class TrainingLoop:
                 self.save(rows)
                 rows, saved = [], time.monotonic()
         self.save(rows)
-        if self.step == self.schedule.push_at and self.phase_one is not None:
-            self.phase_one.path.parent.mkdir(parents=True, exist_ok=True)
-            self._write(self.phase_one.path, {"key": self.phase_one.key, "log": self.log.read()})
+        for number, last in ((1, self.schedule.push_at), (2, self.schedule.steps)):
+            shared = self.shared_phases.get(number)
+            if shared is not None and self.step == last:
+                shared.path.parent.mkdir(parents=True, exist_ok=True)
+                self._write(shared.path, {"key": shared.key, "log": self.log.read()})
 
     def _prepare(self) -> None:
         """Before the first step: take over phase 1 from a shared file, or standardise the features."""
-        if self.phase_one is not None and self.phase_one.is_usable():
-            self.log.replace(self._load(self.phase_one.path)["log"])
+        self._take_over(1)
         if self.step == 0 and self._standardise:
             for i, level in enumerate(self.levels):
                 mean, std = self.data.normals.moments(i, self.trained_positions[i])
                 level.mean.copy_(torch.from_numpy(mean))
                 level.std.copy_(torch.from_numpy(std))
+
+    def _take_over(self, number: int) -> None:
+        """Continue after a phase that another run has shared, if there is such a file; score weights are not shared."""
+        shared = self.shared_phases.get(number)
+        if shared is not None and shared.is_usable():
+            score_weights = self.model.score_weights.clone()
+            self.log.replace(self._load(shared.path)["log"])
+            self.model.score_weights.copy_(score_weights)
 
     def _new_optimisers(self) -> list[torch.optim.Adam]:
         return [torch.optim.Adam(level.parameters(), fused=True) for level in self.levels]

@@ -78,7 +78,7 @@ def phase_key(config: Config, split: Split, device: torch.device) -> str:
         recipe[part] = {name: value for name, value in recipe[part].items() if name not in names}
     normals = [(s.name, split.hashes[s.name]) for s in split.train]  # in order, as steps draw them by number
     weights = _hash_backbone_weights(config)
-    has_validation = config.score.evidence_weight > 0  # one of the two reasons to hold out validation normals
+    has_validation = config.score.evidence_weight > 0 or bool(config.backbone.image_head_strides)
     return sha256_json(
         [RECIPE_VERSION, recipe, has_validation, normals, weights, device.type, torch.__version__, __version__]
     )
@@ -92,6 +92,17 @@ def flow_key(config: Config, split: Split, device: torch.device) -> str | None:
     objective = "semi-pull" if config.objective == "semi-push-pull" else config.objective  # nothing is pushed
     recipe = to_dict(replace(config, method="", pseudo=PseudoConfig(), score=ScoreConfig()))
     return sha256_json([recipe, objective, phase_key(config, split, device)])
+
+
+def phase_two_key(config: Config, split: Split, device: torch.device) -> str:
+    """Return the fingerprint of phase 2: two runs with the same one have the same flows and differ in their scores."""
+    known = [(s.name, split.hashes[s.name]) for s in split.known]
+    masks = hash_masks(split.known)
+    # keys without effect on this split
+    loss = config.loss if None in masks else replace(config.loss, instance_share=0.0)
+    pseudo = config.pseudo if pseudo_count(split, config) else PseudoConfig()
+    recipe = to_dict(replace(config, method="", loss=loss, pseudo=pseudo, score=ScoreConfig()))
+    return sha256_json([recipe, config.objective, known, masks, phase_key(config, split, device)])
 
 
 _PATHS = ("taught", "masks", "ignored")

@@ -18,7 +18,7 @@ from torch import Tensor, nn
 from bgad.config import Config, from_dict
 from bgad.features.cache import Budget, Features, FeatureStore
 from bgad.model.scoring import ScoringModel
-from bgad.training.checkpoint import TRAINING_LOG, LogRow, SharedPhaseOne
+from bgad.training.checkpoint import TRAINING_LOG, LogRow, SharedPhase
 from bgad.training.loop import FlowData, TrainingLoop
 from bgad.training.objective import REFRESH_STEPS
 from bgad.training.run import CHECKPOINT, RunControl, StopRequest
@@ -88,7 +88,7 @@ def make(
     key: str = "run",
     *,
     data: dict[str, Any] | None = None,
-    phase_one: SharedPhaseOne | None = None,
+    shared_phases: dict[int, SharedPhase] | None = None,
     **values: Any,
 ) -> TrainingLoop:
     """A loop over 60 normals; `data` replaces fields of its features, `values` parts of the recipe."""
@@ -103,7 +103,7 @@ def make(
         work,
         torch.device("cpu"),
         key,
-        phase_one=phase_one,
+        shared_phases=shared_phases,
     )
 
 

@@ -10,12 +10,13 @@ import time
 from pathlib import Path
 
 import pytest
+import torch
 
 from bgad.cli.main import main
 from bgad.config import to_toml
 from bgad.errors import ModelError
 from bgad.training import checkpoint
-from bgad.training.checkpoint import TRAINING_LOG, LogRow, SharedPhaseOne
+from bgad.training.checkpoint import TRAINING_LOG, LogRow, SharedPhase
 from bgad.training.loop import TrainingLoop
 from bgad.training.objective import REFRESH_STEPS
 from bgad.training.run import CHECKPOINT
@@ -46,18 +47,18 @@ def test_a_shared_phase_one_makes_the_same_model(tmp_path: Path, monkeypatch: py
         return run_step(self, step)
 
     monkeypatch.setattr(TrainingLoop, "run_step", counted)
-    share = SharedPhaseOne(tmp_path / "shared/phase.safetensors", "same")
+    share = SharedPhase(tmp_path / "shared/phase.safetensors", "same")
     alone = {}
     for method in ("nfad-plus", "bgad-wo", "bgad-full-push", "bgad-plus"):
-        for name, phase_one in (("alone", None), ("shared", share)):
+        for name, phases in (("alone", None), ("shared", {1: share})):
             (tmp_path / f"{method}-{name}").mkdir()
             folder = tmp_path / f"{method}-{name}"
-            made = make(folder, train=BRIEF, method=method, phase_one=phase_one)
+            made = make(folder, train=BRIEF, method=method, shared_phases=phases)
             steps.clear()
             run(made)
-            assert steps[0] == (BRIEF["steps"] if phase_one and method != "nfad-plus" else 0)
+            assert steps[0] == (BRIEF["steps"] if phases and method != "nfad-plus" else 0)
             assert made.seconds > 0
-            if phase_one is None:
+            if phases is None:
                 alone[method] = state(made), (made.work / TRAINING_LOG).read_bytes()
             else:
                 assert same(state(made), alone[method][0])
@@ -65,11 +66,42 @@ def test_a_shared_phase_one_makes_the_same_model(tmp_path: Path, monkeypatch: py
     assert not same(alone["nfad-plus"][0], alone["bgad-plus"][0])  # they do part in phase 2
 
 
+def test_a_shared_phase_two_makes_the_same_flows(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Also of another recipe of the score, which keeps the score weights that it has fitted between the phases."""
+    steps: list[int] = []
+    run_step = TrainingLoop.run_step
+
+    def counted(self: TrainingLoop, step: int) -> LogRow:
+        steps.append(step)
+        return run_step(self, step)
+
+    monkeypatch.setattr(TrainingLoop, "run_step", counted)
+    phases = {n: SharedPhase(tmp_path / f"shared/{n}.safetensors", "same") for n in (1, 2)}
+    first = make(tmp_path, train=BRIEF, shared_phases=phases)
+    run(first)
+    log = (tmp_path / TRAINING_LOG).read_bytes()
+    steps.clear()
+    second = make(tmp_path / "second", train=BRIEF, score={"level_prior_power": 1.0}, shared_phases=phases)
+    (tmp_path / "second").mkdir()
+    for _ in second.phase(1):
+        pytest.fail("trained again")
+    assert second.step == BRIEF["steps"]
+    second.model.score_weights.fill_(0.25)
+    for _ in second.phase(2):
+        pytest.fail("trained again")
+    assert steps == []
+    assert second.step == second.schedule.steps
+    assert second.model.score_weights.tolist() == [0.25] * len(second.model.score_weights)
+    flows = second.model.levels.state_dict()
+    assert all(torch.equal(value, flows[name]) for name, value in first.model.levels.state_dict().items())
+    assert (tmp_path / "second" / TRAINING_LOG).read_bytes() == log
+
+
 def test_phase_one_of_another_run_is_not_used(tmp_path: Path) -> None:
     def trained(name: str, key: str, seed: int) -> TrainingLoop:
         (tmp_path / name).mkdir()
-        shared = SharedPhaseOne(tmp_path / "phase.safetensors", key)
-        made = make(tmp_path / name, key=name, train=BRIEF, seed=seed, phase_one=shared)
+        shared = SharedPhase(tmp_path / "phase.safetensors", key)
+        made = make(tmp_path / name, key=name, train=BRIEF, seed=seed, shared_phases={1: shared})
         run(made)
         return made
 
@@ -81,7 +113,8 @@ def test_phase_one_of_another_run_is_not_used(tmp_path: Path) -> None:
 def test_interrupted_after_a_shared_phase_one(tmp_path: Path) -> None:
     def fresh(name: str) -> TrainingLoop:
         (tmp_path / name).mkdir(exist_ok=True)
-        return make(tmp_path / name, train=BRIEF, phase_one=SharedPhaseOne(tmp_path / "phase.safetensors", "same"))
+        shared = SharedPhase(tmp_path / "phase.safetensors", "same")
+        return make(tmp_path / name, train=BRIEF, shared_phases={1: shared})
 
     whole = fresh("whole")
     run(whole)

@@ -42,7 +42,7 @@ from bgad.training import pipeline
 from bgad.training import training_set as training_set_module
 from bgad.training.checkpoint import LogRow
 from bgad.training.loop import TrainingLoop
-from bgad.training.provenance import flow_key
+from bgad.training.provenance import flow_key, phase_two_key
 from bgad.training.run import CHECKPOINT, StopRequest
 from bgad.training.training_set import build_training_set, mask_cells
 from bgad.types import Sample
@@ -392,12 +392,39 @@ def test_which_trainings_share_their_flows(data_set: Path, tmp_path: Path) -> No
     assert keys[0] != keys[1]
     assert [key(nfad, known=0), key(bgad, known=0)] == keys
     assert key(short(score={"image_head_weight": 0.7, "evidence_weight": 1.0})) == keys[1]
-    assert key(short(score={"evidence_weight": 0.0})) != keys[1]  # no normals may have to be set aside
+    assert key(short(score={"evidence_weight": 0.0})) == keys[1]  # the image head needs validation normals, too
+    headless: dict[str, Any] = {"image_head_strides": []}
+    without = [key(short(backbone=headless, score={"evidence_weight": weight})) for weight in (0.0, 4.0)]
+    assert without[0] != without[1]
     assert key(nfad, data_set) == keys[0]  # the same images, and masks that it does not look at
     pushed = [key(bgad, data_set), key(short(loss={"instance_share": 0.1})), key(short(pseudo={"method": "nsa"}))]
     assert pushed == [None] * 3
     for other in (key(bgad, seed=1), key(short(loss={"beta": 0.05})), key(short(train={"push_steps": 4}))):
         assert other not in [None, *keys]
+
+
+def test_which_trainings_share_pushed_flows(data_set: Path, tmp_path: Path) -> None:
+    """Those that differ in the score, or in what has no effect on the anomalies of the split."""
+    bare = write_set(tmp_path / "plate", masks=False)
+
+    def key(config: Config, root: Path = data_set, known: int = 4) -> str:
+        split = make_split(layouts.load(root), seed=0, known=known, holdout=5)
+        return phase_two_key(config, split, torch.device("cpu"))
+
+    first, unmasked = key(short()), key(short(loss={"instance_share": 0.1}), bare)
+    score = {"image_head_weight": 0.7, "evidence_weight": 0.0, "fusion": "standard", "top_share": 0.0}
+    assert key(short(score=score)) == first
+    assert key(short(loss={"instance_share": 0.1})) == first  # all of its anomalies have masks
+    assert key(short(loss={"instance_share": 0.1}, pseudo={"method": "rpag"}), bare) == unmasked  # RPAG needs masks
+    others = [
+        key(short(), known=3),
+        key(short(loss={"tau": 0.2})),
+        key(short(pseudo={"method": "rpag"})),
+        key(short(train={"push_steps": 4})),
+        key(short(method="nfad-plus")),
+        key(short(), bare),
+    ]
+    assert len({first, unmasked, *others}) == 8
 
 
 def test_which_trainings_of_the_papers_methods_share_their_flows(data_set: Path) -> None:
