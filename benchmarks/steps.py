@@ -21,7 +21,6 @@ from bgad.benchmark.paper_tables import IMAGE, PIXEL, PRO, Column, Matrix, Paper
 from bgad.benchmark.recipes import describe
 from bgad.benchmark.runner import BenchmarkOptions, run
 from bgad.cli import console
-from bgad.cli.interrupt import stop_on_interrupt
 from bgad.config import METHODS, PRESETS, Config, preset_for, to_dict
 from bgad.errors import BgadError
 from bgad.evaluation.cells import METRIC_TITLES
@@ -336,7 +335,7 @@ def run_ladder(steps: Ladder, settings: Mapping[str, Setting], out: Path, table:
     """Run the cells that are not finished and write the table, also where the run is interrupted."""
     configs = {config.method: config for config in (steps.paper, steps.ours)}
     try:
-        with console.progress() as progress, stop_on_interrupt() as stop:
+        with console.progress() as progress, console.stop_on_interrupt() as stop:
             chosen = BenchmarkOptions(share_pushed=True, **options)
             run(table, out, configs=configs, options=chosen, progress=progress, stop=stop)
     finally:
