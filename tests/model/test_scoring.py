@@ -250,7 +250,7 @@ def test_p_values_by_an_independent_slow_version() -> None:
     for value, got in zip(log_p, found, strict=True):
         share = (normals <= value).mean()
         if 0.001 < share < 0.5:  # log p-values are interpolated between quantiles
-            assert got == pytest.approx(-math.log(share), abs=0.1)
+            assert got == pytest.approx(-math.log(share), abs=0.15)
     assert (np.diff(found[np.argsort(-log_p)]) >= -1e-5).all()  # the less likely, the more anomalous
 
 
