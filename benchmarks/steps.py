@@ -85,8 +85,8 @@ RUNGS = (
     ),
     Rung(
         "fusion",
-        "The map of a level is a bounded function of the distance beyond the boundary.",
-        ("score.fusion", "score.sharpness"),
+        "The map of a level is minus the logarithm of the share of normals that are less likely.",
+        ("score.fusion",),
     ),
     Rung(
         "top share",
@@ -95,7 +95,7 @@ RUNGS = (
     ),
     Rung(
         "level weights",
-        "Levels have a prior by their stride, and the known anomalies fit their weights.",
+        "In the image score, levels have a prior by their stride, and the known anomalies fit their weights.",
         ("score.level_prior_power", "score.evidence_weight"),
     ),
     Rung(

@@ -196,9 +196,10 @@ class TrainConfig:
 class ScoreConfig:
     """From the log-likelihoods of the levels to one anomaly map and one image score."""
 
-    fusion: str = "boundary"  # distance beyond the boundary; "standard": deviations; "probability": the paper's
-    sharpness: float = 3.0  # slope of the sigmoid at the boundary, per unit of log p / d
-    level_prior_power: float = 0.5  # the prior weight of a level is its stride to this power
+    fusion: str = (
+        "p-value"  # the map is the mean over levels of -log p-value; "probability": the paper's 1 - exp(log p)
+    )
+    level_prior_power: float = 0.5  # in the image score, the prior weight of a level is its stride to this power
     top_share: float = 0.01  # the image score averages this share of the map's highest values; 0: the maximum
     image_head_weight: float = 0.5  # prior weight of the image head beside the map
     evidence_weight: float = 4.0  # weight of each known anomaly when level and image-head weights are fitted; 0: prior
@@ -206,14 +207,17 @@ class ScoreConfig:
 
     def check(self) -> None:
         """ConfigError when a value is out of range."""
-        fusions = ("boundary", "standard", "probability")
-        _need(self.fusion in fusions, "score.fusion", "boundary, standard or probability")
-        _need(0 < self.sharpness <= 100, "score.sharpness", "above 0, up to 100")
+        _need(self.fusion in ("p-value", "probability"), "score.fusion", "p-value or probability")
         _need(0 <= self.level_prior_power <= 4, "score.level_prior_power", "0 to 4")
         _need(0 <= self.top_share <= 1, "score.top_share", "0 to 1")
         _need(self.image_head_weight >= 0, "score.image_head_weight", "0 or more")
         _need(0 <= self.evidence_weight <= 100, "score.evidence_weight", "0 to 100")
         _need(self.direction_weight >= 0, "score.direction_weight", "0 or more")
+
+    @property
+    def weighs_levels(self) -> bool:
+        """Whether levels may count differently in the image score; in the map, they always count alike."""
+        return self.level_prior_power > 0 or self.evidence_weight > 0
 
 
 @dataclass(frozen=True)

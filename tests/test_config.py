@@ -83,7 +83,6 @@ def test_unknown_key_names_the_nearest() -> None:
         ("score.image_head_weight=-0.1", "score.image_head_weight must be 0 or more"),
         ("score.evidence_weight=-1.0", "score.evidence_weight must be 0 to 100"),
         ("score.evidence_weight=inf", "score.evidence_weight must be 0 to 100"),
-        ("score.sharpness=0.0", "score.sharpness must be above 0"),
         ("score.direction_weight=-0.1", "score.direction_weight must be 0 or more"),
         ("seed=-1", "seed must be 0 or more"),
     ],
@@ -162,7 +161,7 @@ NOT_PRINTED = {
     "boundary": "batch",
     "exclude_far": False,
     "restore_best": True,
-    "fusion": "boundary",
+    "fusion": "p-value",
 }
 
 

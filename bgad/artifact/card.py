@@ -16,7 +16,7 @@ from bgad.errors import ConfigError, ModelError
 from bgad.geometry.roi import Polygons
 from bgad.types import Shape
 
-FORMAT = 4  # version of the card's fields
+FORMAT = 5  # version of the card's fields
 FLOAT32 = "float32"
 
 _TYPE_NAMES = {bool: "true or false", int: "an integer", float: "a number", str: "a string", dict: "an object"}
@@ -66,7 +66,7 @@ class LevelCard:
     """One level of the feature pyramid; its statistics are those of log p / d over the normals."""
 
     stride: int
-    weight: float  # in the anomaly map
+    weight: float  # in the map's part of the score; in the map, all levels count alike
     channels: int
     grid: tuple[int, int]  # rows and columns of the feature map
     mean: float

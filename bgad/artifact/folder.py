@@ -193,7 +193,7 @@ def describe(card: Card) -> list[str]:
     ]
     lines += [
         f"level       stride {level.stride}: b_n {level.normal_boundary:.3f}, b_a {level.abnormal_boundary:.3f}"
-        f" (log p / d), {level.weight:.0%} of the map"
+        f" (log p / d), {level.weight:.0%} of the score of the map"
         for level in card.levels
     ]
     weights = ", ".join(f"{part.name} {part.weight:.2f}" for part in card.score_parts)

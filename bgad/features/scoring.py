@@ -13,7 +13,6 @@ from bgad.features.cache import Features, chunks, even_pick
 from bgad.inference.base import BATCH, Output, Outputs
 from bgad.inference.torch_engine import Detector, to_numpy
 from bgad.io.cpus import usable_cpus
-from bgad.model.boundary import normal_boundary
 from bgad.model.device import WorkerPool
 from bgad.model.scoring import Level, LevelConstants, ScoringModel
 from bgad.types import FloatArray, Index, Scores, Shape
@@ -89,10 +88,5 @@ class LevelLikelihoods:
 
     def constants(self, features: Features) -> list[LevelConstants]:
         """Return the constants of each level, from a set of normals."""
-        return [self.constants_of(log_p) for log_p in self.workers.each(lambda i: self.of_set(i, features))]
-
-    def constants_of(self, log_p: FloatArray) -> LevelConstants:
-        """Return the constants of a level whose normals have these log p / d."""
-        x = log_p.astype(np.float64)
-        boundary = normal_boundary(x, self.beta)
-        return LevelConstants(float(x.mean()), float(max(x.std(), 1e-6)), float(x.max()), boundary)
+        sets = self.workers.each(lambda i: self.of_set(i, features))
+        return [LevelConstants.of(log_p, self.beta) for log_p in sets]

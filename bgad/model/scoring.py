@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 from collections.abc import Sequence
 from dataclasses import dataclass
 from functools import lru_cache
@@ -11,16 +12,23 @@ import safetensors.torch
 import torch
 from torch import Tensor, nn
 
-from bgad.config import Config, ScoreConfig
+from bgad.config import Config
 from bgad.model.backbone import Backbone
+from bgad.model.boundary import normal_boundary
 from bgad.model.flow import ConditionalFlow, position_encoding
 from bgad.model.image_head import ImageHead, top_mean
 from bgad.types import BoolArray, FloatArray
 
 FLOW_FILE, BACKBONE_FILE = "flow.safetensors", "backbone.safetensors"
-# Slope of the logarithm beyond the boundary, where the sigmoid has reached 1. It keeps the order of far outliers,
-# and is small enough that no likelihood outweighs the sigmoid of another level.
-OUTLIER_SLOPE = 0.02
+# p-values at which a level stores the log-likelihood of its normals; between them, log p-values are interpolated. The
+# last is the smallest that the few thousand features of a small set of normals support.
+P_VALUES = (0.5, 0.2, 0.1, 0.03, 0.01, 0.003, 0.001)
+# Beyond the last quantile, the anomaly score grows with the logarithm of the distance, so that far outliers keep their
+# order and one extreme feature of one level does not decide alone. Between slopes of 2 and 8 no figure moved by 0.01.
+OUTLIER_SLOPE = 4.0
+
+
+_P_VALUE_STEPS = -torch.tensor(P_VALUES).log().diff()
 
 
 @dataclass(frozen=True)
@@ -31,10 +39,23 @@ class LevelConstants:
     spread: float  # standard deviation
     highest: float
     boundary: float  # b_n
+    quantiles: tuple[float, ...]  # at P_VALUES, descending
+
+    @classmethod
+    def of(cls, log_p: FloatArray, beta: float) -> LevelConstants:
+        """Compute the constants from the log p / d of normals; `beta` is the share of them beyond the boundary."""
+        x = log_p.astype(np.float64)
+        return cls(
+            centre=float(x.mean()),
+            spread=float(max(x.std(), 1e-6)),
+            highest=float(x.max()),
+            boundary=normal_boundary(x, beta),
+            quantiles=tuple(np.quantile(x, P_VALUES).tolist()),
+        )
 
     def values(self) -> tuple[float, ...]:
         """Return the constants in the order of `Level.constants`."""
-        return self.centre, self.spread, self.highest, self.boundary
+        return self.centre, self.spread, self.highest, self.boundary, *self.quantiles
 
 
 class Level(nn.Module):
@@ -59,7 +80,7 @@ class Level(nn.Module):
         )
         self.register_buffer("mean", torch.zeros(channels))
         self.register_buffer("std", torch.ones(channels))
-        self.register_buffer("constants", torch.tensor([0.0, 1.0, 0.0, 0.0]))
+        self.register_buffer("constants", torch.zeros(4 + len(P_VALUES)))
         self.register_buffer("position", position_encoding(*grid), persistent=False)
 
     def forward(self, rows: Tensor, at: Tensor | None = None) -> Tensor:
@@ -76,7 +97,7 @@ class ScoringModel(nn.Module):
     """The one scoring path that training, evaluation and export share: pixels in, map and score out."""
 
     map_constants: Tensor  # mean and spread of the map's image scores over training normals
-    score_weights: Tensor  # weight of each level in the map, then that of the image head beside the map
+    score_weights: Tensor  # weight of each level in the map's part of the score, then that of the image head
     region: Tensor | None  # (S, S): True inside the region of interest
 
     def __init__(self, config: Config, backbone: Backbone) -> None:
@@ -119,20 +140,27 @@ class ScoringModel(nn.Module):
         The parts are those of types.PARTS; their sum is the image score.
         """
         constants: list[Tensor] = [level.constants for level in self.levels]  # type: ignore[misc]
-        level_weights = self.score_weights[:-1]
-        anomaly_map = fuse(log_p, constants, level_weights, self.config.backbone.size, self.config.score)
-        if self.region is not None:
-            lowest = anomaly_map.masked_fill(~self.region, torch.inf).amin((1, 2), keepdim=True)
-            anomaly_map = torch.where(self.region, anomaly_map, lowest)
-        map_part = map_score(anomaly_map, self.config.score.top_share)
+        config = self.config.score
+        levels = [level_anomaly(x, c, config.fusion) for x, c in zip(log_p, constants, strict=True)]
+        anomaly_map = self._fuse(levels, torch.full((len(levels),), 1 / len(levels)))
+        scored_map = self._fuse(levels, self.score_weights[:-1]) if config.weighs_levels else anomaly_map
+        map_part = map_score(scored_map, config.top_share)
         if self.image_head is None:
             zero = torch.zeros_like(map_part)
             return torch.stack([map_part, zero, zero], 1), anomaly_map
         distance, excess = self.image_head(head_rows)
-        resemblance = self.config.score.direction_weight * excess.clamp(min=0.0).sum(1)
+        resemblance = config.direction_weight * excess.clamp(min=0.0).sum(1)
         map_part = (map_part - self.map_constants[0]) / self.map_constants[1]
         weight = self.score_weights[-1]
         return torch.stack([map_part, weight * distance, weight * resemblance], 1), anomaly_map
+
+    def _fuse(self, levels: Sequence[Tensor], weights: Tensor) -> Tensor:
+        """Return the weighted sum of the levels' anomaly scores; it is lowest outside of the region of interest."""
+        fused = fuse(levels, weights, self.config.backbone.size)
+        if self.region is None:
+            return fused
+        lowest = fused.masked_fill(~self.region, torch.inf).amin((1, 2), keepdim=True)
+        return torch.where(self.region, fused, lowest)
 
     def image_head_score(self, distance: Tensor, excess: Tensor) -> Tensor:
         """Combine Mahalanobis distances (B,) and excesses along the directions (B, D) to one score each (B,)."""
@@ -145,22 +173,23 @@ def default_score_weights(config: Config) -> list[float]:
     return [*(power / sum(powers) for power in powers), config.score.image_head_weight]
 
 
-def level_anomaly(log_p: Tensor, constants: Tensor, config: ScoreConfig) -> Tensor:
+def level_anomaly(log_p: Tensor, constants: Tensor, fusion: str) -> Tensor:
     """Turn the log-likelihoods of a level into anomaly scores that are comparable between levels.
 
-    `boundary`: a sigmoid of how far a feature lies beyond its level's boundary b_n: 0 well inside, 1/2 on the boundary,
-    about 1 far outside, so that one extreme feature of one level cannot decide alone. A slow logarithm keeps the order
-    of far outliers.
-    `standard`: how many standard deviations of the normals below their mean.
     `probability`: the paper's 1 - exp(log p), relative to the most likely normal.
+    `p-value`: -log of the share of normals that are less likely. Their sum over levels is Fisher's method of combining
+    p-values. It is sensitive at any distance from the normals, and each level counts by the ranks of its normals.
     """
-    centre, spread, highest, boundary = constants.unbind()
-    if config.fusion == "boundary":
-        beyond = boundary - log_p
-        return torch.sigmoid(config.sharpness * beyond) + OUTLIER_SLOPE * torch.log1p(beyond.clamp(min=0.0))
-    if config.fusion == "standard":
-        return (centre - log_p) / spread
-    return 1 - torch.exp((log_p - highest).clamp(max=0.0))
+    if fusion == "probability":
+        return 1 - torch.exp((log_p - constants[2]).clamp(max=0.0))
+    spread, quantiles = constants[1], constants[4:]
+    inner, outer = quantiles[:-1], quantiles[1:]
+    slopes = _P_VALUE_STEPS.to(log_p) / (inner - outer).clamp(min=1e-6)
+    # how far log p lies within each of the intervals between quantiles, (..., intervals)
+    within = torch.minimum(inner, torch.maximum(outer, log_p[..., None]))
+    anomaly = ((inner - within) * slopes).sum(-1) - math.log(P_VALUES[0])
+    beyond = (quantiles[-1] - log_p).clamp(min=0.0) / spread
+    return anomaly + OUTLIER_SLOPE * torch.log1p(beyond)
 
 
 def resize_maps(maps: Tensor, size: tuple[int, int]) -> Tensor:
@@ -180,12 +209,12 @@ def _interpolation(cells: int, length: int) -> FloatArray:
     return weights
 
 
-def fuse(log_p: list[Tensor], constants: list[Tensor], weights: Tensor, size: int, config: ScoreConfig) -> Tensor:
-    """Return the anomaly maps (B, size, size): the weighted sum of the levels' anomaly scores."""
+def fuse(levels: Sequence[Tensor], weights: Tensor, size: int) -> Tensor:
+    """Return maps (B, size, size): the weighted sum of the anomaly scores of all levels, (B, h, w) each."""
     sums: dict[tuple[int, int], Tensor] = {}  # levels on one grid are added up before they are resized
-    for x, c, weight in zip(log_p, constants, weights.unbind(), strict=True):
-        grid, part = (int(x.shape[1]), int(x.shape[2])), weight * level_anomaly(x, c, config)
-        sums[grid] = sums[grid] + part if grid in sums else part
+    for x, weight in zip(levels, weights.unbind(), strict=True):
+        grid = int(x.shape[1]), int(x.shape[2])
+        sums[grid] = sums[grid] + weight * x if grid in sums else weight * x
     first, *others = (resize_maps(part, (size, size)) for part in sums.values())
     return sum(others, first)
 

@@ -33,7 +33,7 @@ from bgad.inference.base import Output
 from bgad.inference.torch_engine import Detector
 from bgad.model import backbone as backbones
 from bgad.model.boundary import NORMALISER, abnormal_boundary
-from bgad.model.scoring import LevelConstants, ScoringModel, map_score
+from bgad.model.scoring import LevelConstants, ScoringModel
 from bgad.training.checkpoint import LogRow, SharedPhase
 from bgad.training.fit_image_head import HeadScores, fit_image_head
 from bgad.training.fit_score_weights import ScoreWeightFitter
@@ -127,9 +127,10 @@ class ModelFit:
                 task.advance()
                 yield result
 
-        normal_maps = np.stack([output.map for output in score(reference)])
-        map_card = self._map_card(normal_maps)
-        _set_map_constants(model, normal_maps)
+        model.map_constants.copy_(torch.tensor([0.0, 1.0]))  # the map's part as it is, to be standardised below
+        normals = [(output.map, output.parts[0]) for output in score(reference)]
+        map_card = self._map_card(np.stack([normal_map for normal_map, _ in normals]))
+        _set_map_constants(model, torch.tensor([part for _, part in normals]))
         scored = [(output.score, output.parts) for output in score(run.split.calibration)]
         rate = effective_rate(len(scored), run.false_reject_rate)
         calibration = Calibration(tuple(image_score for image_score, _ in scored), rate)
@@ -155,9 +156,8 @@ def validation_normals(model: ScoringModel, training_set: TrainingSet, warm_star
     return choose_validation_normals(training_set.normals.count, training_set.image_numbers)
 
 
-def _set_map_constants(model: ScoringModel, normal_maps: FloatArray) -> None:
-    """Set mean and spread of the map's scores over normals, which make its score comparable to the image head's."""
-    scores = map_score(torch.from_numpy(normal_maps), model.config.score.top_share)
+def _set_map_constants(model: ScoringModel, scores: torch.Tensor) -> None:
+    """Set mean and spread of the map's scores (n,) over normals; they make it comparable to the image head's."""
     spread = scores.std(correction=0).clamp(min=1e-3 * float(scores.abs().mean()) + 1e-6)
     model.map_constants.copy_(torch.stack([scores.mean(), spread]))
 

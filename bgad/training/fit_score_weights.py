@@ -17,7 +17,7 @@ import torch
 
 from bgad.features.cache import Features, even_pick
 from bgad.features.scoring import LevelLikelihoods
-from bgad.model.scoring import ScoringModel, default_score_weights, level_anomaly, resize_maps
+from bgad.model.scoring import LevelConstants, ScoringModel, default_score_weights, level_anomaly, resize_maps
 from bgad.training.fit_image_head import HeadScores, marked_cells, top_mean
 from bgad.training.training_set import AnomalyFeatures, NormalPartition, TrainingSet
 from bgad.types import DoubleArray, FloatArray, Index
@@ -44,7 +44,7 @@ def level_weights(
     top_share: float,
     evidence_weight: float,
 ) -> list[float]:
-    """Posterior weight of each level in the anomaly map; the weights sum to 1.
+    """Posterior weight of each level in the map's part of the score; the weights sum to 1.
 
     `normals` and `known` are the maps of each level on one grid, (images, positions). `cells` are the positions of each
     anomaly that show its defect, None for an anomaly without a mask.
@@ -211,11 +211,10 @@ class ScoreWeightFitter:
         outside = np.setdiff1d(everywhere, trained)
 
         def level_maps(i: int) -> tuple[FloatArray, FloatArray]:
-            level, config = likelihoods.levels[i], self.model.config.score
-            log_p = [torch.from_numpy(likelihoods.of_images(i, x)) for x in (self.partition.reference, known)]
-            normal_log_p = likelihoods.inside_roi(i, log_p[0].numpy())
-            constants = torch.tensor(likelihoods.constants_of(normal_log_p).values())
-            shaped = [level_anomaly(x, constants, config).reshape(-1, *level.grid) for x in log_p]
+            level, fusion = likelihoods.levels[i], self.model.config.score.fusion
+            log_p = [likelihoods.of_images(i, x) for x in (self.partition.reference, known)]
+            constants = torch.tensor(LevelConstants.of(likelihoods.inside_roi(i, log_p[0]), likelihoods.beta).values())
+            shaped = [level_anomaly(torch.from_numpy(x), constants, fusion).reshape(-1, *level.grid) for x in log_p]
             maps = [resize_maps(x, grid).flatten(1) for x in shaped]
             for anomaly_map in maps:  # outside of the region of interest there is no anomaly
                 anomaly_map[:, outside] = anomaly_map[:, trained].amin(1, keepdim=True)

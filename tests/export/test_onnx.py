@@ -48,7 +48,7 @@ def test_training_writes_a_graph_that_agrees(model: Path, data_set: Path, detect
 @pytest.mark.parametrize(
     "change",
     [
-        {"score": {"fusion": "standard"}},
+        {"score": {"level_prior_power": 0.0, "evidence_weight": 0.0}},
         {"score": {"fusion": "probability", "top_share": 0.0}},
         {"backbone": {"image_head_strides": []}},
         {"backbone": {"strides": [8, 16]}, "train": {"positions_per_image": [8, 8]}},

@@ -1,6 +1,7 @@
 from __future__ import annotations
 
 import math
+from collections.abc import Sequence
 from concurrent.futures import ThreadPoolExecutor
 from itertools import count, islice
 from pathlib import Path
@@ -8,6 +9,7 @@ from pathlib import Path
 import numpy as np
 import pytest
 import torch
+from torch import Tensor
 
 from bgad import load
 from bgad.artifact import folder as model_folder
@@ -15,9 +17,28 @@ from bgad.config import Config, ScoreConfig
 from bgad.errors import BgadError, ConfigError, ImageError, ModelError
 from bgad.inference.torch_engine import Detector
 from bgad.io import images
-from bgad.model.scoring import default_score_weights, fuse, map_score, resize_maps, weight_files
+from bgad.model.scoring import (
+    OUTLIER_SLOPE,
+    P_VALUES,
+    LevelConstants,
+    ScoringModel,
+    default_score_weights,
+    fuse,
+    level_anomaly,
+    map_score,
+    resize_maps,
+    weight_files,
+)
 from bgad.types import ImageLike, Scores
 from tests.conftest import SIZE, draw_image
+
+QUANTILES = [-float(i) for i in range(len(P_VALUES))]  # of the normals of a level
+ALIKE = torch.full((3,), 1 / 3)
+
+
+def level_scores(model: ScoringModel, log_p: Sequence[Tensor]) -> list[Tensor]:
+    constants: list[Tensor] = [level.constants for level in model.levels]  # type: ignore[misc]
+    return [level_anomaly(x, c, "p-value") for x, c in zip(log_p, constants, strict=True)]
 
 
 @pytest.fixture(scope="module")
@@ -142,14 +163,13 @@ def test_the_boundary_is_the_edge_of_the_training_normals(detector: Detector, da
 def test_levels_fuse_to_map_and_score(detector: Detector, data_set: Path, name: str) -> None:
     """The score consists of the parts that a report shows and of the image head."""
     scores = detector.score(data_set / name)
-    constants = [torch.tensor([c.mean, c.std, c.max, c.normal_boundary]) for c in detector.card.levels]
     config = detector.model.config.score
+    levels = level_scores(detector.model, [torch.from_numpy(level)[None] for level in scores.levels])
+    np.testing.assert_allclose(fuse(levels, ALIKE, SIZE)[0].numpy(), scores.map, rtol=1e-4, atol=1e-4)
     shares = torch.tensor([level.weight for level in detector.card.levels])
     assert shares.sum().item() == pytest.approx(1)
-    anomaly = fuse([torch.from_numpy(level)[None] for level in scores.levels], constants, shares, SIZE, config)
-    np.testing.assert_allclose(anomaly[0].numpy(), scores.map, rtol=1e-4, atol=1e-4)
     centre, spread = detector.model.map_constants.tolist()
-    of_map = (float(map_score(anomaly, config.top_share)[0]) - centre) / spread
+    of_map = (float(map_score(fuse(levels, shares, SIZE), config.top_share)[0]) - centre) / spread
     of_image, of_known = image_head_by_hand(detector, data_set / name)
     assert scores.parts == pytest.approx({"map": of_map, "image": of_image, "known": of_known}, rel=1e-3, abs=1e-3)
     assert scores.score == pytest.approx(of_map + of_image + of_known, rel=1e-4)
@@ -201,30 +221,54 @@ def test_the_image_head_is_fitted_to_the_training_set(detector: Detector, data_s
     assert (bad_beyond > 0).all()
 
 
-def test_standard_fusion_by_hand() -> None:
-    fine = torch.tensor([[[0.0, -1.0], [-2.0, -3.0]]])  # (1, 2, 2)
-    coarse = torch.tensor([[[-5.0]]])  # (1, 1, 1)
-    constants = [torch.tensor([-1.0, 2.0, 0.0, 0.0]), torch.tensor([-1.0, 0.5, 0.0, 0.0])]
-    found = fuse([fine, coarse], constants, torch.tensor([0.5, 0.5]), 2, ScoreConfig(fusion="standard"))
-    # (centre - log p) / spread: fine -0.5, 0, 0.5, 1; coarse 8 everywhere
-    assert found[0].tolist() == [[3.75, 4.0], [4.25, 4.5]]
+def constants(*, highest: float = 0.0, spread: float = 1.0, quantiles: Sequence[float] = QUANTILES) -> Tensor:
+    return torch.tensor(LevelConstants(0.0, spread, highest, -1.0, tuple(quantiles)).values())
 
 
-def test_probability_fusion_by_hand() -> None:
-    fine = torch.tensor([[[0.0, -1.0], [-2.0, 3.0]]])
-    coarse = torch.tensor([[[-1.0 - math.log(2)]]])
-    constants = [torch.tensor([0.0, 1.0, 0.0, 0.0]), torch.tensor([0.0, 1.0, -1.0, 0.0])]
-    found = fuse([fine, coarse], constants, torch.tensor([0.5, 0.5]), 2, ScoreConfig(fusion="probability"))
-    # 1 - exp(log p - highest), not below 0; coarse is half as likely as the most likely normal
-    expected = [[(0 + 0.5) / 2, (1 - math.exp(-1) + 0.5) / 2], [(1 - math.exp(-2) + 0.5) / 2, 0.25]]
-    torch.testing.assert_close(found[0], torch.tensor(expected))
+def test_probability_by_hand() -> None:
+    found = level_anomaly(torch.tensor([0.0, -1.0, 3.0, -1.0 - math.log(2)]), constants(highest=-1.0), "probability")
+    # 1 - exp(log p - highest), not below 0; the last is half as likely as the most likely normal
+    torch.testing.assert_close(found, torch.tensor([0.0, 0.0, 0.0, 0.5]))
 
 
-def test_levels_count_by_their_shares() -> None:
-    fine, coarse = torch.full((1, 2, 2), -1.0), torch.full((1, 1, 1), -4.0)
-    constants = [torch.tensor([0.0, 1.0, 0.0, 0.0])] * 2
-    found = fuse([fine, coarse], constants, torch.tensor([0.25, 0.75]), 2, ScoreConfig(fusion="standard"))
-    assert found[0, 0, 0].item() == pytest.approx(0.25 * 1 + 0.75 * 4)
+def test_p_values_by_hand() -> None:
+    """Where log p is a quantile of the normals, the score is minus the logarithm of its p-value."""
+    found = level_anomaly(torch.tensor([QUANTILES]), constants(), "p-value")
+    torch.testing.assert_close(found, -torch.tensor([P_VALUES]).log())
+    between, likely, beyond = torch.tensor([-0.5, 5.0, QUANTILES[-1] - 2 * 3.0])
+    found = level_anomaly(torch.stack([between, likely, beyond]), constants(spread=3.0), "p-value")
+    middle = -(math.log(P_VALUES[0]) + math.log(P_VALUES[1])) / 2
+    expected = [middle, -math.log(P_VALUES[0]), -math.log(P_VALUES[-1]) + OUTLIER_SLOPE * math.log(3)]
+    torch.testing.assert_close(found, torch.tensor(expected))
+
+
+def test_p_values_by_an_independent_slow_version() -> None:
+    rng = np.random.default_rng(0)
+    normals, log_p = rng.normal(size=100_000), rng.normal(-1, 2, size=500)
+    c = LevelConstants.of(normals.astype(np.float32), 0.01)
+    found = level_anomaly(torch.tensor(log_p, dtype=torch.float32), torch.tensor(c.values()), "p-value").numpy()
+    for value, got in zip(log_p, found, strict=True):
+        share = (normals <= value).mean()
+        if 0.001 < share < 0.5:  # log p-values are interpolated between quantiles
+            assert got == pytest.approx(-math.log(share), abs=0.15)
+    assert (np.diff(found[np.argsort(-log_p)]) >= -1e-5).all()  # the less likely, the more anomalous
+
+
+def test_p_values_of_normals_that_are_all_alike_are_finite() -> None:
+    c = LevelConstants.of(np.full(100, -1.0, np.float32), 0.01)
+    found = level_anomaly(torch.tensor([0.0, -1.0, -2.0]), torch.tensor(c.values()), "p-value")
+    assert torch.isfinite(found).all()
+    assert found[0] <= found[1] < found[2]
+
+
+def test_far_outliers_keep_their_order() -> None:
+    found = level_anomaly(torch.tensor([-10.0, -20.0, -400.0]), constants(), "p-value")
+    assert found[0] < found[1] < found[2] < 40
+
+
+def test_levels_count_by_their_weights() -> None:
+    fine, coarse = torch.tensor([[[0.0, 1.0], [2.0, 3.0]]]), torch.tensor([[[8.0]]])
+    assert fuse([fine, coarse], torch.tensor([0.25, 0.75]), 2)[0].tolist() == [[6.0, 6.25], [6.5, 6.75]]
 
 
 def test_the_default_mix_is_a_power_of_the_strides() -> None:
@@ -235,8 +279,27 @@ def test_the_default_mix_is_a_power_of_the_strides() -> None:
 
 def test_levels_are_brought_to_one_grid_bilinearly() -> None:
     row = torch.tensor([[[0.0, 4.0], [0.0, 4.0]]])
-    found = fuse([-row], [torch.tensor([0.0, 1.0, 0.0, 0.0])], torch.ones(1), 4, ScoreConfig(fusion="standard"))
+    found = fuse([row], torch.ones(1), 4)
     assert found[0].tolist() == [[0.0, 1.0, 3.0, 4.0]] * 4  # cell centres, not corners, are aligned
+
+
+def test_the_map_has_levels_alike_and_the_score_weighs_them(model: Path) -> None:
+    """Other weights of the levels leave the map as it is, and change the map's part of the score."""
+    scoring = Detector.load(model, device="cpu").model
+    size = scoring.config.backbone.size
+    pixels = torch.rand(2, size, size, 3, generator=torch.Generator().manual_seed(0))
+    with torch.inference_mode():
+        parts, maps, log_p = scoring(pixels)
+        levels = level_scores(scoring, log_p)
+        mean, spread = scoring.map_constants
+        for weights in ([0.2, 0.3, 0.5], [1.0, 0.0, 0.0]):
+            scoring.score_weights[:-1] = torch.tensor(weights)
+            again, same, _ = scoring(pixels)
+            torch.testing.assert_close(same, maps)
+            torch.testing.assert_close(again[:, 1:], parts[:, 1:])
+            expected = map_score(fuse(levels, torch.tensor(weights), size), scoring.config.score.top_share)
+            torch.testing.assert_close(again[:, 0], (expected - mean) / spread)
+        torch.testing.assert_close(maps, fuse(levels, ALIKE, size))
 
 
 def test_the_score_is_the_mean_of_the_highest() -> None:
@@ -330,24 +393,6 @@ def test_without_an_image_head_the_score_is_the_mean_of_the_highest_map_values(
         assert scores.parts == pytest.approx({"map": scores.score, "image": 0.0, "known": 0.0})
 
 
-def test_boundary_fusion_by_hand() -> None:
-    fine = torch.tensor([[[-1.0, -1.5], [1.0, -40.0]]])
-    coarse = torch.tensor([[[-2.0]]])
-    constants = [torch.tensor([0.0, 1.0, 0.0, -1.0]), torch.tensor([0.0, 1.0, 0.0, -2.0])]
-    found = (
-        fuse([fine, coarse], constants, torch.tensor([0.5, 0.5]), 2, ScoreConfig(fusion="boundary"))[0] * 2 - 0.5
-    )  # coarse is on its b_n
-    beyond = 1 / (1 + math.exp(-1.5)) + 0.02 * math.log(1.5)
-    expected = [[0.5, beyond], [1 / (1 + math.exp(6.0)), 1 + 0.02 * math.log(40)]]
-    torch.testing.assert_close(found, torch.tensor(expected))
-
-
-def test_boundary_fusion_keeps_the_order_far_outside() -> None:
-    log_p = torch.tensor([[[-10.0, -20.0, -400.0]]])
-    far = fuse([log_p], [torch.tensor([0.0, 1.0, 0.0, -1.0])], torch.ones(1), 3, ScoreConfig(fusion="boundary"))
-    assert far[0, 0, 0] < far[0, 0, 1] < far[0, 0, 2] < 1.2
-
-
 @pytest.mark.parametrize(("grid", "size"), [((4, 4), (16, 16)), ((5, 7), (16, 24)), ((4, 4), (4, 4)), ((8, 8), (5, 3))])
 def test_enlarging_is_bilinear(grid: tuple[int, int], size: tuple[int, int]) -> None:
     maps = torch.rand(3, *grid, generator=torch.Generator().manual_seed(0))
@@ -356,9 +401,7 @@ def test_enlarging_is_bilinear(grid: tuple[int, int], size: tuple[int, int]) -> 
 
 
 def test_levels_on_one_grid_count_as_if_enlarged_alone() -> None:
-    parts = [torch.rand(2, *grid, generator=torch.Generator().manual_seed(1)) for grid in ((4, 4), (4, 4), (2, 2))]
-    constants = [torch.tensor([0.1 * i, 1.0 + i, 0.0, 0.0]) for i in range(3)]
-    shares = torch.tensor([0.2, 0.3, 0.5])
-    config = ScoreConfig(fusion="standard")
-    alone = [fuse([parts[i]], [constants[i]], shares[i : i + 1], 8, config) for i in range(3)]
-    torch.testing.assert_close(fuse(parts, constants, shares, 8, config), alone[0] + alone[1] + alone[2])
+    levels = [torch.rand(2, *grid, generator=torch.Generator().manual_seed(1)) for grid in ((4, 4), (4, 4), (2, 2))]
+    weights = torch.tensor([0.2, 0.3, 0.5])
+    alone = [fuse([levels[i]], weights[i : i + 1], 8) for i in range(3)]
+    torch.testing.assert_close(fuse(levels, weights, 8), alone[0] + alone[1] + alone[2])
