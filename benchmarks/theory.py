@@ -25,7 +25,8 @@ from bgad.data.sample_io import ImageCache
 from bgad.features.cache import even_pick
 from bgad.model.boundary import NORMALISER, abnormal_boundary
 from bgad.model.device import tune_allocator
-from bgad.model.scoring import Level, ScoringModel
+from bgad.model.level import Level
+from bgad.model.scoring import ScoringModel
 from bgad.training.feature_pool import FeaturePool
 from bgad.training.loop import FlowData, TrainingLoop
 from bgad.training.schedule import warm_cosine
@@ -81,7 +82,7 @@ class Problem:
         """Minimise L_ml + weight * S from the flow of phase 1."""
         level = copy.deepcopy(self.level)
         optimiser = torch.optim.Adam(level.parameters())
-        count, everywhere = self.data.normals.count, len(level.position)
+        count, everywhere = self.data.normals.count, level.positions
         for step in range(STEPS):
             rng = np.random.default_rng([self.number, step])
             images = rng.choice(count, min(IMAGES, count), replace=False)
@@ -100,7 +101,7 @@ class Problem:
         images = even_pick(self.data.normals.count, EVALUATED)
         with torch.inference_mode():
             parts = [
-                self.normal(level, images[i : i + 4], np.arange(len(level.position))) for i in range(0, len(images), 4)
+                self.normal(level, images[i : i + 4], np.arange(level.positions)) for i in range(0, len(images), 4)
             ]
             normal, abnormal = torch.cat(parts), self.abnormal(level)
             return Losses(-float(normal.mean()), float(violation(normal, abnormal, self.b_n, self.tau)))

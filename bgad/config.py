@@ -24,11 +24,12 @@ class Method:
     about: str
     objective: str  # one of OBJECTIVES
     presets: tuple[str, ...]  # of PRESETS; the first is the default
+    level: str = "flow"  # one of LEVELS
 
     @property
     def uses_anomalies(self) -> bool:
         """Whether the loss uses known and pseudo anomalies."""
-        return self.objective in ("full-push-pull", "semi-push-pull")
+        return self.objective in ("full-push-pull", "semi-push-pull", "boundary-only")
 
     @property
     def is_printed(self) -> bool:
@@ -36,11 +37,24 @@ class Method:
         return "paper" in self.presets
 
 
+@dataclass(frozen=True)
+class LevelKind:
+    """What rates the features of a level: the name of its values, and their unit."""
+
+    value: str
+    unit: str
+
+
 OBJECTIVES: dict[str, str] = {
     "likelihood": "likelihood of the normals",
     "semi-pull": "likelihood, and pull in the normals outside the boundary",
     "full-push-pull": "likelihood, pull in every normal and push every anomaly to a far bound",
     "semi-push-pull": "likelihood, pull in normals outside the boundary and push out anomalies inside the margin",
+    "boundary-only": "semi-push-pull without the likelihood",
+}
+LEVELS: dict[str, LevelKind] = {
+    "flow": LevelKind("log-likelihood", "log p / d"),
+    "distance": LevelKind("similarity", "scaled similarity"),
 }
 _OURS, _PAPER = ("default",), ("paper-fast", "paper")
 
@@ -51,6 +65,12 @@ METHODS: dict[str, Method] = {
     "bgad-full-push": Method("the paper's BGAD-dagger: contrastive, without a boundary", "full-push-pull", _PAPER),
     "bgad-wo": Method("the paper's BGAD-w/o: semi-pull only; uses no anomalies", "semi-pull", _PAPER),
     "nfad": Method("the paper's baseline NFAD: likelihood only; uses no anomalies", "likelihood", _PAPER),
+    "bgad-distance": Method(
+        "bgad's boundary on the similarity to stored normals, without a flow",
+        "boundary-only",
+        ("distance",),
+        "distance",
+    ),
 }
 
 PSEUDO_METHODS: dict[str, str] = {
@@ -119,6 +139,21 @@ class FlowConfig:
 
 
 @dataclass(frozen=True)
+class DistanceConfig:
+    """The projection of each level and its stored normals, in a method without flows."""
+
+    dimension: int = 0  # upper limit on the dimensions of the projection; 0: one for each channel
+    bank_size: int = 2048  # stored features of each level
+    scale: float = 10.0  # value of a feature: this times its cosine to the nearest stored normal less 1
+
+    def check(self) -> None:
+        """ConfigError when a value is out of range."""
+        _need(self.dimension >= 0, "distance.dimension", "0 or more")
+        _need(1 <= self.bank_size <= 65_536, "distance.bank_size", "1 to 65536")
+        _need(0 < self.scale <= 1000, "distance.scale", "above 0, up to 1000")
+
+
+@dataclass(frozen=True)
 class LossConfig:
     """Boundary and loss; tau is in units of log p / d divided by the normaliser."""
 
@@ -179,7 +214,7 @@ class TrainConfig:
 
     def check(self) -> None:
         """ConfigError when a value is out of range."""
-        _need(self.steps >= 1 or self.epochs >= 1, "train.steps", "at least 1")
+        _need(self.steps >= 0, "train.steps", "0 or more")
         _need(self.push_steps >= 0, "train.push_steps", "0 or more")
         _need(self.epochs >= 0, "train.epochs", "0 or more")
         _need(0 < self.push_start < 1, "train.push_start", "between 0 and 1")
@@ -228,6 +263,7 @@ class Config:
     backbone: BackboneConfig = field(default_factory=BackboneConfig)
     tile: TileConfig = field(default_factory=TileConfig)
     flow: FlowConfig = field(default_factory=FlowConfig)
+    distance: DistanceConfig = field(default_factory=DistanceConfig)
     loss: LossConfig = field(default_factory=LossConfig)
     pseudo: PseudoConfig = field(default_factory=PseudoConfig)
     train: TrainConfig = field(default_factory=TrainConfig)
@@ -237,9 +273,11 @@ class Config:
     def check(self) -> Config:
         """Return self when every value is in range; ConfigError otherwise."""
         _need(self.method in METHODS, "method", f"one of {', '.join(METHODS)}")
-        for part in (self.backbone, self.tile, self.flow, self.loss, self.pseudo, self.train, self.score):
+        parts = (self.backbone, self.tile, self.flow, self.distance, self.loss, self.pseudo, self.train, self.score)
+        for part in parts:
             part.check()
         self._check_printed()
+        self._check_level()
         _need(
             len(self.train.positions_per_image) == len(self.backbone.strides),
             "train.positions_per_image",
@@ -252,6 +290,11 @@ class Config:
     def objective(self) -> str:
         """The loss of the method, one of OBJECTIVES."""
         return METHODS[self.method].objective
+
+    @property
+    def level(self) -> str:
+        """What rates the features of a level, one of LEVELS."""
+        return METHODS[self.method].level
 
     @property
     def uses_anomalies(self) -> bool:
@@ -268,6 +311,19 @@ class Config:
                 if given != printed:
                     text = f"{part}.{name} is {printed!r} in the paper's {self.method}, not {given!r}"
                     raise ConfigError(f"{text}: leave it, or change it in bgad-plus or nfad-plus")
+
+    def _check_level(self) -> None:
+        """ConfigError for a schedule that the levels cannot follow, and for keys of levels that the method lacks."""
+        for part, default in (("flow", FlowConfig()), ("distance", DistanceConfig())):
+            if part != self.level and getattr(self, part) != default:
+                raise ConfigError(f"{part} has no effect in {self.method}, whose levels are of the kind {self.level}")
+        if self.level == "flow":
+            _need(self.train.steps >= 1 or self.train.epochs >= 1, "train.steps", "at least 1")
+        elif self.train.steps or self.train.epochs:
+            raise ConfigError(
+                f"train.steps and train.epochs must be 0 in {self.method}: phase 1 maximises a likelihood, "
+                "which it lacks"
+            )
 
 
 def _need(ok: bool, key: str, allowed: str) -> None:
@@ -317,6 +373,18 @@ PRESETS: dict[str, Config] = {
     "default": Config(),
     "paper": _PAPER_RECIPE,
     "paper-fast": replace(_PAPER_RECIPE, train=TrainConfig(**PRINTED["train"])),
+    "distance": Config(
+        method="bgad-distance",
+        backbone=BackboneConfig(image_head_strides=()),
+        loss=LossConfig(tau=0.3, instance_share=0.1),
+        train=TrainConfig(steps=0),
+        score=ScoreConfig(
+            level_prior_power=0.0,
+            image_head_weight=0.0,
+            evidence_weight=0.0,
+            direction_weight=0.0,
+        ),
+    ),
 }
 
 

@@ -123,6 +123,20 @@ def printed_config(method: str = "bgad", **values: object) -> Config:
     return from_dict(values, base)
 
 
+def distance_config(**values: object) -> Config:
+    """A recipe of bgad-distance that trains in seconds."""
+    base = from_dict(
+        {
+            "backbone": {"size": SIZE},
+            "distance": {"bank_size": 256},
+            "train": {"push_steps": 10, "images_per_step": 8, "positions_per_image": [16, 16, 8]},
+            "pseudo": {"count": 4},
+        },
+        preset_for("bgad-distance", None),
+    )
+    return from_dict(values, base)
+
+
 @pytest.fixture
 def decoded(monkeypatch: pytest.MonkeyPatch) -> list[Path]:
     """The files that are decoded from now on: images, masks and regions."""

@@ -1,6 +1,8 @@
 from __future__ import annotations
 
+import re
 import tomllib
+from dataclasses import replace
 from pathlib import Path
 
 import pytest
@@ -126,10 +128,11 @@ def test_broken_file(tmp_path: Path) -> None:
 
 
 def test_methods_are_ours_and_the_papers() -> None:
-    assert list(METHODS) == ["bgad-plus", "nfad-plus", "bgad", "bgad-full-push", "bgad-wo", "nfad"]
-    assert [name for name, method in METHODS.items() if method.is_printed] == list(METHODS)[2:]
+    assert list(METHODS) == ["bgad-plus", "nfad-plus", "bgad", "bgad-full-push", "bgad-wo", "nfad", "bgad-distance"]
+    assert [name for name, method in METHODS.items() if method.is_printed] == list(METHODS)[2:6]
+    assert [name for name, method in METHODS.items() if method.level != "flow"] == ["bgad-distance"]
     assert {name for name, method in METHODS.items() if method.uses_anomalies} == {
-        *("bgad-plus", "bgad", "bgad-full-push")
+        *("bgad-plus", "bgad", "bgad-full-push", "bgad-distance")
     }
     assert {method.objective for method in METHODS.values()} == set(OBJECTIVES)
     assert Config().method == "bgad-plus"
@@ -141,13 +144,44 @@ def test_a_method_without_a_preset_has_its_own_default() -> None:
     for name, method in METHODS.items():
         config = preset_for(name, None)
         assert config.method == name
-        assert config.check() == from_dict({"method": name}, PRESETS["paper-fast" if method.is_printed else "default"])
+        assert config.check() == replace(PRESETS[method.presets[0]], method=name)
+    assert [METHODS[name].presets[0] for name in ("bgad", "bgad-plus", "bgad-distance")] == [
+        *("paper-fast", "default", "distance")
+    ]
     assert preset_for(None, None) == Config()
     assert preset_for("nfad", "paper").train.epochs == 200
     with pytest.raises(ConfigError, match="bgad cannot be trained by the preset default: use paper-fast or paper"):
         preset_for("bgad", "default")
     with pytest.raises(ConfigError, match="nfad-plus cannot be trained by the preset paper: use default"):
         preset_for("nfad-plus", "paper")
+
+
+@pytest.mark.parametrize(
+    ("method", "change", "message"),
+    [
+        (
+            "bgad-distance",
+            "flow.blocks=4",
+            "flow has no effect in bgad-distance, whose levels are",
+        ),
+        ("bgad-plus", "distance.bank_size=9", "distance has no effect in bgad-plus, whose levels are of the kind flow"),
+        (
+            "bgad-distance",
+            "train.steps=5",
+            "train.steps and train.epochs must be 0 in bgad-distance: phase 1",
+        ),
+        ("bgad-distance", "train.epochs=5", "train.steps and train.epochs must be 0 in bgad-distance"),
+        ("bgad-distance", "train.steps=-1", "train.steps must be 0 or more"),
+        ("bgad-plus", "train.steps=0", "train.steps must be at least 1"),
+        ("bgad-distance", "distance.dimension=-1", "distance.dimension must be 0 or more"),
+        ("bgad-distance", "distance.bank_size=0", "distance.bank_size must be 1 to 65536"),
+        ("bgad-distance", "distance.scale=0.0", "distance.scale must be above 0, up to 1000"),
+        ("bgad-distance", "distance.banksize=9", "unknown key distance.banksize in --set; did you mean"),
+    ],
+)
+def test_keys_fit_the_levels_of_the_method(method: str, change: str, message: str) -> None:
+    with pytest.raises(ConfigError, match=re.escape(message)):
+        override(preset_for(method, None), [change])
 
 
 NOT_PRINTED = {

@@ -18,6 +18,7 @@ from pathlib import Path
 from typing import Any
 
 from bgad.artifact.card import FORMAT, Card, from_json, to_json
+from bgad.config import LEVELS
 from bgad.errors import ModelError, OutputError
 from bgad.io.files import sha256_bytes, sha256_json
 
@@ -193,7 +194,7 @@ def describe(card: Card) -> list[str]:
     ]
     lines += [
         f"level       stride {level.stride}: b_n {level.normal_boundary:.3f}, b_a {level.abnormal_boundary:.3f}"
-        f" (log p / d), {level.weight:.0%} of the score of the map"
+        f" ({LEVELS[config.level].unit}), {level.weight:.0%} of the score of the map"
         for level in card.levels
     ]
     weights = ", ".join(f"{part.name} {part.weight:.2f}" for part in card.score_parts)

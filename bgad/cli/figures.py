@@ -83,7 +83,8 @@ def _data_figures(arguments: argparse.Namespace) -> list[Path]:
 
     tune_allocator()
     wanted = _names(arguments.figures, "figure", FIGURE_NAMES) if arguments.figures else FIGURE_NAMES
-    methods = _names(arguments.methods, "method", tuple(METHODS))
+    with_flows = tuple(name for name, method in METHODS.items() if method.level == "flow")
+    methods = _names(arguments.methods, "method with flows", with_flows)
     configs = [read_config(arguments, method) for method in methods]
     options = figures.FigureOptions(
         protocol=arguments.protocol,

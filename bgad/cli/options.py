@@ -162,8 +162,9 @@ def add_recipe(parser: argparse.ArgumentParser, *, one_model: bool = True) -> No
     group.add_argument(
         "--preset",
         choices=list(PRESETS),
-        help="settings of the method; bgad-plus and nfad-plus have default; the paper's methods have paper-fast, with "
-        "our schedule of 800 + 400 steps, unless you give paper, with its schedule of 200 epochs",
+        help="settings of the method; bgad-plus and nfad-plus have default, bgad-distance has distance; the paper's "
+        "methods have paper-fast, with our schedule of 800 + 400 steps, unless you give paper, with its schedule of "
+        "200 epochs",
     )
     group.add_argument("--config", type=Path, metavar="FILE", help="TOML file with keys on top of the preset")
     if one_model:

@@ -14,6 +14,7 @@ from PIL import Image
 from bgad import metrics
 from bgad.artifact.card import Card
 from bgad.calibration import Calibration, rate_table
+from bgad.config import LEVELS
 from bgad.data.sample_io import read
 from bgad.evaluation.gallery import Thumbnail, select, thumbnail
 from bgad.evaluation.measure import Measurement
@@ -51,6 +52,7 @@ def build_section(
         threshold=calibration.threshold,
         boundary=card.map.boundary,
         levels=_histograms(measured, card),
+        level_value=LEVELS[card.config.level].value,
         roc=([], []) if roc is None else _lists(metrics.thin(*roc)),
         pro=None if pro is None else _lists(pro),
         classes=_class_rows(measured),

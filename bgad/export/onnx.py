@@ -16,8 +16,8 @@ from torch import Tensor, nn
 
 from bgad.errors import ModelError, first_line
 from bgad.inference.onnx_engine import GRAPH, PIXELS
-from bgad.model.flow import ScoringFlow
-from bgad.model.scoring import Level, ScoringModel
+from bgad.model.level import Level
+from bgad.model.scoring import ScoringModel
 
 OPSET = 17
 MIN_HALVED = 64  # numbers; smaller weights stay in 32 bits, where they take no room and constants are exact
@@ -25,19 +25,19 @@ OUTPUTS = ("score", "parts", "map")  # before one output for each level
 
 
 class Graph(nn.Module):
-    """The exported computation: the model's backbone, fusion and score around flows with constant positions."""
+    """The exported computation: the model's backbone, fusion and score around levels whose constants are folded."""
 
     def __init__(self, model: ScoringModel) -> None:
         super().__init__()
         self.model = copy.deepcopy(model).cpu().eval()
         fix_padding(self.model.backbone, model.config.backbone.size)
         levels: list[Level] = list(self.model.levels)  # type: ignore[arg-type]
-        self.flows = nn.ModuleList(ScoringFlow(x.flow, x.position, x.grid, x.mean, x.std) for x in levels)
+        self.levels = nn.ModuleList(level.for_export() for level in levels)
 
     def forward(self, pixels: Tensor) -> tuple[Tensor, ...]:
         """Pixels (B, S, S, 3) -> score (B,), its parts (B, 3), map (B, S, S), log p / d of each level (B, h, w)."""
         maps = self.model.backbone(pixels)
-        log_p = [flow(features) for flow, features in zip(self.flows, maps, strict=False)]
+        log_p = [level(features) for level, features in zip(self.levels, maps, strict=False)]
         head_rows = [maps[i].flatten(2).transpose(1, 2) for i in self.model.image_head_maps]
         parts, anomaly_map = self.model.score_likelihoods(log_p, head_rows)
         return (parts.sum(1), parts, anomaly_map, *log_p)
@@ -46,7 +46,7 @@ class Graph(nn.Module):
 def to_onnx(model: ScoringModel) -> bytes:
     """Export the scoring model as an ONNX graph that takes any number of images at a time."""
     graph = Graph(model)
-    names = [*OUTPUTS, *(f"level{i}" for i in range(len(graph.flows)))]
+    names = [*OUTPUTS, *(f"level{i}" for i in range(len(graph.levels)))]
     return export_graph(
         graph,
         model.config.backbone.size,

@@ -14,7 +14,8 @@ from bgad.inference.base import BATCH, Output, Outputs
 from bgad.inference.torch_engine import Detector, to_numpy
 from bgad.io.cpus import usable_cpus
 from bgad.model.device import WorkerPool
-from bgad.model.scoring import Level, LevelConstants, ScoringModel
+from bgad.model.level import FlowLevel, Level, LevelConstants
+from bgad.model.scoring import ScoringModel
 from bgad.types import FloatArray, Index, Scores, Shape
 
 AHEAD = 8  # batches that may be scored before they are consumed; bounds the memory
@@ -48,11 +49,11 @@ def run_features(model: ScoringModel, features: Features, device: torch.device) 
 
 def latents(model: ScoringModel, level: int, features: Features, images: Index, positions: Index) -> FloatArray:
     """Return the latents (n, C) of single features: of image images[i] at position positions[i]."""
-    module: Level = model.levels[level]  # type: ignore[assignment]
+    module: FlowLevel = model.levels[level]  # type: ignore[assignment]
     with torch.inference_mode():
         rows = torch.from_numpy(features.rows(level, images, positions)).to(module.mean)
         part = module.flow.position_part(module.position[torch.from_numpy(positions).to(module.mean.device)])
-        z, _ = module.flow(((rows - module.mean) / module.std)[None], part)
+        z, _ = module.flow(module.standardise(rows)[None], part)
     array: FloatArray = z[0].cpu().numpy()
     return array
 

@@ -1,10 +1,9 @@
-"""The scoring model: pixels through backbone, flows and fusion to an anomaly map and an image score."""
+"""The scoring model: pixels through backbone, levels and fusion to an anomaly map and an image score."""
 
 from __future__ import annotations
 
 import math
 from collections.abc import Sequence
-from dataclasses import dataclass
 from functools import lru_cache
 
 import numpy as np
@@ -14,15 +13,12 @@ from torch import Tensor, nn
 
 from bgad.config import Config
 from bgad.model.backbone import Backbone
-from bgad.model.boundary import normal_boundary
-from bgad.model.flow import ConditionalFlow, position_encoding
+from bgad.model.distance import DistanceLevel
 from bgad.model.image_head import ImageHead, top_mean
+from bgad.model.level import P_VALUES, FlowLevel, Level
 from bgad.types import BoolArray, FloatArray
 
 FLOW_FILE, BACKBONE_FILE = "flow.safetensors", "backbone.safetensors"
-# p-values at which a level stores the log-likelihood of its normals; between them, log p-values are interpolated. The
-# last is the smallest that the few thousand features of a small set of normals support.
-P_VALUES = (0.5, 0.2, 0.1, 0.03, 0.01, 0.003, 0.001)
 # Beyond the last quantile, the anomaly score grows with the logarithm of the distance, so that far outliers keep their
 # order and one extreme feature of one level does not decide alone. Between slopes of 2 and 8 no figure moved by 0.01.
 OUTLIER_SLOPE = 4.0
@@ -31,66 +27,7 @@ OUTLIER_SLOPE = 4.0
 _P_VALUE_STEPS = -torch.tensor(P_VALUES).log().diff()
 
 
-@dataclass(frozen=True)
-class LevelConstants:
-    """Statistics of a level's normal log-likelihoods, in units of log p / d."""
-
-    centre: float  # mean
-    spread: float  # standard deviation
-    highest: float
-    boundary: float  # b_n
-    quantiles: tuple[float, ...]  # at P_VALUES, descending
-
-    @classmethod
-    def of(cls, log_p: FloatArray, beta: float) -> LevelConstants:
-        """Compute the constants from the log p / d of normals; `beta` is the share of them beyond the boundary."""
-        x = log_p.astype(np.float64)
-        return cls(
-            centre=float(x.mean()),
-            spread=float(max(x.std(), 1e-6)),
-            highest=float(x.max()),
-            boundary=normal_boundary(x, beta),
-            quantiles=tuple(np.quantile(x, P_VALUES).tolist()),
-        )
-
-    def values(self) -> tuple[float, ...]:
-        """Return the constants in the order of `Level.constants`."""
-        return self.centre, self.spread, self.highest, self.boundary, *self.quantiles
-
-
-class Level(nn.Module):
-    """One scale: it standardises features and computes their log-likelihood given the position."""
-
-    mean: Tensor
-    std: Tensor
-    position: Tensor
-    constants: Tensor
-
-    def __init__(self, channels: int, grid: tuple[int, int], config: Config, seed: int) -> None:
-        super().__init__()
-        self.grid = grid
-        flow = config.flow
-        self.flow = ConditionalFlow(
-            channels,
-            blocks=flow.blocks,
-            hidden_ratio=flow.hidden_ratio,
-            max_hidden_ratio=flow.max_hidden_ratio,
-            clamp=flow.clamp,
-            seed=seed,
-        )
-        self.register_buffer("mean", torch.zeros(channels))
-        self.register_buffer("std", torch.ones(channels))
-        self.register_buffer("constants", torch.zeros(4 + len(P_VALUES)))
-        self.register_buffer("position", position_encoding(*grid), persistent=False)
-
-    def forward(self, rows: Tensor, at: Tensor | None = None) -> Tensor:
-        """Feature rows (B, K, C), at all positions or at those of index `at` (K,) -> log p / d (B, K)."""
-        position = self.position if at is None else self.position[at]
-        return self.flow.log_likelihood((rows - self.mean) / self.std, self.flow.position_part(position))
-
-    def set_constants(self, c: LevelConstants) -> None:
-        """Store the statistics that the anomaly map is computed with."""
-        self.constants.copy_(torch.tensor(c.values()))
+LEVEL_TYPES: dict[str, type[FlowLevel | DistanceLevel]] = {"flow": FlowLevel, "distance": DistanceLevel}
 
 
 class ScoringModel(nn.Module):
@@ -107,7 +44,7 @@ class ScoringModel(nn.Module):
         self.grids = backbone.grids(config.backbone.size)
         flows = len(config.backbone.strides)
         self.levels = nn.ModuleList(
-            Level(channels, grid, config, seed=config.seed * 1000 + i)
+            LEVEL_TYPES[config.level](channels, grid, config, seed=config.seed * 1000 + i)
             for i, (channels, grid) in enumerate(zip(backbone.channels[:flows], self.grids[:flows], strict=True))
         )
         # indices of the backbone's feature maps that the image head takes

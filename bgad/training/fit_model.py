@@ -33,7 +33,8 @@ from bgad.inference.base import Output
 from bgad.inference.torch_engine import Detector
 from bgad.model import backbone as backbones
 from bgad.model.boundary import NORMALISER, abnormal_boundary
-from bgad.model.scoring import LevelConstants, ScoringModel
+from bgad.model.level import LevelConstants
+from bgad.model.scoring import ScoringModel
 from bgad.training.checkpoint import LogRow, SharedPhase
 from bgad.training.fit_image_head import HeadScores, fit_image_head
 from bgad.training.fit_score_weights import ScoreWeightFitter
@@ -59,7 +60,8 @@ class ModelFit:
     ) -> None:
         self.run, self.model, self.training_set = run, model, training_set
         self._initial = [parameter.detach().clone() for parameter in model.levels.parameters()]
-        self.partition = partition_normals(training_set, validation_normals(model, training_set, run.warm_start))
+        chosen = validation_normals(model, training_set, run.warm_start)
+        self.partition = partition_normals(training_set, chosen, with_bank=model.config.level == "distance")
         self.head_scores = self._fit_image_head()
         new_anomalies = None if run.warm_start is None else run.warm_start.new_anomalies
         self.weight_fitter = ScoreWeightFitter(model, training_set, self.partition, self.head_scores, new_anomalies)
@@ -69,6 +71,7 @@ class ModelFit:
             self.partition.validation,
             training_set.roi_positions,
             training_set.trained_positions,
+            self.partition.bank,
         )
         self.loop = TrainingLoop(
             model,
@@ -233,7 +236,7 @@ def _level_cards(
         LevelCard(
             stride=stride,
             weight=weight,
-            channels=level.flow.channels,
+            channels=level.channels,
             grid=level.grid,
             mean=constants.centre,
             std=constants.spread,

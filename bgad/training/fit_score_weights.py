@@ -17,7 +17,8 @@ import torch
 
 from bgad.features.cache import Features, even_pick
 from bgad.features.scoring import LevelLikelihoods
-from bgad.model.scoring import LevelConstants, ScoringModel, default_score_weights, level_anomaly, resize_maps
+from bgad.model.level import LevelConstants
+from bgad.model.scoring import ScoringModel, default_score_weights, level_anomaly, resize_maps
 from bgad.training.fit_image_head import HeadScores, marked_cells, top_mean
 from bgad.training.training_set import AnomalyFeatures, NormalPartition, TrainingSet
 from bgad.types import DoubleArray, FloatArray, Index

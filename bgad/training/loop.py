@@ -25,9 +25,12 @@ from bgad.features.cache import Features
 from bgad.features.scoring import LevelLikelihoods
 from bgad.model.boundary import NORMALISER, RunningBoundary, normal_boundary
 from bgad.model.device import WorkerPool
-from bgad.model.scoring import Level, LevelConstants, ScoringModel
+from bgad.model.distance import DistanceLevel
+from bgad.model.level import Level, LevelConstants
+from bgad.model.scoring import ScoringModel
 from bgad.training import checkpoint
 from bgad.training.checkpoint import LogRow, SharedPhase, TrainingLog
+from bgad.training.fit_bank import fill_bank
 from bgad.training.objective import (
     REFRESH_STEPS,
     objective,
@@ -54,6 +57,7 @@ class FlowData:
     validation: Features | None = None  # normals that no flow is trained on
     roi_positions: Sequence[Index] | None = None  # of each level, those inside the region of interest; None: all
     trained_positions: Sequence[Index] | None = None  # of each level, those that the map in the region needs; None: all
+    bank: Features | None = None  # normals that distance levels store; none of them is among the others
 
 
 class TrainingLoop:
@@ -78,8 +82,10 @@ class TrainingLoop:
         self.levels: list[Level] = list(model.levels)  # type: ignore[arg-type]
         self.instance_share = self.config.loss.instance_share
         self.anomalies = usable_anomalies(data.anomalies, self.instance_share)
-        self.trained_positions = data.trained_positions or [np.arange(len(level.position)) for level in self.levels]
+        self.trained_positions = data.trained_positions or [np.arange(level.positions) for level in self.levels]
         self.schedule = Schedule.plan(self.config.train, data.normals.count, len(self.trained_positions[0]))
+        if self.config.objective == "boundary-only" and not self.anomalies:
+            self.schedule = Schedule(0, 0, self.config.train)  # a pull alone would draw all features together
         self.workers = WorkerPool(len(self.levels), device)
         self.likelihoods = LevelLikelihoods(
             self.levels, self.config.loss.beta, device, self.workers, data.roi_positions
@@ -145,13 +151,18 @@ class TrainingLoop:
                 self._write(shared.path, {"key": shared.key, "log": self.log.read()})
 
     def _prepare(self) -> None:
-        """Before the first step: take over phase 1 from a shared file, or standardise the features."""
+        """Before the first step: take over phase 1 from a shared file, or standardise features and store normals."""
+        self.log.append([])  # a schedule without steps has a log, too
         self._take_over(1)
         if self.step == 0 and self._standardise:
             for i, level in enumerate(self.levels):
                 mean, std = self.data.normals.moments(i, self.trained_positions[i])
                 level.mean.copy_(torch.from_numpy(mean))
                 level.std.copy_(torch.from_numpy(std))
+        if self.step == 0 and self.data.bank is not None:
+            for i, level in enumerate(self.levels):
+                if isinstance(level, DistanceLevel):
+                    fill_bank(level, i, self.data.bank, self.trained_positions[i], self.config.seed)
 
     def _take_over(self, number: int) -> None:
         """Continue after a phase that another run has shared, if there is such a file; score weights are not shared."""

@@ -150,7 +150,7 @@ def objective(kind: str, config: LossConfig, normal: Tensor, abnormal: Tensor | 
     n, a = normal / NORMALISER, None if abnormal is None or kind == "semi-pull" else abnormal / NORMALISER
     weight_n = normal_weight(n) if config.asymmetric_weights else None
     weight_a = abnormal_weight(a, config.max_abnormal_weight) if config.asymmetric_weights and a is not None else None
-    likelihood = likelihood_loss(normal, config.likelihood, weight_n)
+    likelihood = zero if kind == "boundary-only" else likelihood_loss(normal, config.likelihood, weight_n)
     if kind == "full-push-pull":
         pull = full_pull(n, weight=weight_n)
         push = zero if a is None else full_push(a, weight=weight_a)

@@ -99,7 +99,7 @@ class EarlyStopping:
                 self._evaluate(i, step, validation)
             best = self.best[i]
             if phase_ends and best.weights:
-                self.likelihoods.levels[i].flow.load_state_dict(best.weights)
+                self.likelihoods.levels[i].load_state_dict(best.weights, strict=False)
                 self.best[i], self.stopped[i] = BestWeights(), False
             elif patience and step - best.step >= patience:
                 self.stopped[i] = True
@@ -110,9 +110,7 @@ class EarlyStopping:
         """Keep the weights of a level where its validation loss is the lowest so far."""
         level, best, roi = self.likelihoods.levels[i], self.best[i], self.likelihoods.roi_positions
         rng = np.random.default_rng([self.config.seed, i])  # the same positions every time
-        positions = sample_positions(
-            np.arange(len(level.position)) if roi is None else roi[i], POSITIONS_PER_IMAGE, rng
-        )
+        positions = sample_positions(np.arange(level.positions) if roi is None else roi[i], POSITIONS_PER_IMAGE, rng)
         device = self.likelihoods.device
         with torch.inference_mode():
             rows = torch.from_numpy(validation.rows(i, np.arange(validation.count)[:, None], positions)).to(device)
@@ -120,7 +118,7 @@ class EarlyStopping:
             loss = likelihood_loss(log_p, self.config.loss.likelihood).item()
         if loss < best.loss:
             best.loss, best.step = loss, step
-            best.weights = {name: value.detach().clone() for name, value in level.flow.state_dict().items()}
+            best.weights = {name: value.detach().clone() for name, value in level.named_parameters()}
 
     def tensors(self) -> dict[str, Tensor]:
         """Return the tensors of the state, for a checkpoint."""

@@ -281,25 +281,35 @@ VALIDATION_DIVISOR = 8  # one of eight normals is for validation
 
 @dataclass(frozen=True)
 class NormalPartition:
-    """The training normals, divided into those that the flows are trained on and validation normals."""
+    """The training normals, divided into those that the levels are trained on, stored ones and validation normals."""
 
     flow_normals: Features
+    bank: Features | None  # normals whose features are stored; None where the method stores none
     validation_index: Index  # numbers of the validation normals among the training normals; may be empty
     validation: Features | None  # None where there are none
     reference_index: Index  # validation normals, or an even sample of all normals where there are none
     reference: Features
 
 
-def partition_normals(training_set: TrainingSet, chosen: Index) -> NormalPartition:
+def partition_normals(training_set: TrainingSet, chosen: Index, *, with_bank: bool = False) -> NormalPartition:
     """Divide the normals of a training set; `chosen` are the numbers of the validation normals.
 
-    No other tile of an image with a validation tile is trained on.
+    No other tile of an image with a validation tile is trained on. With a bank, every second of the other images is
+    stored and the rest is trained on, so that no feature is ever compared with its own image.
     """
-    normals, images = training_set.normals, training_set.image_numbers
-    related = chosen if images is None else np.flatnonzero(np.isin(images, images[chosen]))
-    reference = chosen if len(chosen) else even_pick(normals.count, MAX_VALIDATION)
+    normals = training_set.normals
+    images = np.arange(normals.count) if training_set.image_numbers is None else training_set.image_numbers
+    trained = np.flatnonzero(~np.isin(images, images[chosen]))
+    stored = trained[:0]
+    if with_bank:
+        order = np.unique(images[trained], return_inverse=True)[1]
+        trained, stored = trained[order % 2 == 1], trained[order % 2 == 0]
+        if not len(trained):
+            raise DataError("a bank of normals needs at least 2 training images: one to store, one to compare with it")
+    reference = chosen if len(chosen) else trained[even_pick(len(trained), MAX_VALIDATION)]
     return NormalPartition(
-        normals.select(np.setdiff1d(np.arange(normals.count), related)),
+        normals.select(trained),
+        normals.select(stored) if with_bank else None,
         chosen,
         normals.select(chosen) if len(chosen) else None,
         reference,

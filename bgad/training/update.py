@@ -30,6 +30,7 @@ from bgad.training.paired_files import IGNORE, MASK, list_images, pair_files
 from bgad.training.pipeline import TrainingData, new_image_cache, train_on_split
 from bgad.training.provenance import Provenance
 from bgad.training.run import RunControl, StopRequest, TrainOptions
+from bgad.training.warm_start import check_levels
 from bgad.types import GOOD, TAUGHT, Progress, Sample
 
 logger = logging.getLogger(__name__)
@@ -120,6 +121,7 @@ def update(
     destination = Path(out) if out else folder.with_name(f"{folder.stem}-taught{folder.suffix}")
     model_folder.check_destination(destination, overwrite=options.overwrite)
     recipe = config or shortened(card.config)
+    check_levels(card.config, recipe)
     remembered = provenance.recall(card.checksum)
     source = remembered if options.data is None else provenance.provenance_of(options.data, None)
     if source is None:

@@ -38,6 +38,8 @@ PRINTED_TINY, TINY = options(SHORT), options(SHORT, SMALL_FLOW)
 def tiny(method: str, **values: Any) -> Config:
     """Return a recipe of any method that trains in a second."""
     small = SHORT if METHODS[method].is_printed else SHORT | SMALL_FLOW
+    if METHODS[method].level == "distance":
+        small = SHORT | {"train": SHORT["train"] | {"steps": 0}, "distance": {"bank_size": 64}}
     return from_dict(values, from_dict(small, preset_for(method, None)))
 
 

@@ -16,7 +16,7 @@ from bgad.export.export import ExportOptions, export
 from bgad.inference.torch_engine import Detector
 from bgad.training.loop import TrainingLoop
 from bgad.types import PARTS
-from tests.conftest import printed_config, tiny_config
+from tests.conftest import distance_config, printed_config, tiny_config
 
 SHORT: dict[str, Any] = {"train": {"steps": 3, "push_steps": 3}, "pseudo": {"count": 3}}
 PRINTED_METHODS = [name for name, method in METHODS.items() if method.is_printed]
@@ -25,6 +25,8 @@ PRINTED_METHODS = [name for name, method in METHODS.items() if method.is_printed
 def recipe(method: str) -> Config:
     if METHODS[method].is_printed:
         return printed_config(method, **SHORT)
+    if METHODS[method].level == "distance":
+        return distance_config(train={"push_steps": 6}, pseudo={"count": 3})
     return tiny_config(method=method, backbone={"image_head_strides": [16]}, **SHORT)
 
 
@@ -48,7 +50,8 @@ def test_every_method_trains_and_its_score_has_its_parts_on_every_engine(
     assert (card.method, card.config) == (method, config)
     anomalies = 2 if METHODS[method].uses_anomalies else 0  # known ones and pseudo anomalies
     assert seen == [(METHODS[method].objective, anomalies)] * 6
-    parts = ["map"] if METHODS[method].is_printed else ["map", "image", "known"] if anomalies else ["map", "image"]
+    has_head = bool(config.backbone.image_head_strides)
+    parts = ["map"] if not has_head else ["map", "image", "known"] if anomalies else ["map", "image"]
     assert [part.name for part in card.score_parts] == parts
     files = [*sorted((data_set / "test/blot").iterdir()), *sorted((data_set / "test/good").iterdir())[:3]]
     for engine in ("torch", "onnx", "openvino"):

@@ -180,10 +180,11 @@ def test_the_objective_is_one_switch(kind: str) -> None:
     parts = loss.objective(kind, config, normal, abnormal, B_N)
     parts.total.backward()  # type: ignore[no-untyped-call]
     pushed = [] if abnormal.grad is None else [float(g) > 0 for g in abnormal.grad]
-    expected = {"likelihood": [], "semi-pull": [], "full-push-pull": [True, True], "semi-push-pull": [True, False]}
-    assert pushed == expected[kind]
+    expected = {"likelihood": [], "semi-pull": [], "full-push-pull": [True, True]}
+    assert pushed == expected.get(kind, [True, False])  # semi-push-pull, with the likelihood or without it
+    assert (parts.likelihood.item() == 0) == (kind == "boundary-only")
     assert (parts.pull.item() > 0) == (kind != "likelihood")
-    assert (parts.push.item() > 0) == (kind in ("full-push-pull", "semi-push-pull"))
+    assert (parts.push.item() > 0) == (kind not in ("likelihood", "semi-pull"))
 
 
 def test_no_anomalies_no_push() -> None:

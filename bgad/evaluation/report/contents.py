@@ -28,7 +28,7 @@ class ImageRow:
 
 @dataclass(frozen=True)
 class LevelHistogram:
-    """Log-likelihoods of normal and anomalous features at one level, as counts per bin."""
+    """Values of normal and anomalous features at one level, as counts per bin."""
 
     title: str
     edges: list[float]
@@ -79,6 +79,7 @@ class Section:
     notes: list[str]
     guarantee: str  # the sentence that states what the threshold promises
     held_out: int = 0  # calibration normals behind the p-values; 0: unknown
+    level_value: str = "log-likelihood"  # name of the values in `levels`
 
 
 def worst(images: Sequence[ImageRow], count: int = WORST) -> tuple[list[ImageRow], list[ImageRow]]:

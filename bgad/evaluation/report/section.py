@@ -134,7 +134,7 @@ def _pro_figure(section: Section, key: str) -> str:
 
 
 def _levels(section: Section, key: str) -> str:
-    """Render the log-likelihoods of the features at each level, with both boundaries."""
+    """Render the values of the features at each level, with both boundaries."""
     if not section.levels:
         return ""
     figures = []
@@ -144,17 +144,18 @@ def _levels(section: Section, key: str) -> str:
             Marker(level.normal_boundary, f"normal boundary bₙ {level.normal_boundary:.3f}"),
             Marker(level.abnormal_boundary, f"abnormal boundary bₐ {level.abnormal_boundary:.3f}"),
         ]
-        title = f"Log-likelihoods, {level.title}"
+        title = f"{section.level_value.capitalize()}, {level.title}"
         name = f"{key}-level{position}"
-        chart = histogram(name, title, level.edges, series, marks, "log-likelihood", shares=True)
+        chart = histogram(name, title, level.edges, series, marks, section.level_value, shares=True)
         figures.append(f"<figure><h4>{text(level.title)}</h4>{chart}</figure>")
     words = (
-        "Log-likelihoods of the features at every position of the images, for each level of the model. Normal features "
+        f"The {section.level_value} of the features at every position, for each level of the model. Normal features "
         "(blue) should end near the normal boundary bₙ. Features of defects (orange) should lie left of it; training "
         "pushes those of known anomalies towards the abnormal boundary bₐ. Each colour adds up to 100 %; the "
         "logarithmic scale keeps small shares visible."
     )
-    return f'<h3>Log-likelihood by level</h3>{caption(words)}<div class="charts">{"".join(figures)}</div>'
+    heading = f"<h3>{section.level_value.capitalize()} by level</h3>"
+    return f'{heading}{caption(words)}<div class="charts">{"".join(figures)}</div>'
 
 
 def _classes(section: Section) -> str:
