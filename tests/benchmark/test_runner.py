@@ -166,7 +166,7 @@ def test_a_cell_is_what_train_and_evaluate_give(tmp_path: Path) -> None:
         (stored,) = (json.loads(p.read_text()) for p in (tmp_path / "out/cells").glob(f"*-{case}-*"))
         assert [row["name"] for row in stored["images"]] == [row["name"] for row in rows]
         for a, b in zip(stored["images"], rows, strict=True):
-            assert a["score"] == pytest.approx(b["score"], rel=1e-3, abs=2e-3)  # half precision
+            assert a["score"] == pytest.approx(b["score"], rel=5e-3, abs=5e-3)  # half precision
         compared += 1
     assert compared == 3
 

@@ -36,7 +36,6 @@ from bgad.io import files as output_files
 from bgad.io import images
 from bgad.model import backbone
 from bgad.model.image_head import DiscriminantDirection
-from bgad.model.scoring import map_score
 from bgad.training import fit_image_head as head_statistics
 from bgad.training import pipeline
 from bgad.training import training_set as training_set_module
@@ -368,10 +367,8 @@ def test_few_normals_leave_the_image_head_out(tmp_path: Path, capsys: pytest.Cap
     said = " ".join(capsys.readouterr().err.split())
     assert "6 normals are too few to judge an image as a whole: only its map counts" in said
     path = tmp_path / "few/test/blot/000.png"
-    centre, spread = trained.model.map_constants.tolist()
     scores = trained.score(path)
-    of_map = float(map_score(torch.from_numpy(scores.map)[None], trained.model.config.score.top_share)[0])
-    assert scores.score == pytest.approx((of_map - centre) / spread, rel=1e-4)
+    assert scores.parts == pytest.approx({"map": scores.score, "image": 0.0, "known": 0.0})
     normals = [tmp_path / "few" / i["name"] for i in trained.card.split["images"] if i["role"] == "train"]
     own = [s.score for s in trained.score_many(normals)]
     assert np.mean(own) == pytest.approx(0, abs=1e-3)
@@ -412,7 +409,7 @@ def test_which_trainings_share_pushed_flows(data_set: Path, tmp_path: Path) -> N
         return phase_two_key(config, split, torch.device("cpu"))
 
     first, unmasked = key(short()), key(short(loss={"instance_share": 0.1}), bare)
-    score = {"image_head_weight": 0.7, "evidence_weight": 0.0, "fusion": "standard", "top_share": 0.0}
+    score = {"image_head_weight": 0.7, "evidence_weight": 0.0, "fusion": "probability", "top_share": 0.0}
     assert key(short(score=score)) == first
     assert key(short(loss={"instance_share": 0.1})) == first  # all of its anomalies have masks
     assert key(short(loss={"instance_share": 0.1}, pseudo={"method": "rpag"}), bare) == unmasked  # RPAG needs masks
@@ -777,9 +774,10 @@ def test_the_map_is_measured_on_normals_that_the_flows_have_not_learnt(
     validation = (0, 4, 7, 11, 14, 18)
     assert [loop.data.normals.index.tolist() for loop in loops] == [[i for i in range(19) if i not in validation]]
     names = [i["name"] for i in detector.card.split["images"] if i["role"] == "train"]
-    maps = np.stack([detector.score(data_set / names[i]).map for i in validation])
-    scores = map_score(torch.from_numpy(maps), detector.model.config.score.top_share).numpy()
-    assert detector.model.map_constants.tolist() == pytest.approx([scores.mean(), scores.std()], rel=1e-3)
+    scores = [detector.score(data_set / names[i]) for i in validation]
+    of_map = np.array([s.parts["map"] for s in scores])
+    assert (of_map.mean(), of_map.std()) == pytest.approx((0, 1), abs=1e-3)
+    assert np.mean([s.map.mean() for s in scores]) == pytest.approx(detector.card.map.mean, rel=1e-3)
 
 
 def test_a_second_training_to_one_place_is_refused(
