@@ -19,16 +19,13 @@ from bgad.features.cache import Features, even_pick
 from bgad.features.scoring import LevelLikelihoods
 from bgad.model.level import LevelConstants
 from bgad.model.scoring import ScoringModel, default_score_weights, level_anomaly, resize_maps
-from bgad.training.fit_image_head import HeadScores, marked_cells, top_mean
+from bgad.training.fit_image_head import HeadScores, top_mean
 from bgad.training.training_set import AnomalyFeatures, NormalPartition, TrainingSet
 from bgad.types import DoubleArray, FloatArray, Index
 
 # Level weights are multiples of one sixth: three levels then have 28 combinations, few enough to try all of them, and
 # the average over them is as fine as needed.
 WEIGHT_STEPS = 6
-# False-positive rates of positions at which the share of a marked defect that is found is averaged: from what a useful
-# map shows of a normal image up to where most defects are found.
-POSITION_FALSE_POSITIVE_RATES = (0.003, 0.01, 0.03, 0.1)
 # Width of the soft step from "below a normal" to "above a normal", in standard deviations of the normals. A hard step
 # would let the few known anomalies decide by single ranks.
 STEP_WIDTH = 0.5
@@ -40,15 +37,14 @@ def level_weights(
     prior: Sequence[float],
     normals: Sequence[FloatArray],
     known: Sequence[FloatArray],
-    cells: Sequence[Index | None],
     *,
     top_share: float,
     evidence_weight: float,
 ) -> list[float]:
     """Posterior weight of each level in the map's part of the score; the weights sum to 1.
 
-    `normals` and `known` are the maps of each level on one grid, (images, positions). `cells` are the positions of each
-    anomaly that show its defect, None for an anomaly without a mask.
+    `normals` and `known` are the maps of each level on one grid, (images, positions). Anomalies with and without masks
+    count by the share of normals that they score above.
     """
     grid = _weight_grid(len(prior))
     log_prior = [
@@ -56,7 +52,7 @@ def level_weights(
     ]
     log_ways = [-sum(math.lgamma(w * WEIGHT_STEPS + 1) for w in weights) for weights in grid]  # multinomial
     detection = [
-        float(_detection(weighted_map(weights, normals), weighted_map(weights, known), cells, top_share).sum())
+        float(share_below(*(map_scores(weighted_map(weights, maps), top_share) for maps in (known, normals))).sum())
         for weights in grid
     ]
     posterior = _softmax(np.array(log_prior) + np.array(log_ways) + evidence_weight * np.array(detection))
@@ -93,16 +89,6 @@ def share_below(known: npt.NDArray[np.floating], normals: npt.NDArray[np.floatin
 def map_scores(maps: npt.NDArray[np.floating], share: float) -> npt.NDArray[np.floating]:
     """Return the image score of each map (n, P): the mean of its highest share, or its maximum for 0."""
     return top_mean(maps, max(1, round(share * maps.shape[1])))
-
-
-def _detection(normals: FloatArray, known: FloatArray, cells: Sequence[Index | None], top_share: float) -> DoubleArray:
-    """Return how well each known anomaly is detected, 0 to 1: with a mask by its positions, else by its score."""
-    rates = share_below(map_scores(known, top_share), map_scores(normals, top_share))
-    thresholds = np.quantile(normals, [1 - rate for rate in POSITION_FALSE_POSITIVE_RATES])
-    for i, defect in enumerate(cells):
-        if defect is not None:
-            rates[i] = np.mean([(known[i][defect] > threshold).mean() for threshold in thresholds])
-    return rates
 
 
 def _weight_grid(levels: int) -> list[tuple[float, ...]]:
@@ -182,7 +168,6 @@ class ScoreWeightFitter:
             [max(weight, MIN_LEVEL_PRIOR) for weight in self.prior[:-1]],
             normal_maps,
             known_maps,
-            marked_cells(known, 0, voters),
             top_share=config.top_share,
             evidence_weight=config.evidence_weight,
         )

@@ -31,7 +31,7 @@ from bgad.model.scoring import FLOW_FILE
 from bgad.training.training_set import pseudo_count
 
 # Raise it when a change to the code changes features, models or figures: what is stored is then computed again.
-RECIPE_VERSION = 11
+RECIPE_VERSION = 12
 
 # Keys of the recipe that only phase 2 or scoring reads.
 PHASE_TWO_KEYS: dict[str, tuple[str, ...]] = {
