@@ -15,6 +15,7 @@ from bgad.io import render
 from bgad.pseudo.contact_sheet import contact_sheet
 from bgad.pseudo.generate import PseudoSeries
 from bgad.pseudo.rpag import fit_mask
+from bgad.types import FloatArray
 
 if TYPE_CHECKING:
     from matplotlib.figure import Figure
@@ -29,6 +30,7 @@ GROUND_TRUTH = (230, 20, 30)
 RPAG_SAMPLES = 24
 TSNE_SEED = 0
 BITMAP_DPI = 150
+FULL_HEAT = 3.0  # distance beyond the boundary with 95 % of the heat, as a multiple of that from normals to it
 
 
 def require_libraries() -> None:
@@ -106,8 +108,8 @@ def _qualitative(data: FigureData) -> Figure:
             axes[0][column].imshow(pixels_outlined)
         axes[0][column].set_title(sample.defect, fontsize=7)
         for row, result in enumerate(data.results, start=1):
-            overlay = render.overlay(pixels, result.outputs[number].map, result.boundary, result.low)
-            axes[row][column].imshow(overlay)
+            anomaly_map = _stretched(result.outputs[number].map, result)
+            axes[row][column].imshow(render.overlay(pixels, anomaly_map, result.boundary, result.low))
     for row, name in enumerate(("ground truth", *(result.method for result in data.results))):
         axes[row][0].set_ylabel(name, fontsize=8)
     for axis in axes.ravel():
@@ -115,6 +117,19 @@ def _qualitative(data: FigureData) -> Figure:
         axis.set_yticks([])
     figure.tight_layout()
     return figure
+
+
+def _stretched(anomaly_map: FloatArray, result: MethodResult) -> FloatArray:
+    """Stretch a map beyond its boundary so that the highest value of the method's maps has nearly full heat.
+
+    The maps of the paper's methods are bounded, and end just beyond their boundary.
+    """
+    unit = result.boundary - result.low
+    highest = max(float(output.map.max()) for output in result.outputs)
+    factor = FULL_HEAT * unit / max(highest - result.boundary, 1e-6)
+    stretched: FloatArray = np.minimum(anomaly_map, result.boundary)
+    stretched = stretched + factor * np.maximum(anomaly_map - result.boundary, 0)
+    return stretched
 
 
 def _tsne(data: FigureData) -> Figure:
@@ -142,29 +157,31 @@ def _tsne(data: FigureData) -> Figure:
 
 
 def _curve(data: FigureData) -> Figure:
-    """AUROC on the test images against the epoch; the end of phase 1 is a dotted line."""
+    """AUROC on the test images against the epoch or the step; the end of phase 1 is a dotted line."""
+    unit = "epoch" if data.config.train.epochs else "step"
     metrics = ("image_auroc", "pixel_auroc")
     shown = [m for m in metrics if any(getattr(point, m) is not None for r in data.results for point in r.curve)]
     figure, axes = _axes(1, len(shown), 4.2, 3.0)
     for axis, metric in zip(axes[0], shown, strict=True):
         for result in data.results:
             axis.plot(
-                [point.epoch for point in result.curve],
+                [getattr(point, unit) for point in result.curve],
                 [getattr(point, metric) for point in result.curve],
                 marker="o",
                 markersize=3,
                 label=result.method,
             )
-        axis.axvline(_phase_two(data.results[-1]), color="grey", linestyle=":", linewidth=1)
-        axis.set_xlabel("epoch (dotted: phase 2 begins)", fontsize=8)
+        for start in {_phase_two(result, unit) for result in data.results}:
+            axis.axvline(start, color="grey", linestyle=":", linewidth=1)
+        axis.set_xlabel(f"{unit} (dotted: phase 2 begins)", fontsize=8)
         axis.set_title({"image_auroc": "image AUROC", "pixel_auroc": "pixel AUROC"}[metric], fontsize=9)
         axis.legend(fontsize=8, frameon=False)
     figure.tight_layout()
     return figure
 
 
-def _phase_two(result: MethodResult) -> float:
-    return max((point.epoch for point in result.curve if point.phase == 1), default=0.0)
+def _phase_two(result: MethodResult, unit: str) -> float:
+    return max((float(getattr(point, unit)) for point in result.curve if point.phase == 1), default=0.0)
 
 
 def _rpag(data: FigureData, path: Path) -> list[Path]:

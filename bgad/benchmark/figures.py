@@ -30,7 +30,7 @@ from bgad.training.feature_pool import FeaturePool
 from bgad.training.fit_model import ModelFit
 from bgad.training.provenance import run_key
 from bgad.training.run import RunControl, TrainingRun
-from bgad.training.snapshots import Snapshots, restore
+from bgad.training.snapshots import Snapshot, Snapshots, restore
 from bgad.types import BoolArray, FloatArray, Index, Sample
 
 logger = logging.getLogger(__name__)
@@ -39,7 +39,7 @@ FIGURES: dict[str, str] = {
     "histogram": "log-likelihoods of each level, without and with anomalies",
     "qualitative": "images with outlined ground truth beside the anomaly maps of each method",
     "tsne": "t-SNE of features and of latents, before and after phase 2",
-    "curve": "image and pixel AUROC on the test images against the epoch",
+    "curve": "image and pixel AUROC on the test images against the epoch, or the step where steps are counted",
     "rpag": "a sheet of pseudo anomalies",
 }
 MIN_ANOMALIES = 5  # below, a histogram or a t-SNE of anomalies says nothing
@@ -64,8 +64,9 @@ class FigureOptions:
 
 @dataclass(frozen=True)
 class CurvePoint:
-    """AUROC on the test images after some epochs; None where the data cannot tell."""
+    """AUROC on the test images after some steps; None where the data cannot tell."""
 
+    step: int
     epoch: float
     phase: int
     image_auroc: float | None
@@ -190,7 +191,7 @@ def _result(
     chosen = _tsne_features(split, pool, len(fit.loop.levels))
     for snapshot in snapshots.taken:
         restore(fit.loop, snapshot)
-        curve.append(_curve_point(snapshot.epoch, snapshot.phase, detector, split, pool))
+        curve.append(_curve_point(snapshot, detector, split, pool))
         if snapshot is snapshots.end_of_phase_one():
             before = [latents(fit.model, level, pool.store, i, p) for _, level, i, p in chosen]
     fit.model.levels.load_state_dict(final)
@@ -203,14 +204,14 @@ def _result(
     return MethodResult(config.method, outputs, card.map.boundary, card.map.mean, boundaries, curve, groups)
 
 
-def _curve_point(epoch: float, phase: int, detector: Detector, split: Split, pool: FeaturePool) -> CurvePoint:
+def _curve_point(snapshot: Snapshot, detector: Detector, split: Split, pool: FeaturePool) -> CurvePoint:
     """Measure a model on the test images, its maps at the size of the model's input."""
     outputs = list(run_features(detector.model, pool.features(split.test), pool.device))
     size = pool.images.size
     masks = [None if (mask := pool.images.read_mask(s)) is None else images.resize_mask(mask, size) for s in split.test]
     labels = [s.label for s in split.test]
     figures = metrics.compute([o.score for o in outputs], labels, [o.map for o in outputs], masks)
-    return CurvePoint(epoch, phase, figures["image_auroc"], figures["pixel_auroc"])
+    return CurvePoint(snapshot.step, snapshot.epoch, snapshot.phase, figures["image_auroc"], figures["pixel_auroc"])
 
 
 def _tsne_features(split: Split, pool: FeaturePool, levels: int) -> list[tuple[str, int, Index, Index]]:
