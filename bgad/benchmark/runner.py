@@ -90,14 +90,15 @@ def run(
     """
     output_files.check_folder(out)
     recipes = {method: preset_for(method, None) for method in table.methods} if configs is None else configs
-    if any(config.tile.size for config in recipes.values()):
+    column_recipes = _column_recipes(table, recipes)
+    if any(config.tile.size for config in column_recipes):
         raise ConfigError("a benchmark does not cut tiles: leave out tile.size, or use train and evaluate")
     with output_files.locked(out, "benchmark"):
         device = devices.pick(options.device)
         setup = Setup(out, recipes, device, options, RunControl(progress, stop))
         groups = plan(table.matrices, options.root)
         if any(group.requests for group in groups):
-            _check_backbones(recipes)
+            _check_backbones(column_recipes)
         outcomes: list[Outcome] = []
         total = sum(len(group.requests) for group in groups)
         try:
@@ -118,12 +119,23 @@ def run(
     return outcomes
 
 
-def _check_backbones(configs: Mapping[str, Config]) -> None:
+def _column_recipes(table: PaperTable, configs: Mapping[str, Config]) -> list[Config]:
+    """Return the recipes of all columns; ConfigError where a column changes a key to a value that cannot be."""
+    recipes = []
+    for column in dict.fromkeys(column for matrix in table.matrices for column in matrix.columns):
+        try:
+            recipes.append(override(configs[column.method], list(column.changes)))
+        except ConfigError as error:
+            raise ConfigError(f"column {column.title!r}: {error}") from error
+    return recipes
+
+
+def _check_backbones(configs: Sequence[Config]) -> None:
     """Raise ModelError where a backbone or its weights are not available, once instead of in every cell."""
-    for config in {config.backbone: config for config in configs.values()}.values():
-        backbones.check(config.backbone)
-        if config.backbone.name not in backbones.BACKBONES:
-            backbones.build(config.backbone)  # timm downloads the weights
+    for backbone in dict.fromkeys(config.backbone for config in configs):
+        backbones.check(backbone)
+        if backbone.name not in backbones.BACKBONES:
+            backbones.build(backbone)  # timm downloads the weights
 
 
 def write(out: Path, table: PaperTable, outcomes: Sequence[Outcome], configs: Mapping[str, Config]) -> None:
