@@ -231,11 +231,9 @@ class TrainConfig:
 class ScoreConfig:
     """From the log-likelihoods of the levels to one anomaly map and one image score."""
 
-    fusion: str = (
-        "p-value"  # the map is the mean over levels of -log p-value; "probability": the paper's 1 - exp(log p)
-    )
+    fusion: str = "p-value"  # of a level: -log p-value among normals; "probability": the paper's 1 - exp(log p)
     level_prior_power: float = 0.5  # in the image score, the prior weight of a level is its stride to this power
-    top_share: float = 0.01  # the image score averages this share of the map's highest values; 0: the maximum
+    top_share: float = 0.01  # map score: mean of this highest share of the weighted map; 0: its maximum
     image_head_weight: float = 0.5  # prior weight of the image head beside the map
     evidence_weight: float = 4.0  # weight of each known anomaly when level and image-head weights are fitted; 0: prior
     direction_weight: float = 0.5  # weight of each discriminant direction in the image head; 0 switches them off
@@ -386,6 +384,13 @@ PRESETS: dict[str, Config] = {
         ),
     ),
 }
+
+
+def check_updatable(config: Config) -> None:
+    """ConfigError where a model of this recipe cannot be updated: an update starts from its flows."""
+    if config.level != "flow":
+        text = f"a model of {config.method} cannot be updated, as it has no flows"
+        raise ConfigError(f"{text}: train anew with all images")
 
 
 def preset_for(method: str | None, preset: str | None) -> Config:

@@ -18,7 +18,8 @@ def add_update(commands: Any) -> None:
         _update,
         "Teach a model new good parts and new defects, starting from its weights. Takes a fraction of a training.",
         "Training continues from the model's flows on the old and the new images, so the images of the training must\n"
-        "still exist (--data, if they have moved). The threshold is calibrated again.\n\n"
+        "still exist (--data, if they have moved). The threshold is calibrated again.\n"
+        "A model of bgad-distance has no flows and cannot be updated: train anew with all images.\n\n"
         "examples:\n  bgad update gear.bgad --bad misses/ --masks misses-masks/\n"
         "  bgad update gear.bgad --good false-alarms/ --bad misses/ --out gear-2.bgad",
     )

@@ -17,7 +17,7 @@ from typing import Any
 
 from bgad.artifact import folder as model_folder
 from bgad.calibration import check_rate, is_supported, require_supported, smallest_rate
-from bgad.config import Config
+from bgad.config import Config, check_updatable
 from bgad.data import layouts
 from bgad.data.sample_io import ImageCache
 from bgad.data.split import Split
@@ -30,7 +30,6 @@ from bgad.training.paired_files import IGNORE, MASK, list_images, pair_files
 from bgad.training.pipeline import TrainingData, new_image_cache, train_on_split
 from bgad.training.provenance import Provenance
 from bgad.training.run import RunControl, StopRequest, TrainOptions
-from bgad.training.warm_start import check_levels
 from bgad.types import GOOD, TAUGHT, Progress, Sample
 
 logger = logging.getLogger(__name__)
@@ -121,7 +120,8 @@ def update(
     destination = Path(out) if out else folder.with_name(f"{folder.stem}-taught{folder.suffix}")
     model_folder.check_destination(destination, overwrite=options.overwrite)
     recipe = config or shortened(card.config)
-    check_levels(card.config, recipe)
+    for either in (card.config, recipe):
+        check_updatable(either)
     remembered = provenance.recall(card.checksum)
     source = remembered if options.data is None else provenance.provenance_of(options.data, None)
     if source is None:

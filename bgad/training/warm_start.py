@@ -11,10 +11,9 @@ import safetensors.torch
 import torch
 
 from bgad.artifact import folder as model_folder
-from bgad.config import METHODS, Config
+from bgad.config import Config
 from bgad.data import tiled_split
 from bgad.data.split import Split
-from bgad.errors import ConfigError
 from bgad.features.cache import even_pick
 from bgad.model.scoring import BACKBONE_FILE, FLOW_FILE
 from bgad.training.training_set import MAX_VALIDATION
@@ -45,13 +44,6 @@ class WarmStart:
         images = [tiled_split.image_name_of(s.name, config.tile) for s in split.train]
         validation = np.flatnonzero(np.isin(images, names))
         return cls(validation[even_pick(len(validation), MAX_VALIDATION)], new, taught)
-
-
-def check_levels(parent: Config, config: Config) -> None:
-    """ConfigError where a model with this recipe cannot start from one with the recipe `parent`."""
-    for method in (parent.method, config.method):
-        if METHODS[method].level != "flow":
-            raise ConfigError(f"a model of {method} cannot be updated, as it has no flows: train anew with all images")
 
 
 def load_flows(folder: Path) -> dict[str, torch.Tensor]:

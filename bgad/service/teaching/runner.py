@@ -19,6 +19,7 @@ from typing import Any, TypeVar
 
 from sqlalchemy.exc import SQLAlchemyError
 
+from bgad.config import check_updatable
 from bgad.errors import ConfigError, OutputError, first_line
 from bgad.service.blobs import BlobKind, BlobStore
 from bgad.service.errors import MissingError
@@ -78,6 +79,7 @@ class JobRunner:
     def teach(self, name: str, chosen: Sequence[int] | None, who: str) -> Job:
         """Queue a job that teaches a model the chosen reviewed images, or all of them if None are chosen."""
         version = self._store.versions.released(name)
+        check_updatable(self._registry.card(version).config)
         usable = {row.image for row in self._store.reviews.current(name) if row.verdict in DECIDED}
         images = sorted(usable) if chosen is None else list(dict.fromkeys(chosen))
         missing = next((image for image in images if image not in usable), None)

@@ -9,8 +9,10 @@ from typing import Any
 
 import pytest
 
+from bgad import TrainOptions, train
 from bgad.service.http import jobs as job_routes
 from bgad.service.store.jobs import Job
+from tests.conftest import distance_config
 from tests.service.conftest import Maker, Service, png, problem
 
 
@@ -29,6 +31,16 @@ def test_jobs_that_make_no_sense(service: Service) -> None:
     for number in (99, 0, 2**40):
         for method, what in (("GET", ""), ("GET", "/events"), ("POST", "/cancel"), ("POST", "/resume")):
             problem(service.client.request(method, f"/v1/jobs/{number}{what}"), 404)
+
+
+def test_a_model_without_flows_cannot_be_taught(make: Maker, models: Path, data_set: Path) -> None:
+    """It is said when the job is wanted, before anybody waits for it."""
+    options = TrainOptions(known=4, device="cpu", export=False)
+    train(data_set, models / "ring.bgad", config=distance_config(train={"push_steps": 0}), options=options)
+    service = make()
+    said = problem(service.client.post("/v1/jobs", json={"model": "ring"}), 422)
+    assert said == "a model of bgad-distance cannot be updated, as it has no flows: train anew with all images"
+    assert service.client.get("/v1/jobs").json() == []
 
 
 def test_a_list_of_jobs_is_without_their_results_and_by_model(make: Maker, models: Path) -> None:
