@@ -84,7 +84,11 @@ def _data_figures(arguments: argparse.Namespace) -> list[Path]:
     tune_allocator()
     wanted = _names(arguments.figures, "figure", FIGURE_NAMES) if arguments.figures else FIGURE_NAMES
     with_flows = tuple(name for name, method in METHODS.items() if method.level == "flow")
-    methods = _names(arguments.methods, "method with flows", with_flows)
+    flowless = [name for name in _listed(arguments.methods) if name in METHODS and name not in with_flows]
+    if flowless:
+        choice = ", ".join(with_flows)
+        raise ConfigError(f"{flowless[0]} has no flows, which these figures show: choose from {choice}")
+    methods = _names(arguments.methods, "method", with_flows)
     configs = [read_config(arguments, method) for method in methods]
     options = figures.FigureOptions(
         protocol=arguments.protocol,
@@ -121,8 +125,12 @@ def _bar_chart(arguments: argparse.Namespace) -> list[Path]:
     return figure_plots.bars(cells, beside, arguments.out / "bars")
 
 
+def _listed(text: str) -> tuple[str, ...]:
+    return tuple(dict.fromkeys(name.strip() for name in text.split(",") if name.strip()))
+
+
 def _names(text: str, what: str, allowed: tuple[str, ...]) -> tuple[str, ...]:
-    names = tuple(dict.fromkeys(name.strip() for name in text.split(",") if name.strip()))
+    names = _listed(text)
     for name in names:
         if name not in allowed:
             raise ConfigError(f"unknown {what} {name!r}: choose from {', '.join(allowed)}")
