@@ -26,7 +26,8 @@ def fill_bank(level: DistanceLevel, number: int, features: Features, positions: 
 
 def sample_rows(features: Features, level: int, positions: Index, count: int, rng: np.random.Generator) -> FloatArray:
     """Draw at most `count` features of a level without replacement, (count, C), at these positions of any image."""
-    drawn = rng.permutation(features.count * len(positions))[:count]
+    total = features.count * len(positions)
+    drawn = rng.choice(total, min(count, total), replace=False)
     return features.rows(level, drawn // len(positions), positions[drawn % len(positions)])
 
 

@@ -98,7 +98,7 @@ class TrainingLoop:
         self.seconds = 0.0  # spent in the loop, earlier runs that this one resumes included
         self.resumed_seconds = 0.0  # the part of these that earlier runs have spent
         self._boundaries_started = False
-        self._standardise = self.config.flow.standardise and not warm_start
+        self._standardise = (self.config.flow.standardise or self.config.level != "flow") and not warm_start
         self._progress: ProgressTask | None = None
 
     def phase(self, number: int) -> Iterator[LogRow]:
