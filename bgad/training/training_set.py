@@ -287,7 +287,7 @@ class NormalPartition:
     bank: Features | None  # normals whose features are stored; None where the method stores none
     validation_index: Index  # numbers of the validation normals among the training normals; may be empty
     validation: Features | None  # None where there are none
-    reference_index: Index  # validation normals, or an even sample of all normals where there are none
+    reference_index: Index  # validation normals, or an even sample of `flow_normals` where there are none
     reference: Features
 
 
@@ -295,7 +295,8 @@ def partition_normals(training_set: TrainingSet, chosen: Index, *, with_bank: bo
     """Divide the normals of a training set; `chosen` are the numbers of the validation normals.
 
     No other tile of an image with a validation tile is trained on. With a bank, every second of the other images is
-    stored and the rest is trained on, so that no feature is ever compared with its own image.
+    stored and the rest is trained on, so that no normal feature is compared with its own image. Pseudo anomalies may
+    be made of stored images; only their defects are pushed.
     """
     normals = training_set.normals
     images = np.arange(normals.count) if training_set.image_numbers is None else training_set.image_numbers
