@@ -60,7 +60,7 @@ class Scores:
     is_anomaly: bool  # score > threshold
     map: FloatArray  # (H, W) at the resolution of the given image; higher is more anomalous
     boundary: float  # map values above it lie outside the normal boundary
-    levels: tuple[FloatArray, ...] = ()  # log p / d of each level, (h, w), before fusion
+    levels: tuple[FloatArray, ...] = ()  # log p / d or scaled similarity of each level, (h, w), before fusion
     parts: Mapping[str, float] = field(default_factory=dict)  # of PARTS: contributions that add up to the score
     reason: str = ""  # in words, why the image is called anomalous; empty where it is not
     region: Box | None = None  # bounding box of the region that stands out in the map, whatever the decision

@@ -194,7 +194,7 @@ def describe(card: Card) -> list[str]:
     ]
     lines += [
         f"level       stride {level.stride}: b_n {level.normal_boundary:.3f}, b_a {level.abnormal_boundary:.3f}"
-        f" ({LEVELS[config.level].unit}), {level.weight:.0%} of the score of the map"
+        f" ({LEVELS[config.level].unit}), {level.weight:.0%} of the map score"
         for level in card.levels
     ]
     weights = ", ".join(f"{part.name} {part.weight:.2f}" for part in card.score_parts)
