@@ -36,6 +36,7 @@ from bgad.io import files as output_files
 from bgad.io import images
 from bgad.model import backbone
 from bgad.model.image_head import DiscriminantDirection
+from bgad.model.scoring import fuse, level_anomaly, map_score
 from bgad.training import fit_image_head as head_statistics
 from bgad.training import pipeline
 from bgad.training import training_set as training_set_module
@@ -368,7 +369,16 @@ def test_few_normals_leave_the_image_head_out(tmp_path: Path, capsys: pytest.Cap
     assert "6 normals are too few to judge an image as a whole: only its map counts" in said
     path = tmp_path / "few/test/blot/000.png"
     scores = trained.score(path)
-    assert scores.parts == pytest.approx({"map": scores.score, "image": 0.0, "known": 0.0})
+    model = trained.model
+    levels = [
+        level_anomaly(torch.from_numpy(log_p)[None], level.constants, "p-value")  # type: ignore[arg-type]
+        for log_p, level in zip(scores.levels, model.levels, strict=True)
+    ]
+    weights = torch.tensor([level.weight for level in trained.card.levels])
+    mean, spread = model.map_constants.tolist()
+    of_map = (float(map_score(fuse(levels, weights, SIZE), model.config.score.top_share)[0]) - mean) / spread
+    assert scores.parts == pytest.approx({"map": of_map, "image": 0.0, "known": 0.0}, rel=1e-3, abs=1e-3)
+    assert scores.score == scores.parts["map"]
     normals = [tmp_path / "few" / i["name"] for i in trained.card.split["images"] if i["role"] == "train"]
     own = [s.score for s in trained.score_many(normals)]
     assert np.mean(own) == pytest.approx(0, abs=1e-3)
