@@ -95,7 +95,7 @@ RUNGS = (
     ),
     Rung(
         "level weights",
-        "In the image score, levels have a prior by their stride, and the known anomalies fit their weights.",
+        "The image score weighs levels: a prior by their stride, fitted to known anomalies if the method uses any.",
         ("score.level_prior_power", "score.evidence_weight"),
     ),
     Rung(

@@ -95,7 +95,7 @@ def flow_key(config: Config, split: Split, device: torch.device) -> str | None:
 
 
 def phase_two_key(config: Config, split: Split, device: torch.device) -> str:
-    """Return the fingerprint of phase 2: two runs with the same one have the same flows and differ in their scores."""
+    """Return the fingerprint of phase 2: runs with it have the same flows and differ at most in their scores."""
     known = [(s.name, split.hashes[s.name]) for s in split.known]
     masks = hash_masks(split.known)
     # keys without effect on this split
