@@ -127,8 +127,8 @@ def _stretched(anomaly_map: FloatArray, result: MethodResult) -> FloatArray:
     unit = result.boundary - result.low
     highest = max(float(output.map.max()) for output in result.outputs)
     factor = FULL_HEAT * unit / max(highest - result.boundary, 1e-6)
-    stretched: FloatArray = np.minimum(anomaly_map, result.boundary)
-    stretched = stretched + factor * np.maximum(anomaly_map - result.boundary, 0)
+    beyond = np.maximum(anomaly_map - result.boundary, 0)
+    stretched: FloatArray = np.minimum(anomaly_map, result.boundary) + factor * beyond
     return stretched
 
 
