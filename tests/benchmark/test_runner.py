@@ -17,10 +17,10 @@ import safetensors.numpy
 import torch
 
 from bgad.benchmark import runner as benchmark
-from bgad.benchmark.paper_tables import Column, Matrix, PaperTable, methods
+from bgad.benchmark.paper_tables import TABLES, Column, Matrix, PaperTable, methods
 from bgad.benchmark.plan import Outcome, plan
 from bgad.cli.main import main
-from bgad.config import Config
+from bgad.config import Config, preset_for
 from bgad.data import layouts
 from bgad.data.protocols import Case, protocol_split
 from bgad.data.sample_io import ImageCache
@@ -130,6 +130,11 @@ def test_models_may_be_wanted_later(root: Path, tmp_path: Path) -> None:
     fast(tmp_path, root, "nfad", keep_models=True)
     assert [path.suffix for path in (tmp_path / "models").iterdir()] == [".bgad"] * len(before["cells"])
     assert timeless(tmp_path) == before
+
+
+def test_a_recipe_for_every_method_is_needed(tmp_path: Path) -> None:
+    with pytest.raises(ConfigError, match="the table has the method nfad, but there is no recipe of it"):
+        benchmark.run(TABLES["main"], tmp_path / "out", configs={"bgad": preset_for("bgad", None)})
 
 
 def test_a_cell_is_what_train_and_evaluate_give(tmp_path: Path) -> None:

@@ -2,6 +2,7 @@ from __future__ import annotations
 
 import json
 import shutil
+from dataclasses import replace
 from itertools import pairwise
 from pathlib import Path
 
@@ -16,7 +17,7 @@ from bgad.artifact import folder as model_folder
 from bgad.benchmark.paper_tables import TABLES
 from bgad.benchmark.runner import run as run_benchmark
 from bgad.cli.main import main
-from bgad.config import TileConfig, from_dict
+from bgad.config import TileConfig, from_dict, preset_for
 from bgad.data import tiled_split
 from bgad.errors import BgadError, ConfigError, DataError, ImageError
 from bgad.geometry.tiles import Blend, boxes
@@ -228,7 +229,8 @@ def test_what_cannot_be_cut(tiled: Path, large_set: Path, data_set: Path, tmp_pa
     with pytest.raises(DataError, match="70x70 pixels are less than a tile of 80x80"):  # before it trains
         bgad.train(mixed, tmp_path / "c.bgad", config=config, options=bgad.TrainOptions(device="cpu"))
     with pytest.raises(ConfigError, match=r"a benchmark does not cut tiles"):
-        run_benchmark(TABLES["main"], tmp_path / "b", configs={"bgad-plus": config})
+        recipes = {name: replace(preset_for(name, None), tile=config.tile) for name in TABLES["main"].methods}
+        run_benchmark(TABLES["main"], tmp_path / "b", configs=recipes)
     with pytest.raises(ConfigError, match=r"tile\.size must be 0, or at least 32"):
         from_dict({"tile": {"size": 31}})
     with pytest.raises(ConfigError, match=r"tile\.overlap must be 0 to 0\.75"):
