@@ -120,7 +120,7 @@ def run(
 
 
 def _column_recipes(table: PaperTable, configs: Mapping[str, Config]) -> list[Config]:
-    """Return the recipes of all columns; ConfigError where one is missing or changes a key to a value that cannot be."""
+    """Return the recipes of all columns; ConfigError where one is missing or changes a key to a wrong value."""
     if missing := [method for method in table.methods if method not in configs]:
         raise ConfigError(f"the table has the method {missing[0]}, but there is no recipe of it: give one in configs")
     recipes = []

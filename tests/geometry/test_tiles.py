@@ -228,8 +228,8 @@ def test_what_cannot_be_cut(tiled: Path, large_set: Path, data_set: Path, tmp_pa
         Image.new("L", (70, 70)).save(mixed / name)
     with pytest.raises(DataError, match="70x70 pixels are less than a tile of 80x80"):  # before it trains
         bgad.train(mixed, tmp_path / "c.bgad", config=config, options=bgad.TrainOptions(device="cpu"))
+    recipes = {name: replace(preset_for(name, None), tile=config.tile) for name in TABLES["main"].methods}
     with pytest.raises(ConfigError, match=r"a benchmark does not cut tiles"):
-        recipes = {name: replace(preset_for(name, None), tile=config.tile) for name in TABLES["main"].methods}
         run_benchmark(TABLES["main"], tmp_path / "b", configs=recipes)
     with pytest.raises(ConfigError, match=r"tile\.size must be 0, or at least 32"):
         from_dict({"tile": {"size": 31}})
