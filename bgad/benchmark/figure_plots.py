@@ -98,6 +98,8 @@ def _histogram(data: FigureData) -> Figure:
 def _qualitative(data: FigureData) -> Figure:
     """Images with outlined ground truth in the first row, then the anomaly maps of each method."""
     chosen = qualitative_samples(data)
+    # of the images shown, since one far outlier among all would take the heat from the others
+    peaks = [float(np.median([result.outputs[i].map.max() for i in chosen])) for result in data.results]
     figure, axes = _axes(1 + len(data.results), len(chosen), 1.7, 1.7)
     for column, number in enumerate(chosen):
         sample, mask = data.split.test[number], data.masks[number]
@@ -108,7 +110,7 @@ def _qualitative(data: FigureData) -> Figure:
             axes[0][column].imshow(pixels_outlined)
         axes[0][column].set_title(sample.defect, fontsize=7)
         for row, result in enumerate(data.results, start=1):
-            anomaly_map = _stretched(result.outputs[number].map, result)
+            anomaly_map = _stretched(result.outputs[number].map, result, peaks[row - 1])
             axes[row][column].imshow(render.overlay(pixels, anomaly_map, result.boundary, result.low))
     for row, name in enumerate(("ground truth", *(result.method for result in data.results))):
         axes[row][0].set_ylabel(name, fontsize=8)
@@ -119,14 +121,13 @@ def _qualitative(data: FigureData) -> Figure:
     return figure
 
 
-def _stretched(anomaly_map: FloatArray, result: MethodResult) -> FloatArray:
-    """Stretch a map beyond its boundary so that the highest value of the method's maps has nearly full heat.
+def _stretched(anomaly_map: FloatArray, result: MethodResult, peak: float) -> FloatArray:
+    """Stretch or compress a map beyond its boundary so that a value of `peak` has nearly full heat.
 
-    The maps of the paper's methods are bounded, and end just beyond their boundary.
+    Maps of the paper's methods are bounded and end just beyond their boundary; those of the default reach far beyond.
     """
     unit = result.boundary - result.low
-    highest = max(float(output.map.max()) for output in result.outputs)
-    factor = FULL_HEAT * unit / max(highest - result.boundary, 1e-6)
+    factor = FULL_HEAT * unit / max(peak - result.boundary, 1e-6)
     beyond = np.maximum(anomaly_map - result.boundary, 0)
     stretched: FloatArray = np.minimum(anomaly_map, result.boundary) + factor * beyond
     return stretched
