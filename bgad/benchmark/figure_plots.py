@@ -47,6 +47,7 @@ def save(figure: Figure, path: Path) -> list[Path]:
     """Write a figure as SVG and PNG under a name without suffix; return the files."""
     import matplotlib.pyplot as plt
 
+    path.parent.mkdir(parents=True, exist_ok=True)
     files = [path.with_name(f"{path.name}{suffix}") for suffix in (".svg", ".png")]
     for file in files:
         figure.savefig(file, dpi=BITMAP_DPI, bbox_inches="tight")

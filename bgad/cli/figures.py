@@ -64,7 +64,6 @@ def _figures(arguments: argparse.Namespace) -> int:
         raise ConfigError("give DATA, or --results FILE for the bar chart of a benchmark")
     require_libraries()
     check_folder(arguments.out)
-    arguments.out.mkdir(parents=True, exist_ok=True)
     files = _bar_chart(arguments) if arguments.results is not None else _data_figures(arguments)
     for file in files:
         console.say(f"figure: {file}")

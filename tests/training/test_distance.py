@@ -224,8 +224,10 @@ def test_a_flow_model_does_not_start_one(model: Path, data_set: Path, tmp_path: 
     assert not (tmp_path / "new.bgad").exists()
 
 
-def test_figures_of_flows_need_flows(data_set: Path, capsys: pytest.CaptureFixture[str]) -> None:
-    assert main(["figures", str(data_set), "--methods", "bgad-distance"]) == 2
+def test_figures_of_flows_need_flows(data_set: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    out = tmp_path / "figures"
+    assert main(["figures", str(data_set), "--methods", "bgad-distance", "--out", str(out)]) == 2
+    assert not out.exists()
     (line,) = capsys.readouterr().err.splitlines()
     assert line.startswith("bgad: error: bgad-distance has no flows, which these figures show: choose from bgad-plus, ")
     assert not line.endswith("bgad-distance")
