@@ -122,13 +122,15 @@ class Setting:
 
 SETTINGS = {
     "screw": Setting({"mvtec": ("screw",)}, "multi-class"),
-    "aitex": Setting({"aitex": ()}, "one-class"),
+    "aitex": Setting({"aitex": ()}, "general"),
     "magnetic-tile": Setting({"magnetic-tile": ()}, "multi-class"),
     "elpv": Setting({"elpv": ()}, "one-class"),
-    "elpv-general": Setting({"elpv": ()}, "general"),
     "headct": Setting({"headct": ()}, "general"),
     "brainmri": Setting({"brainmri": ()}, "general"),
+    "aitex-one-class": Setting({"aitex": ()}, "one-class"),
+    "elpv-general": Setting({"elpv": ()}, "general"),
 }
+DEFAULT_SETTINGS = tuple(SETTINGS)[:6]  # one for each data set
 METRICS = (IMAGE, PIXEL, PRO)
 NAMES = ("bgad", "nfad")  # methods of the paper with a counterpart of ours
 
@@ -347,7 +349,12 @@ def main() -> None:
     """Run the ladder on the chosen data sets."""
     parser = argparse.ArgumentParser(prog="python -m benchmarks.steps", description=(__doc__ or "").splitlines()[0])
     parser.add_argument("--method", choices=NAMES, default=NAMES[0], help="of the paper; the last rung is METHOD-plus")
-    parser.add_argument("--data", default=",".join(SETTINGS), metavar="A,B", help="default: %(default)s")
+    parser.add_argument(
+        "--data",
+        default=",".join(DEFAULT_SETTINGS),
+        metavar="A,B",
+        help=f"of {', '.join(SETTINGS)} (default: %(default)s)",
+    )
     parser.add_argument("--seeds", type=int, default=1, metavar="N", help="of the rungs between the ends (default 1)")
     parser.add_argument("--end-seeds", type=int, default=3, metavar="N", help="of both ends (default 3)")
     parser.add_argument("--root", type=Path, metavar="DIR", help="folder of the data sets (default $BGAD_DATA)")
