@@ -2,8 +2,8 @@
 
 Phase 1 trains the flows of the paper's recipe on normals. From there, phase 2 minimises L_ml + lambda * S for several
 lambda, with the boundary fixed, where S is the mean violation of normals plus that of known anomalies. For each level
-and lambda the script prints S, the likelihood loss, and two bounds on S: C / lambda, and the best exchange with another
-of the trained flows. S must not exceed a bound by more than the gap of the optimiser divided by lambda.
+and lambda the script prints S, the likelihood loss, and two bounds on S: S0 + C / lambda, and the best exchange with
+another of the trained flows. S must not exceed a bound by more than the gap of the optimiser divided by lambda.
 """
 
 from __future__ import annotations
