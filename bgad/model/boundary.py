@@ -7,7 +7,7 @@ import numpy.typing as npt
 
 from bgad.types import FloatArray
 
-# The paper divides log p / d by this number before it applies margin, weights and losses.
+# The paper divides log p by this number. Here log p / d is divided by it, for margin, weights and semi-push-pull.
 NORMALISER = 10.0
 
 

@@ -1,4 +1,4 @@
-"""RPAG, the random pseudo-anomaly generator of the BGAD paper.
+"""RPAG, the RandAugment-based Pseudo Anomaly Generation of the BGAD paper.
 
 The masked defect of a known anomaly is augmented, cut out and pasted on the object of a normal image. `rpag` does this
 as printed; `rpag_soft` hides the seam and varies the regions.
