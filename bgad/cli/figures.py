@@ -16,6 +16,7 @@ from bgad.errors import ConfigError, DataError
 
 DEFAULT_METHODS = "bgad-wo,bgad,bgad-plus"
 FIGURE_NAMES = ("histogram", "qualitative", "tsne", "curve", "rpag")
+FIGURE_PROTOCOLS = tuple(name for name in PROTOCOLS if name not in ("hard", "unseen"))  # those need a subset
 
 
 def add_figures(commands: Any) -> None:
@@ -25,7 +26,7 @@ def add_figures(commands: Any) -> None:
         "figures",
         _figures,
         "Draw the paper's figures for a data set: trains the methods and writes each figure as SVG and PNG. "
-        "Needs bgad[figures].",
+        "Needs bgad[train,figures].",
         "figures:\n"
         "  histogram     log-likelihoods of each level, without and with anomalies\n"
         "  qualitative   images with outlined ground truth beside the anomaly maps of each method\n"
@@ -45,7 +46,7 @@ def add_figures(commands: Any) -> None:
     )
     parser.add_argument("--results", type=Path, metavar="FILE", help="results.json of a benchmark: draws its bar chart")
     parser.add_argument("--methods", default=DEFAULT_METHODS, metavar="A,B", help=f"default {DEFAULT_METHODS}")
-    parser.add_argument("--protocol", default="multi-class", choices=list(PROTOCOLS), help="default multi-class")
+    parser.add_argument("--protocol", default="multi-class", choices=FIGURE_PROTOCOLS, help="default multi-class")
     parser.add_argument("--known-class", default="", metavar="NAME", help="of one-class: class of the known anomalies")
     parser.add_argument("--known", type=number(int, 1), default=10, metavar="N", help="known anomalies (default 10)")
     add_recipe(parser, one_model=False)

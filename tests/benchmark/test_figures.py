@@ -12,7 +12,7 @@ from bgad.benchmark import figures
 from bgad.benchmark.figures import KNOWN, NORMAL, SEEN, UNSEEN, FigureData, FigureOptions
 from bgad.cli.main import main
 from bgad.data import layouts
-from bgad.data.protocols import Case
+from bgad.data.protocols import PROTOCOLS, Case
 from bgad.errors import DataError
 from bgad.training.run import RunControl
 from tests.benchmark.runs import CONFIG, TINY, category
@@ -101,6 +101,13 @@ def test_without_a_name_the_others_are_drawn(tmp_path: Path, capsys: pytest.Capt
     assert main(["figures", str(root), "--methods", "bgad-plus", "--known", "2", "--out", str(out), *TINY]) == 0
     assert sorted({p.stem for p in out.iterdir()}) == ["plate-curve", "plate-histogram"]
     assert capsys.readouterr().err.count("left out:") == 3
+
+
+@pytest.mark.parametrize("protocol", PROTOCOLS)
+def test_protocols_that_need_a_subset_are_not_offered(protocol: str, capsys: pytest.CaptureFixture[str]) -> None:
+    main(["figures", "--protocol", protocol])  # refused either way: there is no DATA
+    error = capsys.readouterr().err
+    assert ("invalid choice" if protocol in ("hard", "unseen") else "give DATA, or --results") in error
 
 
 def test_the_bar_chart_needs_a_benchmark(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
