@@ -56,20 +56,22 @@ LEVELS: dict[str, LevelKind] = {
     "flow": LevelKind("log-likelihood", "log p / d"),
     "distance": LevelKind("similarity", "scaled similarity"),
 }
-_OURS, _PAPER = ("default",), ("paper-fast", "paper")
+_OURS, _PAPER, _DISTANCE = ("default",), ("paper-fast", "paper"), ("distance",)
 
 METHODS: dict[str, Method] = {
-    "bgad-plus": Method("the default: bgad's loss in a recipe of our own, with an image head", "semi-push-pull", _OURS),
-    "nfad-plus": Method("the recipe of bgad-plus with the likelihood alone; uses no anomalies", "likelihood", _OURS),
+    "bgad-plus": Method(
+        "the default: bgad's boundary-guided semi-push-pull with another likelihood loss, without asymmetric weights "
+        "and with a wider margin, in a recipe of our own with an image head",
+        "semi-push-pull",
+        _OURS,
+    ),
+    "nfad-plus": Method("bgad-plus's recipe with its likelihood loss alone; uses no anomalies", "likelihood", _OURS),
     "bgad": Method("the paper's BGAD: boundary-guided semi-push-pull", "semi-push-pull", _PAPER),
     "bgad-full-push": Method("the paper's BGAD-dagger: contrastive, without a boundary", "full-push-pull", _PAPER),
-    "bgad-wo": Method("the paper's BGAD-w/o: semi-pull only; uses no anomalies", "semi-pull", _PAPER),
+    "bgad-wo": Method("the paper's BGAD-w/o: likelihood and semi-pull, without anomalies", "semi-pull", _PAPER),
     "nfad": Method("the paper's baseline NFAD: likelihood only; uses no anomalies", "likelihood", _PAPER),
     "bgad-distance": Method(
-        "bgad's boundary on the similarity to stored normals, without a flow",
-        "boundary-only",
-        ("distance",),
-        "distance",
+        "bgad's boundary on the similarity to stored normals, without a flow", "boundary-only", _DISTANCE, "distance"
     ),
 }
 
@@ -207,8 +209,8 @@ class TrainConfig:
     positions_per_image: tuple[int, ...] = (16, 16, 16)  # one number for each level
     lr: float = 1e-2  # peak learning rate of phase 1
     push_lr: float = 2e-3  # peak learning rate of phase 2; 0: phase 2 continues the schedule of phase 1
-    restore_best: bool = True  # restore each level's best weights on the validation normals when a phase ends
-    patience: int = 300  # steps without improvement after which a level stops learning; 0: it never stops
+    restore_best: bool = True  # a phase without a push ends with each level's best weights on the validation normals
+    patience: int = 300  # with restore_best: steps without improvement after which a level stops; 0: it never stops
     warmup: float = 0.1  # share of a phase in which the learning rate rises from a tenth of its peak
     clip_norm: float = 1.0  # maximum gradient norm of a level; 0: no clipping
 

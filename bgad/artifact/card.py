@@ -81,7 +81,7 @@ class MapCard:
     """Reference values of the anomaly map."""
 
     mean: float  # over the normals
-    boundary: float  # map value at the normal boundary
+    boundary: float  # 1 - loss.beta quantile over the normals
     threshold: float | None = None  # calibrated map value for contours; None: not calibrated
 
 

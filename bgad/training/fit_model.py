@@ -142,7 +142,7 @@ class ModelFit:
         return Detector(model, card, run.device)
 
     def _map_card(self, normal_maps: FloatArray) -> MapCard:
-        """Return the mean of the anomaly map over normals, and its value at their boundary."""
+        """Return the mean of the anomaly map over normals, and its boundary: their 1 - beta quantile."""
         config, roi = self.model.config, self.run.roi
         # With tiles, the region of interest is in the pixels of the image, not in those of the map of a tile.
         inside = None if self.training_set.roi_positions is None or roi is None else roi.resized(config.backbone.size)
