@@ -59,7 +59,7 @@ class Scores:
     threshold: float
     is_anomaly: bool  # score > threshold
     map: FloatArray  # (H, W) at the resolution of the given image; higher is more anomalous
-    boundary: float  # map values above it lie outside the normal boundary
+    boundary: float  # of the map: a share loss.beta of the normals' map values lies above it
     levels: tuple[FloatArray, ...] = ()  # log p / d or scaled similarity of each level, (h, w), before fusion
     parts: Mapping[str, float] = field(default_factory=dict)  # of PARTS: contributions that add up to the score
     reason: str = ""  # in words, why the image is called anomalous; empty where it is not
