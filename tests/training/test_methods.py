@@ -27,7 +27,7 @@ def recipe(method: str) -> Config:
         return printed_config(method, **SHORT)
     if METHODS[method].level == "distance":
         return distance_config(train={"push_steps": 6}, pseudo={"count": 3})
-    return tiny_config(method=method, backbone={"image_head_strides": [16]}, **SHORT)
+    return tiny_config(method=method, **SHORT)
 
 
 @pytest.mark.parametrize("method", METHODS)

@@ -34,8 +34,7 @@ from bgad.training.update import NewImage, UpdateOptions, _is_other_file, new_im
 from tests.conftest import draw_image, tiny_config
 from tests.training.loops import DRIVER, saved_step
 
-ONE_STRIDE = {"image_head_strides": [16]}  # with stride 32, the covariance of the image head takes half of the time
-SHORT = tiny_config(backbone=ONE_STRIDE, train={"steps": 2, "push_steps": 2}, pseudo={"count": 3})
+SHORT = tiny_config(train={"steps": 2, "push_steps": 2}, pseudo={"count": 3})
 
 
 @pytest.fixture(scope="module")
@@ -43,10 +42,7 @@ def model(data_set: Path, tmp_path_factory: pytest.TempPathFactory) -> Path:
     """The model that the tests update."""
     out = tmp_path_factory.mktemp("model") / "plate.bgad"
     bgad.train(
-        data_set,
-        out,
-        config=tiny_config(backbone=ONE_STRIDE),
-        options=bgad.TrainOptions(known=4, device="cpu", export=False),
+        data_set, out, config=tiny_config(), options=bgad.TrainOptions(known=4, device="cpu", export=False)
     )
     return out
 
