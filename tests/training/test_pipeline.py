@@ -46,7 +46,7 @@ from bgad.training.provenance import flow_key, phase_two_key
 from bgad.training.run import CHECKPOINT, StopRequest
 from bgad.training.training_set import build_training_set, mask_cells
 from bgad.types import Sample
-from tests.conftest import SIZE, draw_image, printed_config, tiny_config, write_set
+from tests.conftest import SIZE, draw_image, printed_config, save, tiny_config, write_set
 
 FLOW = "flow.safetensors"
 SHORT: dict[str, Any] = {"train": {"steps": 3, "push_steps": 3}, "pseudo": {"count": 3}}
@@ -74,12 +74,6 @@ def copy(data_set: Path, tmp_path: Path) -> Path:
 def no_training(monkeypatch: pytest.MonkeyPatch) -> None:
     """An error must be raised before the backbone is built."""
     monkeypatch.setattr(backbone, "build", lambda *_: pytest.fail("the work has begun"))
-
-
-def save(path: Path, pixels: Any) -> Path:
-    path.parent.mkdir(parents=True, exist_ok=True)
-    Image.fromarray(pixels).save(path)
-    return path
 
 
 # --- the card and what comes back
