@@ -134,7 +134,7 @@ BARS = (
 def verdict(bar: Bar, value: float) -> str:
     """Whether a figure is good enough.
 
-    >>> verdict(BARS[0], 4.5), verdict(BARS[2], 3.5), verdict(BARS[2], 1.2)
+    >>> verdict(BARS[0], 4.5), verdict(BARS[3], 3.5), verdict(BARS[3], 1.2)
     ('holds', 'missed', 'goal reached')
     """
     sign = 1 if bar.higher else -1

@@ -8,7 +8,8 @@ import numpy as np
 import pytest
 
 from bgad.data.datasets import registry
-from tests.benchmark.runs import CLASSES, category, save
+from tests.benchmark.runs import CLASSES, category
+from tests.conftest import save
 
 
 @pytest.fixture(scope="session")

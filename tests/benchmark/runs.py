@@ -8,12 +8,12 @@ from typing import Any
 
 import numpy as np
 import pytest
-from PIL import Image
 
 from bgad.benchmark.paper_tables import Matrix, PaperTable, methods
 from bgad.benchmark.plan import Outcome
 from bgad.benchmark.runner import BenchmarkOptions, run
 from bgad.config import METHODS, Config, from_dict, preset_for
+from tests.conftest import save
 
 SIZE = 48
 CLASSES = {"cable": ("bent_wire", "cable_swap", "cut_outer_insulation"), "carpet": ("color", "hole", "thread")}
@@ -44,12 +44,6 @@ def tiny(method: str, **values: Any) -> Config:
 
 
 CONFIG = tiny("bgad-plus")
-
-
-def save(path: Path, pixels: Any) -> None:
-    """Write an image and the folders above it."""
-    path.parent.mkdir(parents=True, exist_ok=True)
-    Image.fromarray(pixels).save(path)
 
 
 def category(root: Path, classes: tuple[str, ...], seed: int, good: str = "good", width: int = SIZE) -> None:

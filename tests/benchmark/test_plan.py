@@ -7,7 +7,8 @@ import numpy as np
 
 from bgad.benchmark.paper_tables import Matrix, methods
 from bgad.benchmark.plan import plan
-from tests.benchmark.runs import SIZE, category, save
+from tests.benchmark.runs import SIZE, category
+from tests.conftest import save
 
 
 def test_small_classes_run_where_a_paper_has_their_row(tmp_path: Path) -> None:

@@ -38,7 +38,8 @@ from bgad.training.loop import TrainingLoop
 from bgad.training.provenance import flow_key, phase_key, run_key
 from bgad.training.run import TrainOptions
 from bgad.training.training_set import AnomalyFeatures
-from tests.benchmark.runs import CLASSES, CONFIG, SIZE, TINY, category, fast, results, save, timeless, tiny
+from tests.benchmark.runs import CLASSES, CONFIG, SIZE, TINY, category, fast, results, timeless, tiny
+from tests.conftest import save
 
 
 def test_features_phase_one_and_pseudo_anomalies_are_computed_once(

@@ -18,7 +18,8 @@ from bgad.benchmark.runner import BenchmarkOptions, run
 from bgad.config import PRESETS, Config, override, preset_for
 from bgad.evaluation.cells import METRIC_TITLES
 from bgad.training.loop import TrainingLoop
-from tests.benchmark.runs import CLASSES, SIZE, category, save, timeless, tiny
+from tests.benchmark.runs import CLASSES, SIZE, category, timeless, tiny
+from tests.conftest import save
 
 
 def recipes(steps: Ladder) -> list[Config]:

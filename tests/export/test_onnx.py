@@ -52,7 +52,8 @@ def test_training_writes_a_graph_that_agrees(model: Path, data_set: Path, detect
         {"score": {"fusion": "probability", "top_share": 0.0}},
         {"backbone": {"image_head_strides": []}},
         {"backbone": {"strides": [8, 16]}, "train": {"positions_per_image": [8, 8]}},
-        {"backbone": {"size": 80}},  # not a multiple of 32: every "same" convolution pads differently
+        # not a multiple of 32: every "same" convolution pads differently, that of stride 32 too
+        {"backbone": {"size": 80, "image_head_strides": [16, 32]}},
         {"method": "nfad-plus"},
     ],
     ids=str,
@@ -80,7 +81,7 @@ def test_a_backbone_that_cannot_be_written_does_not_cost_the_model(
 
 
 def test_nothing_is_written_where_the_graph_differs(
-    model: Path, data_set: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+    model: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     folder = tmp_path / "copy.bgad"
     shutil.copytree(model, folder)
@@ -89,11 +90,6 @@ def test_nothing_is_written_where_the_graph_differs(
     with pytest.raises(ModelError, match=r"the exported graph differs from torch by .* of the range over 12 images"):
         export.export(folder)
     assert {path.name: path.read_bytes() for path in folder.iterdir()} == before
-    short = from_dict({"train": {"steps": 3, "push_steps": 2}}, tiny_config())
-    # the training is not lost
-    train(data_set, tmp_path / "b.bgad", config=short, options=TrainOptions(known=4, device="cpu"))
-    assert "warning: no graph is written: the exported graph differs" in " ".join(capsys.readouterr().err.split())
-    assert GRAPH not in model_folder.read(tmp_path / "b.bgad").files
 
 
 def test_export_command(plain_model: Path, data_set: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
@@ -135,9 +131,7 @@ def without_graph(model: Path, to: Path) -> Path:
     return to
 
 
-def test_no_export(data_set: Path, tmp_path: Path) -> None:
-    short = from_dict({"train": {"steps": 3, "push_steps": 2}}, tiny_config())
-    train(data_set, tmp_path / "a.bgad", config=short, options=TrainOptions(known=4, device="cpu", export=False))
-    card = model_folder.read(tmp_path / "a.bgad")
+def test_no_export(plain_model: Path) -> None:
+    card = model_folder.read(plain_model)
     assert GRAPH not in card.files
     assert card.exports == {}

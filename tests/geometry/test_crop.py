@@ -9,7 +9,6 @@ from typing import Any
 import numpy as np
 import pytest
 import torch
-from PIL import Image
 
 from bgad import TrainOptions, load, train
 from bgad.artifact import folder as model_folder
@@ -27,7 +26,7 @@ from bgad.pseudo.generate import generate
 from bgad.training.loop import TrainingLoop
 from bgad.training.training_set import CacheOptions, TrainingSet, build_training_set, with_visible_defect
 from bgad.types import AnyArray, Sample
-from tests.conftest import SIZE, draw_image, printed_config
+from tests.conftest import SIZE, draw_image, printed_config, save
 
 WIDTH, EDGE = 96, 16  # of the wide images, and what is cropped off on either side
 CPU = torch.device("cpu")
@@ -64,12 +63,6 @@ def wide_image(rng: np.random.Generator, *, defect: bool, hidden: bool = False) 
         mask[20:40, 2:12] = True
         image[mask] = 0
     return image, mask
-
-
-def save(path: Path, pixels: AnyArray) -> Path:
-    path.parent.mkdir(parents=True, exist_ok=True)
-    Image.fromarray(pixels.astype(np.uint8) * 255 if pixels.dtype == bool else pixels).save(path)
-    return path
 
 
 @pytest.fixture(scope="module")

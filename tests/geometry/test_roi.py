@@ -22,19 +22,14 @@ from bgad.errors import DataError, ImageError
 from bgad.geometry.roi import Roi
 from bgad.training import pipeline as learn
 from bgad.types import Sample
-from tests.conftest import SIZE, draw_image, tiny_config, write_set
+from tests.conftest import SIZE, draw_image, save, tiny_config, write_set
 
 LEFT = np.zeros((SIZE, SIZE), bool)
 LEFT[:, : SIZE // 2] = True
 
 
-def save(mask: np.ndarray, path: Path) -> Path:
-    Image.fromarray(mask.astype(np.uint8) * 255).save(path)
-    return path
-
-
 def test_images_and_polygons(tmp_path: Path) -> None:
-    roi = Roi.load(save(LEFT, tmp_path / "left.png"))
+    roi = Roi.load(save(tmp_path / "left.png", LEFT))
     assert np.array_equal(roi.mask, LEFT)
     assert roi.polygons is None
     assert np.array_equal(Roi.from_png(roi.png()).mask, LEFT)
@@ -65,7 +60,7 @@ def test_polygons_that_are_none(content: str, tmp_path: Path) -> None:
 
 def test_nothing_to_look_at(tmp_path: Path) -> None:
     with pytest.raises(DataError, match="leaves nothing to look at"):
-        Roi.load(save(np.zeros((5, 5), bool), tmp_path / "a.png"))
+        Roi.load(save(tmp_path / "a.png", np.zeros((5, 5), bool)))
     with pytest.raises(DataError, match=r"gone\.json: cannot be read"):
         Roi.load(tmp_path / "gone.json")
     with pytest.raises(ImageError, match=r"gone\.png"):
@@ -112,7 +107,7 @@ def looking_left(tmp_path_factory: pytest.TempPathFactory) -> tuple[Path, Path]:
     config = root.parent / "tiny.toml"
     config.write_text(to_toml(tiny_config()))
     out = root.parent / "left.bgad"
-    roi = save(LEFT, root.parent / "left.png")
+    roi = save(root.parent / "left.png", LEFT)
     assert (
         main(["train", str(root), "--config", str(config), "--roi", str(roi), "--known", "4", "--out", str(out)]) == 0
     )
@@ -172,7 +167,7 @@ def test_a_region_of_another_size(data_set: Path, tmp_path: Path) -> None:
             data_set,
             tmp_path / "a.bgad",
             config=tiny_config(),
-            options=bgad.TrainOptions(roi=save(LEFT[:10], tmp_path / "a.png")),
+            options=bgad.TrainOptions(roi=save(tmp_path / "a.png", LEFT[:10])),
         )
 
 
@@ -190,7 +185,7 @@ def test_region_and_tiles(tmp_path: Path) -> None:
     for i in range(8):
         Image.fromarray(large()).save(root / "good" / f"{i}.png")
     config = from_dict({"tile": {"size": SIZE, "overlap": 0.0}, "train": {"steps": 5, "push_steps": 2}}, tiny_config())
-    roi = save(wide, tmp_path / "roi.png")
+    roi = save(tmp_path / "roi.png", wide)
     scorer = bgad.train(
         root, tmp_path / "a.bgad", config=config, options=bgad.TrainOptions(roi=roi, device="cpu", export=False)
     )
@@ -212,7 +207,7 @@ def test_region_and_tiles(tmp_path: Path) -> None:
 def test_tiles_outside_are_not_learnt(tmp_path: Path) -> None:
     region = np.zeros((SIZE, 3 * SIZE), bool)
     region[:, : SIZE + 10] = True
-    sample = Sample(tmp_path / "a.png", "a.png", 0, roi=save(region, tmp_path / "roi.png"))
+    sample = Sample(tmp_path / "a.png", "a.png", 0, roi=save(tmp_path / "roi.png", region))
     held_out = Sample(tmp_path / "b.png", "b.png", 0, roi=sample.roi)
     hashes = {"a.png": "1", "b.png": "2"}
     split = Split([sample], [held_out], [], [], hashes)
@@ -225,7 +220,7 @@ def test_masks_of_another_size_are_brought_to_the_region(tmp_path: Path) -> None
     mask[:, SIZE // 2 : 2 * SIZE] = True
     Image.new("L", (SIZE, SIZE)).save(tmp_path / "a.png")
     sample = Sample(
-        tmp_path / "a.png", "a.png", 1, "x", save(mask, tmp_path / "mask.png"), roi=save(LEFT, tmp_path / "roi.png")
+        tmp_path / "a.png", "a.png", 1, "x", save(tmp_path / "mask.png", mask), roi=save(tmp_path / "roi.png", LEFT)
     )
     expected = LEFT.copy()
     expected[:, : SIZE // 4] = False

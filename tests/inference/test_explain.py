@@ -1,9 +1,5 @@
 from __future__ import annotations
 
-import json
-import shutil
-import subprocess
-import sys
 from collections.abc import Mapping
 from dataclasses import replace
 from pathlib import Path
@@ -150,21 +146,6 @@ def test_parts_add_up_alone_and_in_a_batch(engine: str, model: Path, data_set: P
     assert_adds_up(alone.parts, alone.score)
     assert alone.parts == pytest.approx(together[0].parts, rel=1e-4, abs=1e-4)
     assert scorer.card.part_limits.keys() == set(PARTS)
-
-
-def test_parts_of_openvino_are_those_of_onnx(model: Path, data_set: Path, tmp_path: Path) -> None:
-    """In a process of its own: with OpenVINO loaded, a SIGINT in a later training is fatal."""
-    folder = tmp_path / "copy.bgad"
-    files = sorted((data_set / "test").rglob("*.png"))[::4]
-    command = [sys.executable, "-m", "bgad"]
-    shutil.copytree(model, folder)
-    subprocess.run([*command, "export", folder, "--to", "openvino"], check=True)
-    predict = [*command, "predict", str(folder), *map(str, files), "--engine", "openvino"]
-    rows = [json.loads(x) for x in subprocess.run(predict, check=True, capture_output=True).stdout.splitlines()]
-    for row, expected in zip(rows, bgad.load(model, "cpu").score_many(files), strict=True):
-        assert_adds_up(row["parts"], row["score"])
-        assert row["parts"] == pytest.approx(dict(expected.parts), rel=1e-3, abs=1e-3)
-        assert row["reason"] == (expected.reason or None)
 
 
 def test_the_parts_of_tiles_are_those_of_the_highest(model: Path) -> None:

@@ -8,6 +8,7 @@ import subprocess
 import sys
 from pathlib import Path
 
+import numpy as np
 import pytest
 
 from bgad import load
@@ -34,12 +35,18 @@ def test_scores_are_those_of_the_other_engines(exported: Path, data_set: Path) -
     assert card.exports.keys() == {"onnx", "openvino"}
     assert card.exports["openvino"].parity.images == 18
     files = sorted((data_set / "test").rglob("*.png"))
-    expected = {str(path): s.score for path, s in zip(files, load(exported).score_many(files), strict=True)}
+    expected = {str(path): s for path, s in zip(files, load(exported).score_many(files), strict=True)}
+    tolerance = 1e-4 * float(np.ptp([s.score for s in expected.values()]))
     for threads in (1, 3):
         done = bgad("predict", exported, data_set / "test", "--engine", "openvino", "--threads", threads)
         assert done.returncode == 0, done.stderr
-        found = {row["path"]: row["score"] for row in map(json.loads, done.stdout.splitlines())}
-        assert found == pytest.approx(expected, abs=1e-3)
+        rows = {row["path"]: row for row in map(json.loads, done.stdout.splitlines())}
+        assert rows.keys() == expected.keys()
+        for path, row in rows.items():
+            assert row["score"] == pytest.approx(expected[path].score, abs=tolerance)
+            assert row["parts"] == pytest.approx(dict(expected[path].parts), abs=tolerance)
+            assert sum(row["parts"].values()) == pytest.approx(row["score"], rel=1e-5, abs=1e-5)
+            assert row["reason"] == (expected[path].reason or None)
 
 
 FIRST_ARRAYS = """

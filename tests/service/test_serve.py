@@ -12,6 +12,7 @@ import httpx
 import pytest
 
 from bgad.artifact import folder as model_folder
+from bgad.cli.main import main
 from bgad.service import access, demo_seed
 from bgad.service.folders import DATA, WORKSPACE
 from bgad.service.store.image_list import ImageQuery
@@ -19,18 +20,27 @@ from bgad.service.store.store import Store
 from tests.service.conftest import Maker, page_and_total
 
 
-def serve(*options: str) -> tuple[int, list[str]]:
-    command = [sys.executable, "-m", "bgad", "serve", *options]
-    done = subprocess.run(command, capture_output=True, text=True, timeout=60)
-    return done.returncode, done.stderr.strip().splitlines()
+@pytest.fixture
+def refused(capsys: pytest.CaptureFixture[str]) -> Callable[..., str]:
+    """The one line of a service that does not start."""
+
+    def serve(*options: str) -> str:
+        capsys.readouterr()
+        assert main(["serve", *options]) == 2
+        said = capsys.readouterr()
+        (line,) = said.err.splitlines()
+        assert said.out == ""
+        assert line.startswith("bgad: error: ")
+        return line
+
+    return serve
 
 
 @pytest.mark.parametrize("option", ["--host 0.0.0.0", "--allowed-host inspection.example.org"])
-def test_a_service_for_others_needs_a_token(models: Path, option: str) -> None:
-    code, lines = serve("--models", str(models), *option.split(), "--port", "0")
-    assert (code, len(lines)) == (2, 1)
-    assert f"{option.split()[1]} can be reached from other machines, and no token guards it" in lines[0]
-    assert "bgad token add NAME --role admin" in lines[0]
+def test_a_service_for_others_needs_a_token(models: Path, option: str, refused: Callable[..., str]) -> None:
+    line = refused("--models", str(models), *option.split(), "--port", "0")
+    assert f"{option.split()[1]} can be reached from other machines, and no token guards it" in line
+    assert "bgad token add NAME --role admin" in line
 
 
 def test_a_name_that_a_proxy_passes_on(models: Path, live: Callable[..., Any]) -> None:
@@ -46,47 +56,44 @@ def test_a_name_that_a_proxy_passes_on(models: Path, live: Callable[..., Any]) -
 
 
 @pytest.mark.parametrize("name", ["https://inspection.example.org", "inspection.example.org:8443", ""])
-def test_a_name_is_a_name(models: Path, name: str) -> None:
-    code, lines = serve("--models", str(models), "--allowed-host", name)
-    assert (code, len(lines)) == (2, 1)
-    assert "is no name of a host: give it without https:// and without a port" in lines[0]
+def test_a_name_is_a_name(models: Path, name: str, refused: Callable[..., str]) -> None:
+    line = refused("--models", str(models), "--allowed-host", name)
+    assert "is no name of a host: give it without https:// and without a port" in line
 
 
-def test_serving_what_is_not_there(tmp_path: Path) -> None:
-    code, lines = serve("--models", str(tmp_path / "none"))
-    assert (code, len(lines)) == (2, 1)
-    assert "no such folder of models" in lines[0]
-    code, lines = serve("--models", str(tmp_path))
-    assert (code, len(lines)) == (2, 1)
-    assert "no model that could be read" in lines[0]
+def test_serving_what_is_not_there(tmp_path: Path, refused: Callable[..., str]) -> None:
+    assert "no such folder of models" in refused("--models", str(tmp_path / "none"))
+    assert "no model that could be read" in refused("--models", str(tmp_path))
     assert list(tmp_path.iterdir()) == []
 
 
-def test_two_services_for_one_folder_or_one_port(models: Path, live: Any, tmp_path: Path, model: Path) -> None:
+def test_two_services_for_one_folder_or_one_port(
+    models: Path, live: Any, tmp_path: Path, model: Path, refused: Callable[..., str]
+) -> None:
     first = live()
-    code, lines = serve("--models", str(models), "--port", "0")
-    assert (code, len(lines)) == (2, 1)
-    assert "is in use by another service" in lines[0]
+    assert "is in use by another service" in refused("--models", str(models), "--port", "0")
     shutil.copytree(model, tmp_path / "other" / "plate.bgad")
-    code, lines = serve("--models", str(tmp_path / "other"), "--port", str(first.port))
-    assert code == 2
-    assert f"port {first.port}" in lines[-1]
-    assert "bgad: error: " in lines[-1]
+    command = [sys.executable, "-m", "bgad", "serve", "--models", str(tmp_path / "other"), "--port", str(first.port)]
+    done = subprocess.run(command, capture_output=True, text=True, timeout=60)
+    assert done.returncode == 2
+    last = done.stderr.splitlines()[-1]
+    assert f"port {first.port}" in last
+    assert "bgad: error: " in last
 
 
-def test_tokens_by_command(models: Path) -> None:
-    def run(*arguments: str) -> subprocess.CompletedProcess[str]:
-        command = [sys.executable, "-m", "bgad", "token", *arguments, "--models", str(models)]
-        return subprocess.run(command, capture_output=True, text=True, timeout=60)
+def test_tokens_by_command(models: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    def run(*arguments: str) -> tuple[int, str, str]:
+        capsys.readouterr()
+        code = main(["token", *arguments, "--models", str(models)])
+        return code, *capsys.readouterr()
 
-    made = run("add", "camera", "--role", "score").stdout.strip()
-    assert made.startswith(access.TOKEN_PREFIX)
-    assert run("list").stdout == "score   camera\n"
-    assert run("drop", "camera").returncode == 0
-    again = run("drop", "camera")
-    assert (again.returncode, again.stderr.count("\n")) == (2, 1)
-    assert "'camera' has no token" in again.stderr
-    assert run("list").stdout == ""
+    assert run("add", "camera", "--role", "score")[1].startswith(access.TOKEN_PREFIX)
+    assert run("list") == (0, "score   camera\n", "")
+    assert run("drop", "camera")[0] == 0
+    code, _, said = run("drop", "camera")
+    assert (code, said.count("\n")) == (2, 1)
+    assert "'camera' has no token" in said
+    assert run("list") == (0, "", "")
 
 
 def test_a_model_that_is_gone_does_not_keep_the_next_one_from_its_test_images(

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 from pathlib import Path
-from typing import Any
 
 import torch
 
@@ -14,14 +13,8 @@ from bgad.data.split import make_split
 from bgad.model import backbone as backbones
 from bgad.model.scoring import ScoringModel
 from bgad.training.training_set import CacheOptions, TrainingSet, build_training_set
-from tests.conftest import tiny_config
 
 CPU = torch.device("cpu")
-
-
-def one_stride(**values: Any) -> Config:
-    """The tiny recipe with one stride in the image head, whose covariance is then quickly inverted."""
-    return tiny_config(**{"backbone": {"image_head_strides": [16]}, **values})
 
 
 def prepared(root: Path, config: Config, work: Path, known: int = 6) -> tuple[ScoringModel, TrainingSet]:

@@ -22,11 +22,12 @@ from bgad.training.fit_image_head import (
     ledoit_wolf,
     top_mean,
 )
-from tests.training.prepared import one_stride, prepared
+from tests.conftest import tiny_config
+from tests.training.prepared import prepared
 
 
 def test_known_anomalies_are_scored_out_of_fold(data_set: Path, tmp_path: Path) -> None:
-    config = one_stride()
+    config = tiny_config()
     model, training_set = prepared(data_set, config, tmp_path)
     head, known = model.image_head, training_set.anomalies[0]
     assert head is not None
@@ -59,7 +60,7 @@ def test_known_anomalies_are_scored_out_of_fold(data_set: Path, tmp_path: Path) 
 
 
 def test_taught_anomalies_have_directions_of_their_own(data_set: Path, tmp_path: Path) -> None:
-    config = one_stride()
+    config = tiny_config()
     model, training_set = prepared(data_set, config, tmp_path)
     head, known = model.image_head, training_set.anomalies[0]
     assert head is not None

@@ -22,8 +22,8 @@ from bgad.training.fit_score_weights import MAX_HEAD_WEIGHT_FACTOR, MIN_LEVEL_PR
 from bgad.training.loop import FlowData, TrainingLoop
 from bgad.training.training_set import TrainingSet, partition_normals
 from bgad.training.warm_start import WarmStart
-from tests.conftest import write_set
-from tests.training.prepared import CPU, one_stride, prepared
+from tests.conftest import tiny_config, write_set
+from tests.training.prepared import CPU, prepared
 
 OPTIONS = TrainOptions(known=4, device="cpu", export=False)
 
@@ -71,8 +71,8 @@ def fits(monkeypatch: pytest.MonkeyPatch) -> list[tuple[int, dict[str, torch.Ten
 def test_the_weights_are_fitted_before_anomalies_push(
     data_set: Path, tmp_path: Path, fits: list[tuple[int, dict[str, torch.Tensor]]]
 ) -> None:
-    detector = train(data_set, tmp_path / "a.bgad", config=one_stride(), options=OPTIONS)
-    normals_only = train(data_set, tmp_path / "b.bgad", config=one_stride(train={"push_steps": 0}), options=OPTIONS)
+    detector = train(data_set, tmp_path / "a.bgad", config=tiny_config(), options=OPTIONS)
+    normals_only = train(data_set, tmp_path / "b.bgad", config=tiny_config(train={"push_steps": 0}), options=OPTIONS)
     (step, levels), _ = fits
     assert step == 30
     for key, value in normals_only.model.levels.state_dict().items():
@@ -87,10 +87,10 @@ def test_without_a_push_the_weights_are_fitted_at_the_end(
     tmp_path: Path, fits: list[tuple[int, dict[str, torch.Tensor]]]
 ) -> None:
     bare = write_set(tmp_path / "bare", masks=False)
-    train(bare, tmp_path / "a.bgad", config=one_stride(), options=OPTIONS)
+    train(bare, tmp_path / "a.bgad", config=tiny_config(), options=OPTIONS)
     assert [step for step, _ in fits] == [50]
     fits.clear()
-    config = one_stride(train={"push_steps": 0})
+    config = tiny_config(train={"push_steps": 0})
     train(write_set(tmp_path / "marked"), tmp_path / "b.bgad", config=config, options=OPTIONS)
     assert [step for step, _ in fits] == [30]
 
@@ -99,7 +99,7 @@ def test_without_validation_normals_the_weights_keep_their_priors(
     data_set: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr(training_set, "MIN_TRAINING_NORMALS", 32)
-    model, features = prepared(data_set, one_stride(), tmp_path)
+    model, features = prepared(data_set, tiny_config(), tmp_path)
     fitter = fitter_of(model, features)
     partition = fitter.partition
     assert partition.validation is None
@@ -113,10 +113,10 @@ def test_there_are_validation_normals_for_what_needs_them(data_set: Path, tmp_pa
     plain: dict[str, Any] = {"backbone": {"image_head_strides": []}}
     for number, (config, count) in enumerate(
         (
-            (one_stride(), 6),
-            (one_stride(score={"evidence_weight": 0.0}), 6),
-            (one_stride(**plain), 6),
-            (one_stride(**plain, score={"evidence_weight": 0.0}), 0),
+            (tiny_config(), 6),
+            (tiny_config(score={"evidence_weight": 0.0}), 6),
+            (tiny_config(**plain), 6),
+            (tiny_config(**plain, score={"evidence_weight": 0.0}), 0),
         )
     ):
         model, features = prepared(data_set, config, tmp_path / str(number))
@@ -131,14 +131,14 @@ def test_there_are_validation_normals_for_what_needs_them(data_set: Path, tmp_pa
 def test_without_known_anomalies_or_evidence_weight_the_weights_keep_their_priors(
     data_set: Path, tmp_path: Path, changes: dict[str, Any]
 ) -> None:
-    config = one_stride(**changes, train={"steps": 4, "push_steps": 2}, pseudo={"count": 2})
+    config = tiny_config(**changes, train={"steps": 4, "push_steps": 2}, pseudo={"count": 2})
     detector = train(data_set, tmp_path / "a.bgad", config=config, options=OPTIONS)
     assert detector.model.score_weights.tolist() == pytest.approx(default_score_weights(config))
 
 
 def test_the_fine_level_counts_more_where_only_it_sees_the_defect(data_set: Path, tmp_path: Path) -> None:
     """Known anomalies whose coarse features are those of normals leave it to the fine level."""
-    config = one_stride()
+    config = tiny_config()
     model, features = prepared(data_set, config, tmp_path)
     (known, _) = features.anomalies
     for i in (1, 2):
@@ -159,7 +159,7 @@ def test_an_update_fits_the_weights_to_new_anomalies_only(
     data_set: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """The weights of the parent are the prior, and stay as they are where nothing is new."""
-    model, features = prepared(data_set, one_stride(), tmp_path)
+    model, features = prepared(data_set, tiny_config(), tmp_path)
     parent = [0.0, 0.25, 0.75, 0.125]
     asked: list[tuple[list[float], int]] = []
     level_weights = fit_score_weights.level_weights

@@ -46,14 +46,10 @@ from bgad.training.provenance import flow_key, phase_two_key
 from bgad.training.run import CHECKPOINT, StopRequest
 from bgad.training.training_set import build_training_set, mask_cells
 from bgad.types import Sample
-from tests.conftest import SIZE, draw_image, printed_config, tiny_config, write_set
+from tests.conftest import SIZE, draw_image, printed_config, save, tiny_config, write_set
 
 FLOW = "flow.safetensors"
-SHORT: dict[str, Any] = {
-    "backbone": {"image_head_strides": [16]},  # with stride 32, the covariance of the image head takes half of the time
-    "train": {"steps": 3, "push_steps": 3},
-    "pseudo": {"count": 3},
-}
+SHORT: dict[str, Any] = {"train": {"steps": 3, "push_steps": 3}, "pseudo": {"count": 3}}
 BOTH_STRIDES: dict[str, Any] = {"image_head_strides": [16, 32]}
 
 
@@ -78,12 +74,6 @@ def copy(data_set: Path, tmp_path: Path) -> Path:
 def no_training(monkeypatch: pytest.MonkeyPatch) -> None:
     """An error must be raised before the backbone is built."""
     monkeypatch.setattr(backbone, "build", lambda *_: pytest.fail("the work has begun"))
-
-
-def save(path: Path, pixels: Any) -> Path:
-    path.parent.mkdir(parents=True, exist_ok=True)
-    Image.fromarray(pixels).save(path)
-    return path
 
 
 # --- the card and what comes back
@@ -147,7 +137,7 @@ def test_features_on_disk_make_the_same_model(data_set: Path, model: Path, tmp_p
             config=tiny_config(),
             options=TrainOptions(known=4, device="cpu", export=False, memory_gb=1e-6),
         )
-    assert kept == [True] * 4  # three levels, and the stride of the image head
+    assert kept == [True] * 3
     for name in (FLOW, "backbone.safetensors", "train.csv"):
         assert (tmp_path / "plate.bgad" / name).read_bytes() == (model / name).read_bytes()
 
@@ -522,28 +512,6 @@ def test_what_cannot_work_is_told_before_anything_is_read(
             train(data_set, tmp_path / "x.bgad", config=replace(tiny_config(), backbone=other))
 
 
-def test_a_broken_image_is_named_skipped_and_counted(copy: Path, capsys: pytest.CaptureFixture[str]) -> None:
-    (copy / "train/good/900.png").write_text("no picture")
-    whole = (copy / "train/good/000.png").read_bytes()
-    (copy / "train/good/901.png").write_bytes(whole[: len(whole) // 2])
-    trained = quick(copy, copy.parent / "plate.bgad", known=2)
-    said = " ".join(capsys.readouterr().err.split())
-    assert "2 unreadable images skipped: train/good/900.png, train/good/901.png" in said
-    assert {image["name"] for image in trained.card.split["images"]}.isdisjoint(
-        {"train/good/900.png", "train/good/901.png"}
-    )
-    assert any("900.png" in note for note in trained.card.data.notes)
-
-
-@pytest.mark.usefixtures("no_training")
-def test_too_many_broken_images_are_an_error(copy: Path) -> None:
-    for i in range(3):
-        (copy / f"train/good/90{i}.png").write_text("no picture")
-    with pytest.raises(DataError, match=r"3 images of .* \(more than --max-unreadable 2\), the first: .*900"):
-        quick(copy, copy.parent / "plate.bgad", max_unreadable=2)
-    assert [path.name for path in copy.parent.iterdir()] == ["plate"]
-
-
 def test_masks_that_do_not_fit_are_mended_and_told(copy: Path, capsys: pytest.CaptureFixture[str]) -> None:
     truth = copy / "ground_truth/blot"
     with Image.open(truth / "000_mask.png") as mask:
@@ -588,13 +556,6 @@ def test_a_mask_of_another_size_marks_the_same_cells(copy: Path) -> None:
 
 
 @pytest.mark.usefixtures("no_training")
-def test_leakage_is_refused(copy: Path) -> None:
-    shutil.copy(copy / "test/blot/004.png", copy / "train/good/999.png")
-    with pytest.raises(DataError, match=r"leakage: train/good/999\.png is the same image as test/blot/004\.png"):
-        quick(copy, copy.parent / "plate.bgad")
-
-
-@pytest.mark.usefixtures("no_training")
 @pytest.mark.parametrize(
     ("rate", "error", "message"),
     [
@@ -612,22 +573,6 @@ def test_a_rate_that_cannot_be_promised_is_refused_at_once(
         quick(data_set, tmp_path / "plate.bgad", false_reject_rate=rate)
     assert time.monotonic() - began < 10
     assert list(tmp_path.iterdir()) == []
-
-
-def test_a_rate_holds_out_as_many_normals_as_it_needs(data_set: Path, tmp_path: Path) -> None:
-    trained = quick(data_set, tmp_path / "plate.bgad", false_reject_rate=0.1, known=2)
-    assert len(trained.card.calibration_at().scores) == 9
-    assert trained.calibration.rate == 0.1
-    assert trained.threshold == max(trained.card.calibration_at().scores)
-    assert "asked for: 0.1" in trained.card.calibration_at().guarantee
-
-
-@pytest.mark.usefixtures("no_training")
-def test_too_few_normals(tmp_path: Path) -> None:
-    with pytest.raises(DataError, match="2 normal images are too few"):
-        quick(write_set(tmp_path / "few", train=2), tmp_path / "few.bgad")
-    with pytest.raises(DataError, match="no such folder or manifest"):
-        quick(tmp_path / "none", tmp_path / "none.bgad")
 
 
 def test_deep_images_set_the_bit_depth(tmp_path: Path) -> None:

@@ -22,23 +22,18 @@ from bgad.pseudo.generate import PseudoAnomaly, PseudoSeries
 from bgad.training.provenance import run_key
 from bgad.training.training_set import CacheOptions, TrainingSet, build_training_set
 from bgad.types import Sample
-from tests.conftest import SIZE, tiny_config, write_set
+from tests.conftest import SIZE, save, tiny_config, write_set
 
 CPU = torch.device("cpu")
 CORNER = np.zeros((SIZE, SIZE), bool)
 CORNER[:24, :24] = True
 
 
-def save(array: np.ndarray, path: Path) -> Path:
-    Image.fromarray(array if array.dtype == np.uint8 else array.astype(np.uint8) * 255).save(path)
-    return path
-
-
 def glaring(sample: Sample, path: Path) -> Path:
     """The image with black and white stripes in its corner."""
     pixels = np.array(Image.open(sample.path))
     pixels[CORNER] = np.where(np.indices((SIZE, SIZE))[0] % 4 < 2, 255, 0)[CORNER][:, None]
-    return save(pixels, path)
+    return save(path, pixels)
 
 
 @pytest.fixture
@@ -53,7 +48,7 @@ def split(tmp_path: Path) -> Split:
     everywhere = CORNER.copy()
     everywhere[40:60, 40:60] = True  # somebody marked both
     first = replace(whole.train[0], path=glaring(whole.train[0], tmp_path / "good.png"))
-    known = [bad(0, save(everywhere, tmp_path / "mask.png")), bad(1, None), *whole.known[2:]]
+    known = [bad(0, save(tmp_path / "mask.png", everywhere)), bad(1, None), *whole.known[2:]]
     return replace(whole, train=[first, *whole.train[1:]], known=known)
 
 
@@ -71,7 +66,7 @@ def prepared(split: Split, work: Path, *, memory: float = 1.0, **values: Any) ->
 
 @pytest.mark.parametrize("memory", [1.0, 0.0])
 def test_what_is_ignored_is_neither_learnt_nor_pushed(split: Split, tmp_path: Path, memory: float) -> None:
-    file = save(CORNER, tmp_path / "ignore.png")
+    file = save(tmp_path / "ignore.png", CORNER)
     model, before = prepared(split, tmp_path / "a", memory=memory)
     for _ in range(2):  # and so it is where the features on the disk are used again
         _, after = prepared(ignoring(split, file), tmp_path / "b", memory=memory)
@@ -113,21 +108,21 @@ def test_pseudo_anomalies_use_normals_without_a_region_to_ignore(
         return make(self, index)
 
     monkeypatch.setattr(PseudoSeries, "make", watched)
-    shown = ignoring(split, save(CORNER, tmp_path / "ignore.png"))
+    shown = ignoring(split, save(tmp_path / "ignore.png", CORNER))
     prepared(shown, tmp_path / "a", pseudo={"count": 2, "method": method})
     assert seen == {s.name for s in split.train[1:]}
 
 
 def test_normals_that_all_have_something_to_ignore(split: Split, tmp_path: Path) -> None:
-    file = save(CORNER, tmp_path / "ignore.png")
+    file = save(tmp_path / "ignore.png", CORNER)
     everyone = replace(split, train=[replace(s, ignore=file) for s in split.train])
     with pytest.raises(DataError, match="every normal has a region to ignore"):
         prepared(everyone, tmp_path / "a")
 
 
 def test_another_region_is_another_run(split: Split, tmp_path: Path) -> None:
-    file = save(CORNER, tmp_path / "ignore.png")
+    file = save(tmp_path / "ignore.png", CORNER)
     config = tiny_config()
     first, second = run_key(config, split, CPU), run_key(config, ignoring(split, file), CPU)
-    save(~CORNER, file)
+    save(file, ~CORNER)
     assert len({first, second, run_key(config, ignoring(split, file), CPU)}) == 3

@@ -1,5 +1,4 @@
 """The pages with figures: threshold, comparison and drift, of a store that was filled by hand."""
-# ruff: noqa: F401, F811 -- the fixture `page` comes from the other file
 
 from __future__ import annotations
 
@@ -17,7 +16,7 @@ from bgad.service.folders import WORKSPACE
 from bgad.service.store import tables
 from bgad.service.store.store import Store
 from tests.service.conftest import as_file, sqlite_address, wait_for
-from tests.service.web.test_page import Start, ask, page, pytestmark, said, sync_api
+from tests.service.web.pages import Start, ask, said, sync_api
 
 DAY = 86400
 

@@ -1,5 +1,4 @@
 """The page when answers come late or not at all, when others work beside, and with much to keep."""
-# ruff: noqa: F401, F811 -- the fixture `page` comes from the other file
 
 from __future__ import annotations
 
@@ -13,16 +12,14 @@ from typing import Any
 from bgad.service.access import new_token
 from bgad.service.store.store import Store
 from tests.service.conftest import png, sqlite_address, wait_for
-from tests.service.web.test_page import (
+from tests.service.web.pages import (
     Start,
     add_images,
     ask,
     marked,
     middle,
     open_first,
-    page,
     paint_ring,
-    pytestmark,
     said,
     sync_api,
 )

@@ -1,5 +1,4 @@
 """The view of one image: tools that stay, fingers, other models and versions, and the way back."""
-# ruff: noqa: F401, F811 -- the fixture `page` comes from the other file
 
 from __future__ import annotations
 
@@ -21,7 +20,7 @@ from bgad.service.store.store import Store
 from bgad.service.store.tables import images
 from bgad.types import Scores
 from tests.service.conftest import Live, as_file, png, sqlite_address, wait_for
-from tests.service.web.test_page import Start, ask, middle, page, pytestmark, said, sync_api
+from tests.service.web.pages import Start, ask, middle, said, sync_api
 
 expect = sync_api.expect
 

@@ -1,5 +1,4 @@
 """The queue while images come in, by keyboard, by touch; and what is told of what happens elsewhere."""
-# ruff: noqa: F401, F811 -- the fixture `page` comes from the other file
 
 from __future__ import annotations
 
@@ -11,7 +10,7 @@ import numpy as np
 
 from bgad.client import Client
 from tests.service.conftest import Live, as_file, png
-from tests.service.web.test_page import Start, ask, page, pytestmark, said, sync_api
+from tests.service.web.pages import Start, ask, said, sync_api
 
 expect = sync_api.expect
 

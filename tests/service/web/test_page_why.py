@@ -1,5 +1,4 @@
 """Why an image was rejected: in the queue, and on its own page with the parts of its score and a frame."""
-# ruff: noqa: F401, F811 -- the fixture `page` comes from the other file
 
 from __future__ import annotations
 
@@ -8,7 +7,7 @@ from typing import Any
 from bgad.service.store import tables
 from bgad.service.store.store import Store
 from tests.service.conftest import png, sqlite_address
-from tests.service.web.test_page import Start, ask, cell, page, pytestmark, sync_api
+from tests.service.web.pages import Start, ask, cell, sync_api
 from tests.service.web.test_page_image import opened, sent
 
 expect = sync_api.expect
