@@ -7,7 +7,7 @@ from __future__ import annotations
 
 import logging
 from collections.abc import Sequence
-from dataclasses import dataclass, field, replace
+from dataclasses import dataclass, field
 from pathlib import Path
 
 import numpy as np
@@ -26,12 +26,12 @@ from bgad.inference.base import Output
 from bgad.inference.torch_engine import Detector
 from bgad.io import images
 from bgad.model import device as devices
-from bgad.training.feature_pool import FeaturePool
+from bgad.training.feature_pool import FeaturePool, FeaturePools
 from bgad.training.fit_model import ModelFit
 from bgad.training.provenance import run_key
 from bgad.training.run import RunControl, TrainingRun
 from bgad.training.snapshots import Snapshot, Snapshots, restore
-from bgad.types import BoolArray, FloatArray, Index, Sample
+from bgad.types import BoolArray, FloatArray, Index, Progress, Sample
 
 logger = logging.getLogger(__name__)
 
@@ -136,39 +136,40 @@ def possible(split: Split, wanted: Sequence[str], *, named: bool) -> list[str]:
     return kept
 
 
-def make_split(dataset: Dataset, options: FigureOptions) -> tuple[Dataset, Split]:
-    """Validate a data set and divide it as the benchmark does."""
-    dataset, _ = validate_images(dataset, MAX_UNREADABLE)
+def new_pools(
+    configs: Sequence[Config], folder: Path, options: FigureOptions, progress: Progress | None = None
+) -> FeaturePools:
+    """Return the pools for the features by the backbones of all recipes."""
+    if not configs:
+        raise DataError("figures need at least one method")
+    return FeaturePools(
+        [config.backbone for config in configs],
+        device=devices.pick(options.device),
+        folder=folder,
+        memory_gb=options.memory_gb,
+        progress=progress,
+    )
+
+
+def make_split(
+    dataset: Dataset, images: ImageCache, options: FigureOptions, progress: Progress | None = None
+) -> tuple[Dataset, Split]:
+    """Validate a data set with the image cache of the pools and divide it as the benchmark does."""
+    dataset, _ = validate_images(dataset, MAX_UNREADABLE, images, progress)
     split = protocol_split(dataset, options.protocol, options.case, known=options.known, seed=options.seed)
     return dataset, split
 
 
 def collect(
-    dataset: Dataset, split: Split, configs: Sequence[Config], work: Path, options: FigureOptions, control: RunControl
+    dataset: Dataset, split: Split, configs: Sequence[Config], pools: FeaturePools, work: Path, control: RunControl
 ) -> FigureData:
     """Train every recipe on a split and return what the figures show."""
-    if not configs:
-        raise DataError("figures need at least one method")
-    device = devices.pick(options.device)
-    pools: dict[object, FeaturePool] = {}
     results = []
-    for config in (replace(c, seed=options.seed) for c in configs):
-        if config.backbone not in pools:
-            cache = ImageCache(config.backbone.size, crop=config.backbone.crop)
-            pools[config.backbone] = FeaturePool(
-                dataset.samples,
-                split.hashes,
-                cache,
-                config.backbone,
-                device=device,
-                folder=work / f"pool{len(pools)}",
-                memory_gb=options.memory_gb / len({c.backbone for c in configs}),
-                progress=control.progress,
-            )
-        results.append(_result(dataset, split, config, pools[config.backbone], work, control))
-    last = pools[configs[-1].backbone]
-    masks = [last.images.read_mask(s) for s in split.test]
-    return FigureData(dataset.name, split, last.images, masks, results, configs[-1])
+    for config in configs:
+        pool = pools.get(config.backbone, dataset, split)
+        results.append(_result(dataset, split, config, pool, work, control))
+    masks = [pool.images.read_mask(s) for s in split.test]
+    return FigureData(dataset.name, split, pool.images, masks, results, configs[-1])
 
 
 def _result(

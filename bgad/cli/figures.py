@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import argparse
 import json
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -88,7 +89,7 @@ def _data_figures(arguments: argparse.Namespace) -> list[Path]:
         choice = ", ".join(with_flows)
         raise ConfigError(f"{flowless[0]} has no flows, which these figures show: choose from {choice}")
     methods = _names(arguments.methods, "method", with_flows)
-    configs = [read_config(arguments, method) for method in methods]
+    configs = [replace(read_config(arguments, method), seed=arguments.seed or 0) for method in methods]
     options = figures.FigureOptions(
         protocol=arguments.protocol,
         case=Case(arguments.known_class),
@@ -97,12 +98,15 @@ def _data_figures(arguments: argparse.Namespace) -> list[Path]:
         device=arguments.device,
         memory_gb=arguments.memory,
     )
-    dataset, split = figures.make_split(locate.load(Path(arguments.data), arguments.root), options)
-    kept = figures.possible(split, wanted, named=arguments.figures is not None)
-    if not kept:
-        raise DataError(f"{dataset.name} can give none of the figures: {', '.join(wanted)}")
-    with console.progress() as progress, console.stop_on_interrupt() as stop, tempfile.TemporaryDirectory() as work:
-        data = figures.collect(dataset, split, configs, Path(work), options, RunControl(progress, stop))
+    dataset = locate.load(Path(arguments.data), arguments.root)
+    with console.progress() as progress, console.stop_on_interrupt() as stop, tempfile.TemporaryDirectory() as folder:
+        work = Path(folder)
+        pools = figures.new_pools(configs, work / "pools", options, progress)
+        dataset, split = figures.make_split(dataset, pools.images, options, progress)
+        kept = figures.possible(split, wanted, named=arguments.figures is not None)
+        if not kept:
+            raise DataError(f"{dataset.name} can give none of the figures: {', '.join(wanted)}")
+        data = figures.collect(dataset, split, configs, pools, work, RunControl(progress, stop))
         return [file for name in kept for file in figure_plots.draw(name, data, arguments.out)]
 
 

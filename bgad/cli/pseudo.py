@@ -54,7 +54,7 @@ def _pseudo(arguments: argparse.Namespace) -> int:
 
     images = ImageCache(config.backbone.size, crop=config.backbone.crop)
     with console.progress() as progress:
-        dataset, _ = validate_images(dataset, arguments.max_unreadable, progress, images)
+        dataset, _ = validate_images(dataset, arguments.max_unreadable, images, progress)
     for note in dataset.notes:
         console.warn(note)
     split = with_visible_defect(make_split(dataset, seed=config.seed, known=arguments.known), images)

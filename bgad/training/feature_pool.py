@@ -2,8 +2,9 @@
 
 from __future__ import annotations
 
+import shutil
 import time
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import asdict
 from pathlib import Path
 
@@ -11,7 +12,7 @@ import torch
 
 from bgad._version import __version__
 from bgad.config import BackboneConfig, Config
-from bgad.data.layouts import hash_file
+from bgad.data.layouts import Dataset, hash_file
 from bgad.data.sample_io import ImageCache, hash_masks
 from bgad.data.split import Split
 from bgad.features.cache import Budget, Extractor, Features, FeatureStore
@@ -109,3 +110,50 @@ class FeaturePool:
 
             self._pseudo = key, pseudo_anomalies(split, config, self.grids, self.images, cache_features)
         return self._pseudo[1]
+
+
+class FeaturePools:
+    """The features of one data set by each of several backbones, which share the memory; a pool is made when needed.
+
+    `images` is for the validation of the data set. It reads images as the first backbone takes them, and its bit depth
+    is that of all pools.
+    """
+
+    def __init__(
+        self,
+        backbones: Iterable[BackboneConfig],
+        *,
+        device: torch.device,
+        folder: Path,
+        memory_gb: float,
+        progress: Progress | None = None,
+    ) -> None:
+        distinct = list(dict.fromkeys(backbones))
+        self._first, self._memory_gb = distinct[0], memory_gb / len(distinct)
+        self._device, self._folder, self._progress = device, folder, progress
+        self._pools: dict[BackboneConfig, FeaturePool] = {}
+        self.images = ImageCache(self._first.size, crop=self._first.crop)
+
+    def get(self, backbone: BackboneConfig, dataset: Dataset, split: Split) -> FeaturePool:
+        """Return the features by a backbone; they are computed at the first call."""
+        if backbone not in self._pools:
+            images = self.images
+            if backbone != self._first:
+                images = ImageCache(backbone.size, crop=backbone.crop)
+                images.bits = self.images.bits
+            self._pools[backbone] = FeaturePool(
+                dataset.samples,
+                split.hashes,
+                images,
+                backbone,
+                device=self._device,
+                folder=self._folder / str(len(self._pools)),
+                memory_gb=self._memory_gb,
+                progress=self._progress,
+            )
+        return self._pools[backbone]
+
+    def drop(self) -> None:
+        """Free the memory, then remove the files."""
+        self._pools.clear()
+        shutil.rmtree(self._folder, ignore_errors=True)

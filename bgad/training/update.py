@@ -148,11 +148,11 @@ def _joined_data(
 ) -> TrainingData:
     """Return the data of a model with new images in their roles."""
     # Unreadable images are an error only where the split of the model needs them, so here any number is allowed.
-    dataset, scan = validate_images(dataset, len(dataset.samples), progress, images)
+    dataset, shapes = validate_images(dataset, len(dataset.samples), images, progress)
     old_split = Split.load(folder / model_folder.SPLIT, dataset)
     samples = [_sample(image) for image in new]
     try:
-        added, added_scan = validate_images(replace(dataset, samples=samples, notes=[]), 0, progress, images)
+        added, added_shapes = validate_images(replace(dataset, samples=samples, notes=[]), 0, images, progress)
     except DataError as error:
         raise DataError(f"a new image cannot be used: {str(error).rpartition('the first: ')[2]}") from error
     split = joined(old_split, added.samples)
@@ -166,8 +166,7 @@ def _joined_data(
         ignored={s.name: s.ignore for s in taught if s.ignore is not None},
     )
     everything = replace(dataset, samples=[*dataset.samples, *added.samples], notes=dataset.notes + added.notes)
-    scan = replace(scan, bits=max(scan.bits, added_scan.bits), shapes=scan.shapes | added_scan.shapes)
-    return TrainingData(everything, scan, split, images, source)
+    return TrainingData(everything, shapes | added_shapes, split, images, source)
 
 
 def _rate(held_out: int, before: float, asked: float | None) -> float:
