@@ -56,7 +56,7 @@ def save(figure: Figure, path: Path) -> list[Path]:
 
 
 def draw(name: str, data: FigureData, folder: Path) -> list[Path]:
-    """Draw one of the figures of FIGURES; return its files."""
+    """Draw a figure by its name; return its files."""
     path = folder / f"{data.name}-{name}"
     if name == "rpag":
         return _rpag(data, path)

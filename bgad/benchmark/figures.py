@@ -35,13 +35,6 @@ from bgad.types import BoolArray, FloatArray, Index, Progress, Sample
 
 logger = logging.getLogger(__name__)
 
-FIGURES: dict[str, str] = {
-    "histogram": "log-likelihoods of each level, without and with anomalies",
-    "qualitative": "images with outlined ground truth beside the anomaly maps of each method",
-    "tsne": "t-SNE of features and of latents, before and after phase 2",
-    "curve": "image and pixel AUROC on the test images against the epoch, or the step where steps are counted",
-    "rpag": "a sheet of pseudo anomalies",
-}
 MIN_ANOMALIES = 5  # below, a histogram or a t-SNE of anomalies says nothing
 CURVE_POINTS = 12
 TSNE_FEATURES = 300  # of each group
@@ -140,8 +133,6 @@ def new_pools(
     configs: Sequence[Config], folder: Path, options: FigureOptions, progress: Progress | None = None
 ) -> FeaturePools:
     """Return the pools for the features by the backbones of all recipes."""
-    if not configs:
-        raise DataError("figures need at least one method")
     return FeaturePools(
         [config.backbone for config in configs],
         device=devices.pick(options.device),

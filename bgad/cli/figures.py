@@ -10,13 +10,19 @@ from typing import Any
 
 from bgad.benchmark.published import printed
 from bgad.cli import console
-from bgad.cli.options import add_command, add_recipe, add_root, number, read_config
+from bgad.cli.options import add_command, add_recipe, add_root, names, number, read_config
 from bgad.config import METHODS
 from bgad.data.protocols import PROTOCOLS
 from bgad.errors import ConfigError, DataError
 
 DEFAULT_METHODS = "bgad-wo,bgad,bgad-plus"
-FIGURE_NAMES = ("histogram", "qualitative", "tsne", "curve", "rpag")
+FIGURES = {
+    "histogram": "log-likelihoods of each level, without and with anomalies",
+    "qualitative": "images with outlined ground truth beside the anomaly maps of each method",
+    "tsne": "t-SNE of features and of latents, before and after phase 2",
+    "curve": "image and pixel AUROC on the test images against the epoch or the step; no model is chosen by it",
+    "rpag": "a sheet of pseudo anomalies",
+}
 
 
 def add_figures(commands: Any) -> None:
@@ -28,12 +34,8 @@ def add_figures(commands: Any) -> None:
         "Draw the paper's figures for a data set: trains the methods and writes each figure as SVG and PNG. "
         "Needs bgad[figures].",
         "figures:\n"
-        "  histogram     log-likelihoods of each level, without and with anomalies\n"
-        "  qualitative   images with outlined ground truth beside the anomaly maps of each method\n"
-        "  tsne          t-SNE of features and of latents, before and after phase 2\n"
-        "  curve         image and pixel AUROC on the test images against the epoch; no model is chosen by it\n"
-        "  rpag          a sheet of pseudo anomalies\n\n"
-        "examples:\n  bgad figures mvtec/screw --backbone lite0 --out figures\n"
+        + "".join(f"  {name:<13} {text}\n" for name, text in FIGURES.items())
+        + "\nexamples:\n  bgad figures mvtec/screw --backbone lite0 --out figures\n"
         "  bgad figures elpv --protocol one-class --known-class mono --backbone lite0 --figures histogram,tsne\n"
         "  bgad figures --results bgad-benchmark/results.json     (the bar chart of a benchmark)",
     )
@@ -41,9 +43,7 @@ def add_figures(commands: Any) -> None:
         "data", nargs="?", metavar="DATA", help="a folder, a manifest or a public data set, as for train"
     )
     parser.add_argument("--out", type=Path, default=Path("figures"), metavar="DIR", help="folder (default ./figures)")
-    parser.add_argument(
-        "--figures", metavar="A,B", help=f"of {', '.join(FIGURE_NAMES)} (default: all that the data gives)"
-    )
+    parser.add_argument("--figures", metavar="A,B", help=f"of {', '.join(FIGURES)} (default: all that the data gives)")
     parser.add_argument("--results", type=Path, metavar="FILE", help="results.json of a benchmark: draws its bar chart")
     parser.add_argument("--methods", default=DEFAULT_METHODS, metavar="A,B", help=f"default {DEFAULT_METHODS}")
     parser.add_argument("--protocol", default="multi-class", choices=list(PROTOCOLS), help="default multi-class")
@@ -82,13 +82,13 @@ def _data_figures(arguments: argparse.Namespace) -> list[Path]:
     from bgad.training.run import RunControl
 
     tune_allocator()
-    wanted = _names(arguments.figures, "figure", FIGURE_NAMES) if arguments.figures else FIGURE_NAMES
+    wanted = names(arguments.figures, "figure", FIGURES) if arguments.figures else tuple(FIGURES)
     with_flows = tuple(name for name, method in METHODS.items() if method.level == "flow")
-    flowless = [name for name in _listed(arguments.methods) if name in METHODS and name not in with_flows]
+    flowless = [name for name in names(arguments.methods, "method") if name in METHODS and name not in with_flows]
     if flowless:
         choice = ", ".join(with_flows)
         raise ConfigError(f"{flowless[0]} has no flows, which these figures show: choose from {choice}")
-    methods = _names(arguments.methods, "method", with_flows)
+    methods = names(arguments.methods, "method", with_flows)
     configs = [replace(read_config(arguments, method), seed=arguments.seed or 0) for method in methods]
     options = figures.FigureOptions(
         protocol=arguments.protocol,
@@ -126,15 +126,3 @@ def _bar_chart(arguments: argparse.Namespace) -> list[Path]:
             if "image_auroc" in values:
                 beside.setdefault(f"{column} (printed)", {})[data] = values["image_auroc"]
     return figure_plots.bars(cells, beside, arguments.out / "bars")
-
-
-def _listed(text: str) -> tuple[str, ...]:
-    return tuple(dict.fromkeys(name.strip() for name in text.split(",") if name.strip()))
-
-
-def _names(text: str, what: str, allowed: tuple[str, ...]) -> tuple[str, ...]:
-    names = _listed(text)
-    for name in names:
-        if name not in allowed:
-            raise ConfigError(f"unknown {what} {name!r}: choose from {', '.join(allowed)}")
-    return names

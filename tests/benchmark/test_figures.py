@@ -15,7 +15,6 @@ from bgad.benchmark.figures import KNOWN, NORMAL, SEEN, UNSEEN, FigureData, Figu
 from bgad.cli.main import main
 from bgad.data import layouts
 from bgad.data.protocols import Case
-from bgad.errors import DataError
 from bgad.io import images
 from bgad.training.run import RunControl
 from tests.benchmark.runs import CONFIG, TINY, category, save
@@ -141,8 +140,3 @@ def test_the_bar_chart_needs_a_benchmark(tmp_path: Path, capsys: pytest.CaptureF
     assert "is not the results.json of a benchmark" in capsys.readouterr().err
     assert main(["figures", "--out", str(tmp_path)]) == 2
     assert "give DATA, or --results" in capsys.readouterr().err
-
-
-def test_a_figure_without_data_is_refused() -> None:
-    with pytest.raises(DataError, match="at least one method"):
-        figures.new_pools([], Path(), FigureOptions())
