@@ -167,10 +167,9 @@ def _result(
     dataset: Dataset, split: Split, config: Config, pool: FeaturePool, work: Path, control: RunControl
 ) -> MethodResult:
     """Train one method, and look at its flows along the way and at the end."""
-    key = run_key(config, split, pool.device)
-    folder = work / f"{config.method}-{key[:12]}"
+    folder = work / f"{config.method}-{run_key(config, split, pool.device)[:12]}"
     folder.mkdir(parents=True, exist_ok=True)
-    run = TrainingRun(config.method, dataset, split, split, pool.images.bits, pool.device, folder, key, control=control)
+    run = TrainingRun(config.method, dataset, split, split, pool.images.bits, pool.device, folder, control=control)
     fit = ModelFit(run, pool.new_model(config), pool.training_set(split, config))
     snapshots = Snapshots(CURVE_POINTS)
     for _ in fit.steps():

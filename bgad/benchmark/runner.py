@@ -284,7 +284,7 @@ def _cell(
     work.mkdir(parents=True, exist_ok=True)
     model = pool.new_model(config)
     run = TrainingRun(
-        request.name(), dataset, split, split, pool.images.bits, setup.device, work, flows or key, control=setup.control
+        request.name(), dataset, split, split, pool.images.bits, setup.device, work, control=setup.control
     )
     fit = ModelFit(run, model, pool.training_set(split, config), shared_phases=phases)
     fit.resume()

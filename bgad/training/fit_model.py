@@ -78,7 +78,6 @@ class ModelFit:
             data,
             run.work,
             run.device,
-            run.key,
             shared_phases=shared_phases,
             warm_start=run.warm_start is not None,
             control=run.control,

@@ -175,7 +175,6 @@ def train_on_split(
             data.images.bits,
             device,
             work,
-            key,
             options.false_reject_rate,
             roi,
             started=started,
@@ -183,7 +182,8 @@ def train_on_split(
         )
         if parent is not None:
             run = replace(run, warm_start=WarmStart.from_model(parent, run.training_split, config))
-        detector = _fit(run, model, data.images, options, events)
+        cache = CacheOptions(work, key, options.memory_gb, control.progress)
+        detector = _fit(run, model, data.images, cache, events, resume=options.resume)
         card, files = _model_files(detector, run, data.images, options, parent)
         model_folder.write(out, card, files)
     logger.info(detector.calibration.guarantee())
@@ -203,17 +203,16 @@ def _new_model(config: Config, device: torch.device, parent: Path | None) -> Sco
 
 
 def _fit(
-    run: TrainingRun, model: ScoringModel, images: ImageCache, options: TrainOptions, events: EventLog
+    run: TrainingRun, model: ScoringModel, images: ImageCache, cache: CacheOptions, events: EventLog, *, resume: bool
 ) -> Detector:
     """Extract features, train the model on them and calibrate it."""
     config, roi = model.config, run.roi
     map_roi = None if config.tile.size else roi  # a tile is blanked outside of the region when it is read
     if map_roi is not None:
         model.set_region(map_roi.resized(config.backbone.size))
-    cache = CacheOptions(run.work, run.key, options.memory_gb, run.control.progress)
     training_set = build_training_set(model, run.training_split, images, run.device, cache, map_roi)
     fit = ModelFit(run, model, training_set)
-    if options.resume:
+    if resume:
         fit.resume()
     for row in fit.steps():
         events.write(fit.loop.step, row)
