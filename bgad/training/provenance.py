@@ -12,13 +12,13 @@ from __future__ import annotations
 import json
 import os
 from contextlib import suppress
-from dataclasses import dataclass, field, fields, replace
+from dataclasses import dataclass, field, replace
 from pathlib import Path
 
 import torch
 
 from bgad._version import __version__
-from bgad.config import Config, PseudoConfig, ScoreConfig, to_dict
+from bgad.config import Config, LossConfig, PseudoConfig, ScoreConfig, to_dict
 from bgad.data import layouts, locate
 from bgad.data.datasets import registry
 from bgad.data.layouts import Dataset
@@ -32,22 +32,6 @@ from bgad.training.training_set import pseudo_count
 
 # Raise it when a change to the code changes features, models or figures: what is stored is then computed again.
 RECIPE_VERSION = 12
-
-# Keys of the recipe that only phase 2 or scoring reads.
-PHASE_TWO_KEYS: dict[str, tuple[str, ...]] = {
-    "loss": (
-        "boundary",
-        "beta",
-        "tau",
-        "push_pull_weight",
-        "asymmetric_weights",
-        "max_abnormal_weight",
-        "exclude_far",
-        "instance_share",
-    ),
-    "pseudo": tuple(f.name for f in fields(PseudoConfig)),
-    "score": tuple(f.name for f in fields(ScoreConfig)),
-}
 
 
 def _hash_backbone_weights(config: Config) -> str:
@@ -72,10 +56,8 @@ def run_key(
 
 def phase_key(config: Config, split: Split, device: torch.device) -> str:
     """Return the fingerprint of phase 1: two runs with the same one do not differ before phase 2 begins."""
-    recipe = to_dict(config)
-    del recipe["method"]
-    for part, names in PHASE_TWO_KEYS.items():
-        recipe[part] = {name: value for name, value in recipe[part].items() if name not in names}
+    loss = LossConfig(likelihood=config.loss.likelihood)  # only phase 2 reads the other keys of the loss
+    recipe = to_dict(replace(config, method="", loss=loss, pseudo=PseudoConfig(), score=ScoreConfig()))
     normals = [(s.name, split.hashes[s.name]) for s in split.train]  # in order, as steps draw them by number
     weights = _hash_backbone_weights(config)
     has_validation = config.score.evidence_weight > 0 or bool(config.backbone.image_head_strides)
