@@ -12,6 +12,7 @@ import numpy as np
 from bgad.benchmark.figures import FigureData, MethodResult, level_likelihoods, qualitative_samples
 from bgad.errors import ConfigError
 from bgad.io import render
+from bgad.metrics import METRICS
 from bgad.pseudo.contact_sheet import contact_sheet
 from bgad.pseudo.generate import PseudoSeries
 from bgad.pseudo.rpag import fit_mask
@@ -161,8 +162,8 @@ def _tsne(data: FigureData) -> Figure:
 def _curve(data: FigureData) -> Figure:
     """AUROC on the test images against the epoch or the step; the end of phase 1 is a dotted line."""
     unit = "epoch" if data.config.train.epochs else "step"
-    metrics = ("image_auroc", "pixel_auroc")
-    shown = [m for m in metrics if any(getattr(point, m) is not None for r in data.results for point in r.curve)]
+    measured = ("image_auroc", "pixel_auroc")
+    shown = [m for m in measured if any(getattr(point, m) is not None for r in data.results for point in r.curve)]
     figure, axes = _axes(1, len(shown), 4.2, 3.0)
     for axis, metric in zip(axes[0], shown, strict=True):
         for result in data.results:
@@ -176,7 +177,7 @@ def _curve(data: FigureData) -> Figure:
         for start in {_phase_two(result, unit) for result in data.results}:
             axis.axvline(start, color="grey", linestyle=":", linewidth=1)
         axis.set_xlabel(f"{unit} (dotted: phase 2 begins)", fontsize=8)
-        axis.set_title({"image_auroc": "image AUROC", "pixel_auroc": "pixel AUROC"}[metric], fontsize=9)
+        axis.set_title(METRICS[metric].title, fontsize=9)
         axis.legend(fontsize=8, frameon=False)
     figure.tight_layout()
     return figure

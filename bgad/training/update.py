@@ -79,7 +79,6 @@ class UpdateOptions:
     relocated: Mapping[str, NewImage] | None = None  # images of earlier updates that have moved, by SHA-256
     false_reject_rate: float | None = None  # share of good parts that may be rejected; None: the model's
     device: str = "auto"  # cpu, cuda or mps; auto takes an accelerator where there is one
-    memory_gb: float = 4.0  # memory for cached features; the rest goes to disk
     resume: bool = False  # continue an update that was stopped
     overwrite: bool = False  # replace an existing model folder
     export: bool = True  # add the graph that scores without torch
@@ -93,7 +92,6 @@ class UpdateOptions:
         return TrainOptions(
             false_reject_rate=false_reject_rate,
             device=self.device,
-            memory_gb=self.memory_gb,
             resume=self.resume,
             overwrite=self.overwrite,
             export=self.export,
