@@ -2,14 +2,12 @@
 
 from __future__ import annotations
 
-import io
 import math
 from collections.abc import Mapping
 from typing import Any
 
 import numpy as np
 import numpy.typing as npt
-from PIL import Image
 
 from bgad import metrics
 from bgad.artifact.card import Card
@@ -204,6 +202,4 @@ def _thumbnails(
 
 
 def _jpeg(pixels: npt.NDArray[np.uint8]) -> bytes:
-    buffer = io.BytesIO()
-    Image.fromarray(pixels).save(buffer, "JPEG", quality=85)
-    return buffer.getvalue()
+    return render.encode(pixels, "JPEG", quality=85)

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import io
 import logging
 import queue
 import threading
@@ -11,8 +10,6 @@ from collections.abc import Callable, Iterable
 from contextlib import suppress
 from dataclasses import dataclass
 from pathlib import Path
-
-from PIL import Image
 
 from bgad.artifact.card import Card
 from bgad.errors import BgadError, DataError
@@ -99,12 +96,10 @@ class Thumbnails:
 
 def render(path: Path, map: FloatArray, card: Card) -> bytes:
     """Draw a small JPEG of an image with its anomaly map."""
-    buffer = io.BytesIO()
     small_map = images.resize_map(map, fit_shape(map.shape, MAX_SIDE))
     image = images.fit(images.read(path, bits=card.input.bits), small_map.shape)
     overlay = heat_maps.overlay(image, small_map, card.map.boundary, card.map.mean)
-    Image.fromarray(overlay).save(buffer, "JPEG", quality=80)
-    return buffer.getvalue()
+    return heat_maps.encode(overlay, "JPEG", quality=80)
 
 
 def _name(sha256: str, version: int) -> str:
