@@ -9,8 +9,9 @@ from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
-from bgad.benchmark.figures import FigureData, MethodResult, level_likelihoods, qualitative_samples
+from bgad.benchmark.figures import FigureData, MethodResult, qualitative_samples
 from bgad.errors import ConfigError
+from bgad.evaluation.measure import level_values
 from bgad.io import render
 from bgad.metrics import METRICS
 from bgad.pseudo.contact_sheet import contact_sheet
@@ -78,7 +79,8 @@ def _histogram(data: FigureData) -> Figure:
     figure, axes = _axes(len(data.results), 2 * levels, 2.7, 2.1)
     for row, result in zip(axes, data.results, strict=True):
         for level in range(levels):
-            normal, anomalous = level_likelihoods(data, result, level)
+            log_p = [output.levels[level] for output in result.outputs]
+            normal, anomalous = level_values(data.split.test, log_p, data.masks)
             low, high = np.quantile(np.concatenate([normal, anomalous]), [0.002, 1.0])
             bins = np.linspace(low, high, 70)
             for k, groups in enumerate(({"normal": normal}, {"normal": normal, "known anomaly": anomalous})):

@@ -230,22 +230,6 @@ def _tsne_features(split: Split, pool: FeaturePool, levels: int) -> list[tuple[s
     return chosen
 
 
-def level_likelihoods(data: FigureData, result: MethodResult, level: int) -> tuple[FloatArray, FloatArray]:
-    """Return log p / d of the test's normal features and of its anomalous ones, at one level.
-
-    Features of an anomaly count where its mask marks them, or all of them where it has no mask.
-    """
-    normal, anomalous = list[FloatArray](), list[FloatArray]()
-    for sample, mask, output in zip(data.split.test, data.masks, result.outputs, strict=True):
-        log_p = output.levels[level]
-        if not sample.label:
-            normal.append(log_p.ravel())
-        else:
-            cells = slice(None) if mask is None else defect_cells(mask, (log_p.shape[0], log_p.shape[1]))
-            anomalous.append(log_p.ravel()[cells])
-    return np.concatenate(normal), np.concatenate(anomalous)
-
-
 def qualitative_samples(data: FigureData, count: int = 6) -> list[int]:
     """Return the numbers of test images to show: marked anomalies, spread over the defect classes."""
     classes: dict[str, list[int]] = {}

@@ -15,12 +15,11 @@ from bgad.calibration import Calibration, rate_table
 from bgad.config import LEVELS
 from bgad.data.sample_io import read
 from bgad.evaluation.gallery import Thumbnail, select, thumbnail
-from bgad.evaluation.measure import Measurement
+from bgad.evaluation.measure import Measurement, level_values
 from bgad.evaluation.report.contents import ClassRow, ImageRow, LevelHistogram, RateRow, Section, worst
-from bgad.geometry.grid import defect_cells
 from bgad.inference.explain import scale_region
 from bgad.io import images, render
-from bgad.types import BoolArray, FloatArray, Sample, Scores, Shape
+from bgad.types import BoolArray, Sample, Scores, Shape
 
 RATES = (0.001, 0.005, 0.01, 0.02, 0.05, 0.1, 0.2)  # false-reject rates of the report's table
 HISTOGRAM_BINS = 60
@@ -118,7 +117,7 @@ def _histograms(measured: Measurement, card: Card) -> list[LevelHistogram]:
         return []
     histograms = []
     for i, level in enumerate(card.levels):
-        groups = _level_values(measured, i)
+        groups = level_values(measured.samples, [result.levels[i] for result in measured.results], measured.masks)
         both = np.concatenate([*groups, [level.normal_boundary, level.abnormal_boundary]])
         highest = float(both.max())
         # features below the axis are counted in the first bar
@@ -136,23 +135,6 @@ def _histograms(measured: Measurement, card: Card) -> list[LevelHistogram]:
             )
         )
     return histograms
-
-
-def _level_values(measured: Measurement, level: int) -> tuple[FloatArray, FloatArray]:
-    """Return log p / d of the normal and of the anomalous features at one level."""
-    normal: list[FloatArray] = []
-    anomalous: list[FloatArray] = []
-    for sample, result, mask in zip(measured.samples, measured.results, measured.masks, strict=True):
-        values = result.levels[level]
-        if sample.label == 0:
-            normal.append(values.ravel())
-        elif mask is None:
-            anomalous.append(values.ravel())
-        else:
-            grid = (values.shape[0], values.shape[1])
-            anomalous.append(values.ravel()[defect_cells(mask, grid)])
-    empty = np.empty(0, np.float32)
-    return np.concatenate(normal or [empty]), np.concatenate(anomalous or [empty])
 
 
 def _image_rows(measured: Measurement, card: Card, made: Mapping[str, Thumbnail]) -> list[ImageRow]:

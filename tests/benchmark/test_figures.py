@@ -15,6 +15,7 @@ from bgad.benchmark.figures import KNOWN, NORMAL, SEEN, UNSEEN, FigureData, Figu
 from bgad.cli.main import main
 from bgad.data import layouts
 from bgad.data.protocols import Case
+from bgad.evaluation.measure import level_values
 from bgad.io import images
 from bgad.training.run import RunControl
 from tests.benchmark.runs import CONFIG, TINY, category, save
@@ -42,7 +43,8 @@ def data(cable: Path, tmp_path_factory: pytest.TempPathFactory) -> FigureData:
 def test_likelihoods_of_anomalies_come_from_their_masks(data: FigureData) -> None:
     (result,) = data.results
     for level in range(3):
-        normal, anomalous = figures.level_likelihoods(data, result, level)
+        log_p = [output.levels[level] for output in result.outputs]
+        normal, anomalous = level_values(data.split.test, log_p, data.masks)
         cells = result.outputs[0].levels[level].size
         assert len(normal) == cells * sum(not s.label for s in data.split.test)
         assert 0 < len(anomalous) < cells * sum(s.label for s in data.split.test)
