@@ -23,8 +23,6 @@ from bgad.errors import DataError
 from bgad.features.scoring import latents, run_features
 from bgad.geometry.grid import defect_cells
 from bgad.inference.base import Output
-from bgad.inference.torch_engine import Detector
-from bgad.io import images
 from bgad.model import device as devices
 from bgad.training.feature_pool import FeaturePool, FeaturePools
 from bgad.training.fit_model import ModelFit
@@ -178,11 +176,13 @@ def _result(
     final = {name: value.clone() for name, value in fit.model.levels.state_dict().items()}
     features = pool.features(split.test)
     outputs = list(run_features(detector.model, features, pool.device))
+    masks = pool.masks(split.test)
     curve, before = [], None
     chosen = _tsne_features(split, pool, len(fit.loop.levels))
     for snapshot in snapshots.taken:
         restore(fit.loop, snapshot)
-        curve.append(_curve_point(snapshot, detector, split, pool))
+        shown = list(run_features(detector.model, features, pool.device))
+        curve.append(_curve_point(snapshot, shown, split, masks))
         if snapshot is snapshots.end_of_phase_one():
             before = [latents(fit.model, level, pool.store, i, p) for _, level, i, p in chosen]
     fit.model.levels.load_state_dict(final)
@@ -195,11 +195,10 @@ def _result(
     return MethodResult(config.method, outputs, card.map.boundary, card.map.mean, boundaries, curve, groups)
 
 
-def _curve_point(snapshot: Snapshot, detector: Detector, split: Split, pool: FeaturePool) -> CurvePoint:
-    """Measure a model on the test images, its maps at the size of the model's input."""
-    outputs = list(run_features(detector.model, pool.features(split.test), pool.device))
-    size = pool.images.size
-    masks = [None if (mask := pool.images.read_mask(s)) is None else images.resize_mask(mask, size) for s in split.test]
+def _curve_point(
+    snapshot: Snapshot, outputs: Sequence[Output], split: Split, masks: Sequence[BoolArray | None]
+) -> CurvePoint:
+    """Measure the flows of a snapshot on the test images, with maps and masks of the size of the model's input."""
     labels = [s.label for s in split.test]
     figures = metrics.compute([o.score for o in outputs], labels, [o.map for o in outputs], masks)
     return CurvePoint(snapshot.step, snapshot.epoch, snapshot.phase, figures["image_auroc"], figures["pixel_auroc"])

@@ -34,7 +34,6 @@ from bgad.features.cache import Features
 from bgad.features.scoring import run_features, score_features
 from bgad.inference.torch_engine import Detector
 from bgad.io import files as output_files
-from bgad.io import images
 from bgad.model import backbone as backbones
 from bgad.model import device as devices
 from bgad.model.scoring import weight_files
@@ -340,9 +339,7 @@ class _Curve:
     """The learning curve of a training on the test images, at the size of the model's input, which is quick."""
 
     def __init__(self, pool: FeaturePool, split: Split) -> None:
-        size = (pool.config.size, pool.config.size)
-        masks = [pool.images.read_mask(s) for s in split.test]
-        self._masks = [None if mask is None else images.resize_mask(mask, size) for mask in masks]
+        self._masks = pool.masks(split.test)
         self._labels = [s.label for s in split.test]
         self._features, self._device = pool.features(split.test), pool.device
         self.points: list[dict[str, float | None]] = []
@@ -352,8 +349,7 @@ class _Curve:
         schedule = loop.schedule
         if loop.step % max(1, schedule.steps // CURVE_POINTS) and loop.step != schedule.steps:
             return
-        for level, constants in zip(loop.levels, loop.constants(), strict=True):
-            level.set_constants(constants)
+        loop.set_constants()
         results = list(run_features(loop.model, self._features, self._device))
         scores, maps = [output.score for output in results], [output.map for output in results]
         figures = metrics.compute(scores, self._labels, maps, self._masks)

@@ -19,6 +19,7 @@ from bgad.features.cache import Budget, Extractor, Features, FeatureStore
 from bgad.features.scoring import run_features
 from bgad.inference.base import Output
 from bgad.io.files import sha256_json
+from bgad.io.images import resize_mask
 from bgad.model import backbone as backbones
 from bgad.model.scoring import ScoringModel
 from bgad.training.provenance import RECIPE_VERSION
@@ -30,7 +31,7 @@ from bgad.training.training_set import (
     pseudo_count,
     with_visible_defect,
 )
-from bgad.types import FloatArray, Progress, ProgressTask, Sample
+from bgad.types import BoolArray, FloatArray, Progress, ProgressTask, Sample
 
 
 class FeaturePool:
@@ -78,6 +79,11 @@ class FeaturePool:
     def number(self, sample: Sample) -> int:
         """Return the number of an image in the pool's store."""
         return self._number[sample.name]
+
+    def masks(self, samples: Sequence[Sample]) -> list[BoolArray | None]:
+        """Return the masks of these images at the size of the model's input; None where there is none."""
+        masks = (self.images.read_mask(sample) for sample in samples)
+        return [None if mask is None else resize_mask(mask, self.images.size) for mask in masks]
 
     def new_model(self, config: Config) -> ScoringModel:
         """Return an untrained model around the backbone of the pool."""

@@ -281,9 +281,13 @@ class TrainingLoop:
         self._check_validation(phase_ends=True)
         return self.step - before
 
-    def constants(self) -> list[LevelConstants]:
-        """Return the constants of each level, from validation normals, or from training normals without them."""
-        return self.likelihoods.constants(self.data.normals if self.data.validation is None else self.data.validation)
+    def set_constants(self) -> list[LevelConstants]:
+        """Set and return the constants of each level, from validation normals, or from training normals without."""
+        normals = self.data.normals if self.data.validation is None else self.data.validation
+        constants = self.likelihoods.constants(normals)
+        for level, level_constants in zip(self.levels, constants, strict=True):
+            level.set_constants(level_constants)
+        return constants
 
     def save(self, rows: Sequence[LogRow]) -> None:
         """Append the log, then replace the checkpoint."""
