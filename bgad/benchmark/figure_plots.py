@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
+from dataclasses import replace
 from pathlib import Path
 from statistics import fmean
 from typing import TYPE_CHECKING, Any
@@ -193,9 +194,7 @@ def _rpag(data: FigureData, path: Path) -> list[Path]:
     """Write a sheet of the pseudo anomalies that the paper's generator makes of the known anomalies."""
     split, config = data.split, data.config
     known = [s for s in split.known if (mask := data.images.read_mask(s)) is not None and mask.any()]
-    series = PseudoSeries(
-        split.train, known, data.images.read, data.images.read_mask, "rpag", config.pseudo.transforms, config.seed
-    )
+    series = PseudoSeries(split.train, known, data.images, replace(config.pseudo, method="rpag"), config.seed)
     sheet = contact_sheet(series.make(i) for i in range(RPAG_SAMPLES))
     figure, axes = _axes(1, 1, sheet.shape[1] / 100, sheet.shape[0] / 100)
     axes[0][0].imshow(sheet)

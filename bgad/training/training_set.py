@@ -224,10 +224,8 @@ def pseudo_anomalies(
     series = PseudoSeries(
         [s for s in split.train if s.ignore is None],
         [s for s in split.known if s.mask is not None],
-        images.read,
-        images.read_mask,
-        config.pseudo.method,
-        config.pseudo.transforms,
+        images,
+        config.pseudo,
         config.seed,
     )
     masks: dict[int, BoolArray] = {}
