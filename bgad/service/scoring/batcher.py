@@ -98,10 +98,7 @@ class Batcher:
                     scores = self.scorer.score(path)
                     return Answer(_limit_map(scores, max_map_side), _shape(scores.map))
             with self._decoding.acquire():
-                prepared = self.scorer.prepare(path)
-            if isinstance(prepared, BgadError):
-                raise prepared
-            pixels, shape = prepared
+                pixels, shape = self.scorer.prepare(path)
             output = self._enqueue(_Request(number, pixels))
             if max_map_side and self.scorer.roi is None:
                 return Answer(self._finish_small(output, shape, max_map_side), shape)
