@@ -19,7 +19,7 @@ from bgad.evaluation.measure import Measurement, level_values
 from bgad.evaluation.report.contents import ClassRow, ImageRow, LevelHistogram, RateRow, Section, worst
 from bgad.inference.explain import scale_region
 from bgad.io import images, render
-from bgad.types import BoolArray, Sample, Scores, Shape
+from bgad.types import BoolArray, Scores, Shape
 
 RATES = (0.001, 0.005, 0.01, 0.02, 0.05, 0.1, 0.2)  # false-reject rates of the report's table
 HISTOGRAM_BINS = 60
@@ -148,16 +148,11 @@ def _image_rows(measured: Measurement, card: Card, made: Mapping[str, Thumbnail]
         files: dict[str, Any] = {}
         if sample.name in shown:
             small = made.get(sample.name)
-            small = _read_small(sample, card) if small is None else small
+            small = thumbnail(read(sample, card.input.bits)) if small is None else small
             frame = _frame(result, shape, (small.shape[0], small.shape[1]))
             files = _thumbnails(small, result, mask, frame, card)
         rows.append(ImageRow(**row, **files))
     return rows
-
-
-def _read_small(sample: Sample, card: Card) -> Thumbnail:
-    image = read(sample, card.input.bits)
-    return thumbnail(image, (image.shape[0], image.shape[1]))
 
 
 def _frame(result: Scores, shape: Shape, size: Shape) -> BoolArray | None:

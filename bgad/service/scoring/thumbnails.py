@@ -16,7 +16,6 @@ from bgad.errors import BgadError, DataError
 from bgad.io import images
 from bgad.io import render as heat_maps
 from bgad.service.blobs import BlobKind, BlobStore
-from bgad.service.scoring.batcher import fit_shape
 from bgad.types import FloatArray
 
 MAX_SIDE = 192  # pixels
@@ -64,7 +63,7 @@ class Thumbnails:
         """Draw a thumbnail when there is time; skip it if the queue is full."""
         if self._queue.full() or self.has(sha256, version):
             return
-        small_map = images.resize_map(map, fit_shape(map.shape, MAX_SIDE))
+        small_map = images.resize_map(map, images.fit_shape(map.shape, MAX_SIDE))
         with suppress(queue.Full):
             self._queue.put_nowait(_Drawing(sha256, version, small_map, card))
 
@@ -96,7 +95,7 @@ class Thumbnails:
 
 def render(path: Path, map: FloatArray, card: Card) -> bytes:
     """Draw a small JPEG of an image with its anomaly map."""
-    small_map = images.resize_map(map, fit_shape(map.shape, MAX_SIDE))
+    small_map = images.resize_map(map, images.fit_shape(map.shape, MAX_SIDE))
     image = images.fit(images.read(path, bits=card.input.bits), small_map.shape)
     overlay = heat_maps.overlay(image, small_map, card.map.boundary, card.map.mean)
     return heat_maps.encode(overlay, "JPEG", quality=80)
