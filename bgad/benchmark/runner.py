@@ -24,8 +24,9 @@ from bgad.benchmark.paper_tables import PaperTable
 from bgad.benchmark.plan import Group, Outcome, Request, plan, unfinished
 from bgad.benchmark.tables import grids
 from bgad.config import Config, override, preset_for, to_dict
-from bgad.data.layouts import Dataset, hash_file
+from bgad.data.layouts import Dataset
 from bgad.data.protocols import Case, protocol_split
+from bgad.data.sample_io import hash_masks
 from bgad.data.split import Split
 from bgad.data.validation import MAX_UNREADABLE, validate_images
 from bgad.errors import BgadError, ConfigError
@@ -165,7 +166,8 @@ def _run_group(group: Group, setup: Setup) -> Iterator[Outcome]:
     )
     try:
         dataset, shapes = validate_images(group.dataset, MAX_UNREADABLE, pools.images, setup.control.progress)
-        mask_hashes = [[s.name, *map(hash_file, (s.mask, *s.more_masks))] for s in dataset.samples if s.mask]
+        masks = zip(dataset.samples, hash_masks(dataset.samples), strict=True)
+        mask_hashes = [[sample.name, *digests] for sample, digests in masks if digests]
     except BgadError as error:
         yield from (Outcome(request, reason=str(error), failed=True) for request in group.requests)
         return

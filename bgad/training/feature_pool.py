@@ -12,7 +12,7 @@ import torch
 
 from bgad._version import __version__
 from bgad.config import BackboneConfig, Config
-from bgad.data.layouts import Dataset, hash_file
+from bgad.data.layouts import Dataset
 from bgad.data.sample_io import ImageCache, hash_masks
 from bgad.data.split import Split
 from bgad.features.cache import Budget, Extractor, Features, FeatureStore
@@ -22,7 +22,7 @@ from bgad.io.files import sha256_json
 from bgad.io.images import resize_mask
 from bgad.model import backbone as backbones
 from bgad.model.scoring import ScoringModel
-from bgad.training.provenance import RECIPE_VERSION
+from bgad.training.provenance import RECIPE_VERSION, hash_weights
 from bgad.training.training_set import (
     AnomalyFeatures,
     TrainingSet,
@@ -57,7 +57,7 @@ class FeaturePool:
         self.budget = Budget(memory_gb * 1e9)
         self._number = {sample.name: i for i, sample in enumerate(samples)}
         self._pseudo: tuple[str, AnomalyFeatures] | None = None  # the last ones, for the methods that share them
-        weights = hash_file(Path(config.weights)) if config.weights else ""
+        weights = hash_weights(config)
         image_hashes = [hashes[s.name] for s in samples]
         self.key = sha256_json(
             [RECIPE_VERSION, __version__, torch.__version__, asdict(config), weights, images.bits, image_hashes]
