@@ -99,7 +99,8 @@ class Scorer(Protocol):
     def score_stream(self, images: Iterable[ImageLike]) -> Iterator[Scores | BgadError]: ...
 
 
-ROLES = ("train", "calibration", "known", "test")
+USED_ROLES = ("train", "calibration", "known")  # of images that a model is trained or calibrated on
+ROLES = (*USED_ROLES, "test")
 UNUSED = "unused"  # the role of an image that is neither trained on nor tested
 SPLIT_FORMAT = 1  # of split.json
 

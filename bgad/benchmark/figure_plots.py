@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
-from bgad.benchmark.figures import FigureData, MethodResult, qualitative_samples
+from bgad.benchmark.figures import KNOWN, NORMAL, SEEN, UNSEEN, FigureData, MethodResult, qualitative_samples
 from bgad.errors import ConfigError
 from bgad.evaluation.measure import level_values
 from bgad.io import render
@@ -24,10 +24,10 @@ if TYPE_CHECKING:
     from matplotlib.figure import Figure
 
 COLOURS = {  # readable with the common kinds of colour blindness
-    "normal": "#4477aa",
-    "known anomaly": "#ee6677",
-    "anomaly of a known class": "#ccbb44",
-    "anomaly of an unseen class": "#aa3377",
+    NORMAL: "#4477aa",
+    KNOWN: "#ee6677",
+    SEEN: "#ccbb44",
+    UNSEEN: "#aa3377",
 }
 GROUND_TRUTH = (230, 20, 30)
 RPAG_SAMPLES = 24
@@ -84,10 +84,10 @@ def _histogram(data: FigureData) -> Figure:
             normal, anomalous = level_values(data.split.test, log_p, data.masks)
             low, high = np.quantile(np.concatenate([normal, anomalous]), [0.002, 1.0])
             bins = np.linspace(low, high, 70)
-            for k, groups in enumerate(({"normal": normal}, {"normal": normal, "known anomaly": anomalous})):
+            for k, groups in enumerate(({NORMAL: normal}, {NORMAL: normal, KNOWN: anomalous})):
                 axis = row[2 * level + k]
                 for name, values in groups.items():
-                    label = "anomalous" if name != "normal" else "normal"
+                    label = "anomalous" if name != NORMAL else NORMAL
                     axis.hist(values, bins, density=True, alpha=0.6, color=COLOURS[name], label=label)
                 axis.axvline(result.level_boundaries[level], color="black", linewidth=0.8, linestyle="--")
                 axis.set_yticks([])

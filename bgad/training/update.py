@@ -31,7 +31,7 @@ from bgad.training.paired_files import IGNORE, MASK, list_images, pair_files
 from bgad.training.pipeline import TrainingData, new_image_cache, train_on_split
 from bgad.training.provenance import Provenance
 from bgad.training.run import RunControl, StopRequest, TrainOptions
-from bgad.types import GOOD, TAUGHT, Progress, Sample
+from bgad.types import GOOD, ROLES, TAUGHT, UNUSED, USED_ROLES, Progress, Sample
 
 logger = logging.getLogger(__name__)
 
@@ -206,8 +206,7 @@ def joined(old: Split, new: Sequence[Sample]) -> Split:
     notes = list(old.notes)
     fresh = _unlearnt(old, new, notes)
     train, calibration, known, test, unused = (
-        [s for s in getattr(old, role) if old.hashes[s.name] not in fresh]
-        for role in ("train", "calibration", "known", "test", "unused")
+        [s for s in getattr(old, role) if old.hashes[s.name] not in fresh] for role in (*ROLES, UNUSED)
     )
     for sample in fresh.values():
         (known if sample.label else train).append(sample)
@@ -241,7 +240,7 @@ def joined(old: Split, new: Sequence[Sample]) -> Split:
 
 def _unlearnt(old: Split, new: Sequence[Sample], notes: list[str]) -> dict[str, Sample]:
     """Return the new images by SHA-256, without those that were trained on as they are; add notes on the exceptions."""
-    roles = {old.hashes[s.name]: (role, s) for role in ("train", "calibration", "known") for s in getattr(old, role)}
+    roles = {old.hashes[s.name]: (role, s) for role in USED_ROLES for s in getattr(old, role)}
     fresh: dict[str, Sample] = {}
     for sample in new:
         digest = sha256_file(sample.path)
