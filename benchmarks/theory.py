@@ -116,7 +116,7 @@ def prepare(config: Config, work: Path) -> list[Problem]:
     pool = FeaturePool(samples, split.hashes, images, config.backbone, device=CPU, folder=work, memory_gb=6)
     model: ScoringModel = pool.new_model(config)
     data = pool.training_set(split, config)
-    loop = TrainingLoop(model, FlowData(data.normals), work, CPU, "theory")
+    loop = TrainingLoop(model, FlowData(data.normals), work, CPU)
     for _ in loop.phase(1):
         pass
     constants = loop.likelihoods.constants(data.normals)

@@ -99,7 +99,7 @@ class Failure:
 
 @dataclass(frozen=True)
 class Image:
-    """An image in a list; `parts`, `reason` and `region` are those of a `Score`, None if they were not recorded."""
+    """An image in a list; `parts`, `reason` and `region` are those of a `Score`."""
 
     id: int
     name: str
@@ -114,7 +114,7 @@ class Image:
     note: str | None
     has_mask: bool
     thumbnail: str
-    parts: dict[str, float] | None
+    parts: dict[str, float]
     reason: str | None
     region: list[int] | None
 

@@ -255,20 +255,19 @@ def pixel_metrics(
 
 @dataclass(frozen=True, slots=True)
 class Metric:
-    """A metric's title in reports and its label in running text and table headings, and how it is computed."""
+    """A metric's title in reports, and how it is computed."""
 
     title: str
-    label: str
     compute: Callable[[Observed], float | None]
 
 
 METRICS: dict[str, Metric] = {
-    "image_auroc": Metric("Image AUROC", "image AUROC", lambda seen: auroc(seen.scores, seen.labels)),
-    "image_ap": Metric("Image AP", "image AP", lambda seen: average_precision(seen.scores, seen.labels)),
-    "image_f1_max": Metric("Image F1 max", "image F1", lambda seen: f1_max(seen.scores, seen.labels)),
-    "pixel_auroc": Metric("Pixel AUROC", "pixel AUROC", lambda seen: seen.pixels.auroc),
-    "pixel_ap": Metric("Pixel AP", "pixel AP", lambda seen: seen.pixels.ap),
-    "pro": Metric("PRO", "PRO", lambda seen: seen.pixels.pro),
+    "image_auroc": Metric("Image AUROC", lambda seen: auroc(seen.scores, seen.labels)),
+    "image_ap": Metric("Image AP", lambda seen: average_precision(seen.scores, seen.labels)),
+    "image_f1_max": Metric("Image F1 max", lambda seen: f1_max(seen.scores, seen.labels)),
+    "pixel_auroc": Metric("Pixel AUROC", lambda seen: seen.pixels.auroc),
+    "pixel_ap": Metric("Pixel AP", lambda seen: seen.pixels.ap),
+    "pro": Metric("PRO", lambda seen: seen.pixels.pro),
 }
 
 

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Iterable, Iterator, Mapping, Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, fields
 from pathlib import Path
 from typing import Any, Protocol, Self
 
@@ -99,7 +99,8 @@ class Scorer(Protocol):
     def score_stream(self, images: Iterable[ImageLike]) -> Iterator[Scores | BgadError]: ...
 
 
-ROLES = ("train", "calibration", "known", "test")
+USED_ROLES = ("train", "calibration", "known")  # of images that a model is trained or calibrated on
+ROLES = (*USED_ROLES, "test")
 UNUSED = "unused"  # the role of an image that is neither trained on nor tested
 SPLIT_FORMAT = 1  # of split.json
 
@@ -164,8 +165,9 @@ class SplitRecord:
             raise DataError("is not a split file: it needs format and images")
         if version > SPLIT_FORMAT:
             raise DataError(f"has format {version}, this bgad reads up to {SPLIT_FORMAT}: upgrade bgad to use it")
-        facts = {key: stored.get(key, default) for key, default in _SPLIT_FACTS.items()}
-        for key, default in _SPLIT_FACTS.items():
+        defaults = cls([])._facts()
+        facts = {key: stored.get(key, default) for key, default in defaults.items()}
+        for key, default in defaults.items():
             if type(facts[key]) is not type(default):
                 raise DataError(f"{key} must be of type {type(default).__name__}")
         if not all(isinstance(note, str) for note in facts["notes"]):
@@ -174,20 +176,13 @@ class SplitRecord:
 
     def to_json(self) -> dict[str, Any]:
         """Return what the split file holds."""
-        facts = {key: getattr(self, key) for key in _SPLIT_FACTS}
-        return {"format": SPLIT_FORMAT, **facts, "images": [image.to_json() for image in self.images]}
+        return {"format": SPLIT_FORMAT, **self._facts(), "images": [image.to_json() for image in self.images]}
+
+    def _facts(self) -> dict[str, Any]:
+        """Return the fields other than the images."""
+        return {entry.name: getattr(self, entry.name) for entry in fields(self) if entry.name != "images"}
 
     def roles(self) -> dict[str, str]:
         """Return sha256 -> role; of several names of one image, a name with a role takes precedence over unused."""
         images = sorted(self.images, key=lambda image: image.role != UNUSED)
         return {image.sha256: image.role for image in images}
-
-
-_SPLIT_FACTS: dict[str, Any] = {
-    "data": "",
-    "protocol": "given",
-    "known_class": "",
-    "subset": 0,
-    "seed": 0,
-    "notes": [],
-}  # field of the split file -> default

@@ -14,7 +14,7 @@ from bgad.calibration import Calibration
 from bgad.config import Config
 from bgad.errors import ConfigError, ModelError
 from bgad.geometry.roi import Polygons
-from bgad.types import Shape
+from bgad.types import USED_ROLES, Shape
 
 FORMAT = 5  # version of the card's fields
 FLOAT32 = "float32"
@@ -200,8 +200,7 @@ class Card:
     @property
     def used_sha256(self) -> set[str]:
         """sha256 of the images used for training or calibration; their scores do not predict those of new images."""
-        roles = ("train", "calibration", "known")
-        return {image["sha256"] for image in self.split["images"] if image["role"] in roles}
+        return {image["sha256"] for image in self.split["images"] if image["role"] in USED_ROLES}
 
 
 def to_json(card: Card) -> dict[str, Any]:

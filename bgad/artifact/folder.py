@@ -11,14 +11,12 @@ import json
 import os
 import shutil
 import uuid
-from collections import Counter
 from collections.abc import Iterable, Mapping
 from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
 from bgad.artifact.card import FORMAT, Card, from_json, to_json
-from bgad.config import LEVELS
 from bgad.errors import ModelError, OutputError
 from bgad.io.files import sha256_bytes, sha256_json
 
@@ -170,37 +168,3 @@ def _split(path: Path, content: bytes) -> dict[str, Any]:
     if not isinstance(split, dict) or not isinstance(split.get("images"), list):
         raise ModelError(f"{path} is not a split: it has no list of images")
     return split
-
-
-def describe(card: Card) -> list[str]:
-    """Summarise a verified card in a few lines of text."""
-    roles = Counter(image["role"] for image in card.split["images"])
-    calibration, training, config = card.calibration_at(), card.training, card.config
-    lines = [
-        f"name        {card.name}  (format {card.format}, bgad {card.provenance.bgad}, {card.provenance.created})",
-        f"data        {card.data.name}: {roles['train']} normals trained on, {roles['calibration']} held out, "
-        f"{card.data.known} known anomalies, {roles['test']} images left for test",
-        f"recipe      {card.method} on {config.backbone.name}, "
-        f"{card.input.width} x {card.input.height}, seed {config.seed}",
-    ]
-    if config.tile.size:
-        lines.append(f"tiles       of {config.tile.size} pixels")
-    if card.roi:
-        lines.append(f"region      {card.roi.share:.0%} of the image, {card.roi.width}x{card.roi.height} pixels")
-    lines += [
-        f"training    {training.steps} steps in {training.seconds:.0f} s on {training.device}",
-        f"threshold   {calibration.threshold:.6g} at a false-reject rate of {calibration.false_reject_rate:g}",
-        f"guarantee   {calibration.guarantee}",
-    ]
-    lines += [
-        f"level       stride {level.stride}: b_n {level.normal_boundary:.3f}, b_a {level.abnormal_boundary:.3f}"
-        f" ({LEVELS[config.level].unit}), {level.weight:.0%} of the map score"
-        for level in card.levels
-    ]
-    weights = ", ".join(f"{part.name} {part.weight:.2f}" for part in card.score_parts)
-    lines.append(f"score       sum of its parts, with the weights: {weights}")
-    return [
-        *lines,
-        f"files       {', '.join(f'{name} {digest[:12]}' for name, digest in card.files.items())}: all intact",
-        f"licences    {'; '.join(f'{subject}: {licence}' for subject, licence in card.licences.items())}",
-    ]

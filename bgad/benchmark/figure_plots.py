@@ -3,15 +3,18 @@
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
+from dataclasses import replace
 from pathlib import Path
 from statistics import fmean
 from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
-from bgad.benchmark.figures import FigureData, MethodResult, level_likelihoods, qualitative_samples
+from bgad.benchmark.figures import KNOWN, NORMAL, SEEN, UNSEEN, FigureData, MethodResult, qualitative_samples
 from bgad.errors import ConfigError
+from bgad.evaluation.measure import level_values
 from bgad.io import render
+from bgad.metrics import METRICS
 from bgad.pseudo.contact_sheet import contact_sheet
 from bgad.pseudo.generate import PseudoSeries
 from bgad.pseudo.rpag import fit_mask
@@ -21,10 +24,10 @@ if TYPE_CHECKING:
     from matplotlib.figure import Figure
 
 COLOURS = {  # readable with the common kinds of colour blindness
-    "normal": "#4477aa",
-    "known anomaly": "#ee6677",
-    "anomaly of a known class": "#ccbb44",
-    "anomaly of an unseen class": "#aa3377",
+    NORMAL: "#4477aa",
+    KNOWN: "#ee6677",
+    SEEN: "#ccbb44",
+    UNSEEN: "#aa3377",
 }
 GROUND_TRUTH = (230, 20, 30)
 RPAG_SAMPLES = 24
@@ -56,7 +59,7 @@ def save(figure: Figure, path: Path) -> list[Path]:
 
 
 def draw(name: str, data: FigureData, folder: Path) -> list[Path]:
-    """Draw one of the figures of FIGURES; return its files."""
+    """Draw a figure by its name; return its files."""
     path = folder / f"{data.name}-{name}"
     if name == "rpag":
         return _rpag(data, path)
@@ -77,13 +80,14 @@ def _histogram(data: FigureData) -> Figure:
     figure, axes = _axes(len(data.results), 2 * levels, 2.7, 2.1)
     for row, result in zip(axes, data.results, strict=True):
         for level in range(levels):
-            normal, anomalous = level_likelihoods(data, result, level)
+            log_p = [output.levels[level] for output in result.outputs]
+            normal, anomalous = level_values(data.split.test, log_p, data.masks)
             low, high = np.quantile(np.concatenate([normal, anomalous]), [0.002, 1.0])
             bins = np.linspace(low, high, 70)
-            for k, groups in enumerate(({"normal": normal}, {"normal": normal, "known anomaly": anomalous})):
+            for k, groups in enumerate(({NORMAL: normal}, {NORMAL: normal, KNOWN: anomalous})):
                 axis = row[2 * level + k]
                 for name, values in groups.items():
-                    label = "anomalous" if name != "normal" else "normal"
+                    label = "anomalous" if name != NORMAL else NORMAL
                     axis.hist(values, bins, density=True, alpha=0.6, color=COLOURS[name], label=label)
                 axis.axvline(result.level_boundaries[level], color="black", linewidth=0.8, linestyle="--")
                 axis.set_yticks([])
@@ -161,8 +165,8 @@ def _tsne(data: FigureData) -> Figure:
 def _curve(data: FigureData) -> Figure:
     """AUROC on the test images against the epoch or the step; the end of phase 1 is a dotted line."""
     unit = "epoch" if data.config.train.epochs else "step"
-    metrics = ("image_auroc", "pixel_auroc")
-    shown = [m for m in metrics if any(getattr(point, m) is not None for r in data.results for point in r.curve)]
+    measured = ("image_auroc", "pixel_auroc")
+    shown = [m for m in measured if any(getattr(point, m) is not None for r in data.results for point in r.curve)]
     figure, axes = _axes(1, len(shown), 4.2, 3.0)
     for axis, metric in zip(axes[0], shown, strict=True):
         for result in data.results:
@@ -176,7 +180,7 @@ def _curve(data: FigureData) -> Figure:
         for start in {_phase_two(result, unit) for result in data.results}:
             axis.axvline(start, color="grey", linestyle=":", linewidth=1)
         axis.set_xlabel(f"{unit} (dotted: phase 2 begins)", fontsize=8)
-        axis.set_title({"image_auroc": "image AUROC", "pixel_auroc": "pixel AUROC"}[metric], fontsize=9)
+        axis.set_title(METRICS[metric].title, fontsize=9)
         axis.legend(fontsize=8, frameon=False)
     figure.tight_layout()
     return figure
@@ -190,9 +194,7 @@ def _rpag(data: FigureData, path: Path) -> list[Path]:
     """Write a sheet of the pseudo anomalies that the paper's generator makes of the known anomalies."""
     split, config = data.split, data.config
     known = [s for s in split.known if (mask := data.images.read_mask(s)) is not None and mask.any()]
-    series = PseudoSeries(
-        split.train, known, data.images.read, data.images.read_mask, "rpag", config.pseudo.transforms, config.seed
-    )
+    series = PseudoSeries(split.train, known, data.images, replace(config.pseudo, method="rpag"), config.seed)
     sheet = contact_sheet(series.make(i) for i in range(RPAG_SAMPLES))
     figure, axes = _axes(1, 1, sheet.shape[1] / 100, sheet.shape[0] / 100)
     axes[0][0].imshow(sheet)

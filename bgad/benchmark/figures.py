@@ -7,7 +7,7 @@ from __future__ import annotations
 
 import logging
 from collections.abc import Sequence
-from dataclasses import dataclass, field, replace
+from dataclasses import dataclass, field
 from pathlib import Path
 
 import numpy as np
@@ -23,25 +23,16 @@ from bgad.errors import DataError
 from bgad.features.scoring import latents, run_features
 from bgad.geometry.grid import defect_cells
 from bgad.inference.base import Output
-from bgad.inference.torch_engine import Detector
-from bgad.io import images
 from bgad.model import device as devices
-from bgad.training.feature_pool import FeaturePool
+from bgad.training.feature_pool import FeaturePool, FeaturePools
 from bgad.training.fit_model import ModelFit
 from bgad.training.provenance import run_key
 from bgad.training.run import RunControl, TrainingRun
 from bgad.training.snapshots import Snapshot, Snapshots, restore
-from bgad.types import BoolArray, FloatArray, Index, Sample
+from bgad.types import BoolArray, FloatArray, Index, Progress, Sample
 
 logger = logging.getLogger(__name__)
 
-FIGURES: dict[str, str] = {
-    "histogram": "log-likelihoods of each level, without and with anomalies",
-    "qualitative": "images with outlined ground truth beside the anomaly maps of each method",
-    "tsne": "t-SNE of features and of latents, before and after phase 2",
-    "curve": "image and pixel AUROC on the test images against the epoch, or the step where steps are counted",
-    "rpag": "a sheet of pseudo anomalies",
-}
 MIN_ANOMALIES = 5  # below, a histogram or a t-SNE of anomalies says nothing
 CURVE_POINTS = 12
 TSNE_FEATURES = 300  # of each group
@@ -136,49 +127,47 @@ def possible(split: Split, wanted: Sequence[str], *, named: bool) -> list[str]:
     return kept
 
 
-def make_split(dataset: Dataset, options: FigureOptions) -> tuple[Dataset, Split]:
-    """Validate a data set and divide it as the benchmark does."""
-    dataset, _ = validate_images(dataset, MAX_UNREADABLE)
+def new_pools(
+    configs: Sequence[Config], folder: Path, options: FigureOptions, progress: Progress | None = None
+) -> FeaturePools:
+    """Return the pools for the features by the backbones of all recipes."""
+    return FeaturePools(
+        [config.backbone for config in configs],
+        device=devices.pick(options.device),
+        folder=folder,
+        memory_gb=options.memory_gb,
+        progress=progress,
+    )
+
+
+def make_split(
+    dataset: Dataset, images: ImageCache, options: FigureOptions, progress: Progress | None = None
+) -> tuple[Dataset, Split]:
+    """Validate a data set with the image cache of the pools and divide it as the benchmark does."""
+    dataset, _ = validate_images(dataset, MAX_UNREADABLE, images, progress)
     split = protocol_split(dataset, options.protocol, options.case, known=options.known, seed=options.seed)
     return dataset, split
 
 
 def collect(
-    dataset: Dataset, split: Split, configs: Sequence[Config], work: Path, options: FigureOptions, control: RunControl
+    dataset: Dataset, split: Split, configs: Sequence[Config], pools: FeaturePools, work: Path, control: RunControl
 ) -> FigureData:
     """Train every recipe on a split and return what the figures show."""
-    if not configs:
-        raise DataError("figures need at least one method")
-    device = devices.pick(options.device)
-    pools: dict[object, FeaturePool] = {}
     results = []
-    for config in (replace(c, seed=options.seed) for c in configs):
-        if config.backbone not in pools:
-            cache = ImageCache(config.backbone.size, crop=config.backbone.crop)
-            pools[config.backbone] = FeaturePool(
-                dataset.samples,
-                split.hashes,
-                cache,
-                config.backbone,
-                device=device,
-                folder=work / f"pool{len(pools)}",
-                memory_gb=options.memory_gb / len({c.backbone for c in configs}),
-                progress=control.progress,
-            )
-        results.append(_result(dataset, split, config, pools[config.backbone], work, control))
-    last = pools[configs[-1].backbone]
-    masks = [last.images.read_mask(s) for s in split.test]
-    return FigureData(dataset.name, split, last.images, masks, results, configs[-1])
+    for config in configs:
+        pool = pools.get(config.backbone, dataset, split)
+        results.append(_result(dataset, split, config, pool, work, control))
+    masks = [pool.images.read_mask(s) for s in split.test]
+    return FigureData(dataset.name, split, pool.images, masks, results, configs[-1])
 
 
 def _result(
     dataset: Dataset, split: Split, config: Config, pool: FeaturePool, work: Path, control: RunControl
 ) -> MethodResult:
     """Train one method, and look at its flows along the way and at the end."""
-    key = run_key(config, split, pool.device)
-    folder = work / f"{config.method}-{key[:12]}"
+    folder = work / f"{config.method}-{run_key(config, split, pool.device)[:12]}"
     folder.mkdir(parents=True, exist_ok=True)
-    run = TrainingRun(config.method, dataset, split, split, pool.images.bits, pool.device, folder, key, control=control)
+    run = TrainingRun(config.method, dataset, split, split, pool.images.bits, pool.device, folder, control=control)
     fit = ModelFit(run, pool.new_model(config), pool.training_set(split, config))
     snapshots = Snapshots(CURVE_POINTS)
     for _ in fit.steps():
@@ -187,11 +176,13 @@ def _result(
     final = {name: value.clone() for name, value in fit.model.levels.state_dict().items()}
     features = pool.features(split.test)
     outputs = list(run_features(detector.model, features, pool.device))
+    masks = pool.masks(split.test)
     curve, before = [], None
     chosen = _tsne_features(split, pool, len(fit.loop.levels))
     for snapshot in snapshots.taken:
         restore(fit.loop, snapshot)
-        curve.append(_curve_point(snapshot, detector, split, pool))
+        shown = list(run_features(detector.model, features, pool.device))
+        curve.append(_curve_point(snapshot, shown, split, masks))
         if snapshot is snapshots.end_of_phase_one():
             before = [latents(fit.model, level, pool.store, i, p) for _, level, i, p in chosen]
     fit.model.levels.load_state_dict(final)
@@ -204,11 +195,10 @@ def _result(
     return MethodResult(config.method, outputs, card.map.boundary, card.map.mean, boundaries, curve, groups)
 
 
-def _curve_point(snapshot: Snapshot, detector: Detector, split: Split, pool: FeaturePool) -> CurvePoint:
-    """Measure a model on the test images, its maps at the size of the model's input."""
-    outputs = list(run_features(detector.model, pool.features(split.test), pool.device))
-    size = pool.images.size
-    masks = [None if (mask := pool.images.read_mask(s)) is None else images.resize_mask(mask, size) for s in split.test]
+def _curve_point(
+    snapshot: Snapshot, outputs: Sequence[Output], split: Split, masks: Sequence[BoolArray | None]
+) -> CurvePoint:
+    """Measure the flows of a snapshot on the test images, with maps and masks of the size of the model's input."""
     labels = [s.label for s in split.test]
     figures = metrics.compute([o.score for o in outputs], labels, [o.map for o in outputs], masks)
     return CurvePoint(snapshot.step, snapshot.epoch, snapshot.phase, figures["image_auroc"], figures["pixel_auroc"])
@@ -237,22 +227,6 @@ def _tsne_features(split: Split, pool: FeaturePool, levels: int) -> list[tuple[s
             order = rng.permutation(len(numbers))[:TSNE_FEATURES]
             chosen.append((name, level, np.array(numbers, np.int64)[order], np.array(positions, np.int64)[order]))
     return chosen
-
-
-def level_likelihoods(data: FigureData, result: MethodResult, level: int) -> tuple[FloatArray, FloatArray]:
-    """Return log p / d of the test's normal features and of its anomalous ones, at one level.
-
-    Features of an anomaly count where its mask marks them, or all of them where it has no mask.
-    """
-    normal, anomalous = list[FloatArray](), list[FloatArray]()
-    for sample, mask, output in zip(data.split.test, data.masks, result.outputs, strict=True):
-        log_p = output.levels[level]
-        if not sample.label:
-            normal.append(log_p.ravel())
-        else:
-            cells = slice(None) if mask is None else defect_cells(mask, (log_p.shape[0], log_p.shape[1]))
-            anomalous.append(log_p.ravel()[cells])
-    return np.concatenate(normal), np.concatenate(anomalous)
 
 
 def qualitative_samples(data: FigureData, count: int = 6) -> list[int]:

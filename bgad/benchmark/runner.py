@@ -23,24 +23,23 @@ from bgad.benchmark.output import csv_text, markdown
 from bgad.benchmark.paper_tables import PaperTable
 from bgad.benchmark.plan import Group, Outcome, Request, plan, unfinished
 from bgad.benchmark.tables import grids
-from bgad.config import BackboneConfig, Config, override, preset_for, to_dict
-from bgad.data.layouts import Dataset, hash_file
+from bgad.config import Config, override, preset_for, to_dict
+from bgad.data.layouts import Dataset
 from bgad.data.protocols import Case, protocol_split
-from bgad.data.sample_io import ImageCache
+from bgad.data.sample_io import hash_masks
 from bgad.data.split import Split
-from bgad.data.validation import MAX_UNREADABLE, ValidationReport, validate_images
+from bgad.data.validation import MAX_UNREADABLE, validate_images
 from bgad.errors import BgadError, ConfigError
 from bgad.evaluation.measure import Measurement, measure
 from bgad.features.cache import Features
 from bgad.features.scoring import run_features, score_features
 from bgad.inference.torch_engine import Detector
 from bgad.io import files as output_files
-from bgad.io import images
 from bgad.model import backbone as backbones
 from bgad.model import device as devices
 from bgad.model.scoring import weight_files
 from bgad.training.checkpoint import TRAINING_LOG, SharedPhase
-from bgad.training.feature_pool import FeaturePool
+from bgad.training.feature_pool import FeaturePool, FeaturePools
 from bgad.training.fit_model import ModelFit
 from bgad.training.loop import TrainingLoop
 from bgad.training.provenance import RECIPE_VERSION, flow_key, phase_key, phase_two_key, run_key
@@ -158,10 +157,17 @@ def _run_group(group: Group, setup: Setup) -> Iterator[Outcome]:
     """Yield the outcomes of one category: finished cells are read, the others run on pools of features."""
     if group.dataset is None or not group.requests:
         return
-    pools = _Pools(group, setup)
+    pools = FeaturePools(
+        [_recipe(request, setup).backbone for request in group.requests],
+        device=setup.device,
+        folder=setup.out / "work" / f"pool-{group.requests[0].name('')}",
+        memory_gb=setup.options.memory_gb,
+        progress=setup.control.progress,
+    )
     try:
-        dataset, scan = validate_images(group.dataset, MAX_UNREADABLE, setup.control.progress, pools.images)
-        mask_hashes = [[s.name, *map(hash_file, (s.mask, *s.more_masks))] for s in dataset.samples if s.mask]
+        dataset, shapes = validate_images(group.dataset, MAX_UNREADABLE, pools.images, setup.control.progress)
+        masks = zip(dataset.samples, hash_masks(dataset.samples), strict=True)
+        mask_hashes = [[sample.name, *digests] for sample, digests in masks if digests]
     except BgadError as error:
         yield from (Outcome(request, reason=str(error), failed=True) for request in group.requests)
         return
@@ -181,7 +187,7 @@ def _run_group(group: Group, setup: Setup) -> Iterator[Outcome]:
             stored = _stored(setup.out / "cells", key)
             if stored is None or (setup.options.keep_models and not _kept(setup, request, key).exists()):
                 pool = pools.get(config.backbone, dataset, split)
-                stored = _cell(request, dataset, split, config, pool, scan, setup, key)
+                stored = _cell(request, dataset, split, config, pool, shapes, setup, key)
                 del pool  # `pools` alone holds it
                 path = setup.out / "cells" / f"{request.name()}-{key[:SHORT]}.json"
                 output_files.write_atomic(path, json.dumps(stored, indent=1).encode())
@@ -196,45 +202,6 @@ def _recipe(request: Request, setup: Setup) -> Config:
     """Return the recipe of a cell."""
     config = override(setup.configs[request.column.method], list(request.column.changes))
     return replace(config, seed=request.seed)
-
-
-class _Pools:
-    """The features of one category, for each backbone that a recipe of its cells has."""
-
-    def __init__(self, group: Group, setup: Setup) -> None:
-        configs = list(dict.fromkeys(_recipe(request, setup).backbone for request in group.requests))
-        self._setup, self._first, self._number = setup, configs[0], len(configs)
-        self._folder = setup.out / "work" / f"pool-{group.requests[0].name('')}"
-        self._pools: dict[BackboneConfig, FeaturePool] = {}
-        self.images = _image_cache(self._first)  # validation fills it for the first backbone
-
-    def get(self, backbone: BackboneConfig, dataset: Dataset, split: Split) -> FeaturePool:
-        """Return the features by a backbone; they are computed at the first call."""
-        if backbone not in self._pools:
-            images = self.images if backbone == self._first else _image_cache(backbone, self.images.bits)
-            self._pools[backbone] = FeaturePool(
-                dataset.samples,
-                split.hashes,
-                images,
-                backbone,
-                device=self._setup.device,
-                folder=self._folder / str(len(self._pools)),
-                memory_gb=self._setup.options.memory_gb / self._number,
-                progress=self._setup.control.progress,
-            )
-        return self._pools[backbone]
-
-    def drop(self) -> None:
-        """Free the memory, then remove the files."""
-        self._pools.clear()
-        shutil.rmtree(self._folder, ignore_errors=True)
-
-
-def _image_cache(backbone: BackboneConfig, bits: int = 8) -> ImageCache:
-    """Return a cache of images as a backbone takes them."""
-    cache = ImageCache(backbone.size, crop=backbone.crop)
-    cache.bits = bits
-    return cache
 
 
 def _cell_key(
@@ -293,7 +260,7 @@ def _cell(
     split: Split,
     config: Config,
     pool: FeaturePool,
-    scan: ValidationReport,
+    shapes: Mapping[str, Shape],
     setup: Setup,
     key: str,
 ) -> dict[str, Any]:
@@ -318,7 +285,7 @@ def _cell(
     work.mkdir(parents=True, exist_ok=True)
     model = pool.new_model(config)
     run = TrainingRun(
-        request.name(), dataset, split, split, scan.bits, setup.device, work, flows or key, control=setup.control
+        request.name(), dataset, split, split, pool.images.bits, setup.device, work, control=setup.control
     )
     fit = ModelFit(run, model, pool.training_set(split, config), shared_phases=phases)
     fit.resume()
@@ -328,8 +295,8 @@ def _cell(
     detector = fit.finish()
     if flows and not shared.exists():
         _copy(work, shared)
-    shapes = [scan.shapes[s.name] for s in split.test]
-    measured = _measure(detector, request, split, pool.features(split.test), shapes, setup.control.progress)
+    tested = [shapes[s.name] for s in split.test]
+    measured = _measure(detector, request, split, pool.features(split.test), tested, setup.control.progress)
     cell = measured.cell | request.facts() | {"drawn": len(split.known)}
     cell["seconds"]["features"] = round(pool.seconds, 3)
     if curve is not None:
@@ -374,9 +341,7 @@ class _Curve:
     """The learning curve of a training on the test images, at the size of the model's input, which is quick."""
 
     def __init__(self, pool: FeaturePool, split: Split) -> None:
-        size = (pool.config.size, pool.config.size)
-        masks = [pool.images.read_mask(s) for s in split.test]
-        self._masks = [None if mask is None else images.resize_mask(mask, size) for mask in masks]
+        self._masks = pool.masks(split.test)
         self._labels = [s.label for s in split.test]
         self._features, self._device = pool.features(split.test), pool.device
         self.points: list[dict[str, float | None]] = []
@@ -386,8 +351,7 @@ class _Curve:
         schedule = loop.schedule
         if loop.step % max(1, schedule.steps // CURVE_POINTS) and loop.step != schedule.steps:
             return
-        for level, constants in zip(loop.levels, loop.constants(), strict=True):
-            level.set_constants(constants)
+        loop.set_constants()
         results = list(run_features(loop.model, self._features, self._device))
         scores, maps = [output.score for output in results], [output.map for output in results]
         figures = metrics.compute(scores, self._labels, maps, self._masks)

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import argparse
+from collections.abc import Collection
 from dataclasses import replace
 from pathlib import Path
 from typing import Any
@@ -12,7 +13,7 @@ from bgad.benchmark import tables as benchmark_tables
 from bgad.benchmark.grid import Grid
 from bgad.benchmark.paper_tables import TABLES, Matrix, PaperTable, methods
 from bgad.cli import console, tables
-from bgad.cli.options import add_command, add_recipe, add_root, number, read_config
+from bgad.cli.options import add_command, add_recipe, add_root, names, number, read_config
 from bgad.config import METHODS, read_toml
 from bgad.data.datasets import registry
 from bgad.data.protocols import PROTOCOLS
@@ -123,34 +124,24 @@ def _list(table: PaperTable, root: Path | None) -> int:
     return 0
 
 
-def _names(text: str, what: str, allowed: tuple[str, ...] = ()) -> tuple[str, ...]:
-    names = tuple(dict.fromkeys(name.strip() for name in text.split(",") if name.strip()))
-    if not names:
-        raise ConfigError(f"--{what} is empty")
-    for name in names:
-        if allowed and name not in allowed:
-            raise ConfigError(f"unknown {what} {name!r}: choose from {', '.join(allowed)}")
-    return names
-
-
-def _one(text: str, option: str, what: str, allowed: tuple[str, ...]) -> str:
-    names = _names(text, what, allowed)
-    if len(names) > 1:
+def _one(text: str, option: str, what: str, allowed: Collection[str]) -> str:
+    listed = names(text, what, allowed)
+    if len(listed) > 1:
         raise ConfigError(f"--{option} takes one {what}, not {text!r}: run the command once for each")
-    return names[0]
+    return listed[0]
 
 
 def _numbers(text: str) -> tuple[int, ...]:
-    names = _names(text, "known")
-    if not all(name.isdecimal() for name in names):
+    listed = names(text, "number")
+    if not all(number.isdecimal() for number in listed):
         raise ConfigError(f"--known takes whole numbers with commas between, such as 10,5,1, not {text!r}")
-    return tuple(int(name) for name in names)
+    return tuple(int(number) for number in listed)
 
 
 def _table(arguments: argparse.Namespace) -> PaperTable:
     """Return the table that the options describe: one of the paper, perhaps on other data, or a custom one."""
-    categories = _names(arguments.category, "category") if arguments.category else ()
-    data = dict.fromkeys(_names(arguments.data, "data"), categories) if arguments.data else {}
+    categories = names(arguments.category, "category") if arguments.category else ()
+    data = dict.fromkeys(names(arguments.data, "data set"), categories) if arguments.data else {}
     if categories and len(data) != 1:
         raise ConfigError("--category needs one data set: give --data NAME")
     if arguments.paper is not None:
@@ -160,8 +151,8 @@ def _table(arguments: argparse.Namespace) -> PaperTable:
     chosen = {key: getattr(arguments, key) or value for key, value in DEFAULTS.items()}
     matrix = Matrix(
         data,
-        _one(chosen["protocol"], "protocol", "protocol", tuple(PROTOCOLS)),
-        methods(*_names(chosen["methods"], "method", tuple(METHODS))),
+        _one(chosen["protocol"], "protocol", "protocol", PROTOCOLS),
+        methods(*names(chosen["methods"], "method", METHODS)),
         known=_numbers(chosen["known"]),
         seeds=arguments.seeds or 3,
     )
@@ -183,7 +174,7 @@ def _check_recipe(arguments: argparse.Namespace, table: PaperTable) -> None:
 
 
 def _paper_table(arguments: argparse.Namespace, data: dict[str, tuple[str, ...]]) -> PaperTable:
-    name = _one(arguments.paper, "paper", "table", tuple(TABLES))
+    name = _one(arguments.paper, "paper", "table", TABLES)
     if fixed := [key for key in DEFAULTS if getattr(arguments, key) is not None]:
         raise ConfigError(f"--paper {name} fixes --{fixed[0]}: leave it out, or describe the run without --paper")
     table = TABLES[name]

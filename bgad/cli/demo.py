@@ -3,18 +3,18 @@
 from __future__ import annotations
 
 import argparse
+from collections.abc import Sequence
 from dataclasses import replace
 from pathlib import Path
 from shlex import quote
 from typing import Any
 
 from bgad.cli import console
-from bgad.cli.options import add_command, number
+from bgad.cli.options import add_command, names, number
 from bgad.cli.tables import evaluation_table
 from bgad.config import METHODS, Config, preset_for
 from bgad.data import layouts
 from bgad.data.synthetic.demo import write_demo
-from bgad.errors import ConfigError
 from bgad.evaluation.evaluate import evaluate, write_results
 from bgad.evaluation.report import page as report
 from bgad.io.files import check_folder
@@ -50,10 +50,7 @@ def add_demo(commands: Any) -> None:
 
 
 def _demo(arguments: argparse.Namespace) -> int:
-    methods = list(dict.fromkeys(name.strip() for name in arguments.methods.split(",")))
-    for method in methods:
-        if method not in METHODS:
-            raise ConfigError(f"unknown method {method!r}: choose from {', '.join(METHODS)}")
+    methods = names(arguments.methods, "method", METHODS)
     with console.progress() as progress, console.stop_on_interrupt() as stop:
         cells = run_demo(arguments.out, methods, arguments.seeds, arguments.known, arguments.device, progress, stop)
     console.stdout_console().print(evaluation_table(cells))
@@ -64,7 +61,7 @@ def _demo(arguments: argparse.Namespace) -> int:
 
 
 def run_demo(
-    out: Path, methods: list[str], seeds: int, known: int, device: str, progress: Progress, stop: StopRequest
+    out: Path, methods: Sequence[str], seeds: int, known: int, device: str, progress: Progress, stop: StopRequest
 ) -> list[dict[str, Any]]:
     """Train every method and seed on both categories; write results.json and report.html, and return the cells."""
     check_folder(out)

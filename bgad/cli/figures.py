@@ -4,18 +4,25 @@ from __future__ import annotations
 
 import argparse
 import json
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
 from bgad.benchmark.published import printed
 from bgad.cli import console
-from bgad.cli.options import add_command, add_recipe, add_root, number, read_config
+from bgad.cli.options import add_command, add_recipe, add_root, names, number, read_config
 from bgad.config import METHODS
 from bgad.data.protocols import PROTOCOLS
 from bgad.errors import ConfigError, DataError
 
 DEFAULT_METHODS = "bgad-wo,bgad,bgad-plus"
-FIGURE_NAMES = ("histogram", "qualitative", "tsne", "curve", "rpag")
+FIGURES = {
+    "histogram": "log-likelihoods of each level, without and with anomalies",
+    "qualitative": "images with outlined ground truth beside the anomaly maps of each method",
+    "tsne": "t-SNE of features and of latents, before and after phase 2",
+    "curve": "image and pixel AUROC on the test images against the epoch or the step; no model is chosen by it",
+    "rpag": "a sheet of pseudo anomalies",
+}
 FIGURE_PROTOCOLS = tuple(name for name in PROTOCOLS if name not in ("hard", "unseen"))  # those need a subset
 
 
@@ -28,12 +35,8 @@ def add_figures(commands: Any) -> None:
         "Draw the paper's figures for a data set: trains the methods and writes each figure as SVG and PNG. "
         "Needs bgad[train,figures].",
         "figures:\n"
-        "  histogram     log-likelihoods of each level, without and with anomalies\n"
-        "  qualitative   images with outlined ground truth beside the anomaly maps of each method\n"
-        "  tsne          t-SNE of features and of latents, before and after phase 2\n"
-        "  curve         image and pixel AUROC on the test images against the epoch; no model is chosen by it\n"
-        "  rpag          a sheet of pseudo anomalies\n\n"
-        "examples:\n  bgad figures mvtec/screw --backbone lite0 --out figures\n"
+        + "".join(f"  {name:<13} {text}\n" for name, text in FIGURES.items())
+        + "\nexamples:\n  bgad figures mvtec/screw --backbone lite0 --out figures\n"
         "  bgad figures elpv --protocol one-class --known-class mono --backbone lite0 --figures histogram,tsne\n"
         "  bgad figures --results bgad-benchmark/results.json     (the bar chart of a benchmark)",
     )
@@ -41,9 +44,7 @@ def add_figures(commands: Any) -> None:
         "data", nargs="?", metavar="DATA", help="a folder, a manifest or a public data set, as for train"
     )
     parser.add_argument("--out", type=Path, default=Path("figures"), metavar="DIR", help="folder (default ./figures)")
-    parser.add_argument(
-        "--figures", metavar="A,B", help=f"of {', '.join(FIGURE_NAMES)} (default: all that the data gives)"
-    )
+    parser.add_argument("--figures", metavar="A,B", help=f"of {', '.join(FIGURES)} (default: all that the data gives)")
     parser.add_argument("--results", type=Path, metavar="FILE", help="results.json of a benchmark: draws its bar chart")
     parser.add_argument("--methods", default=DEFAULT_METHODS, metavar="A,B", help=f"default {DEFAULT_METHODS}")
     parser.add_argument("--protocol", default="multi-class", choices=FIGURE_PROTOCOLS, help="default multi-class")
@@ -82,14 +83,14 @@ def _data_figures(arguments: argparse.Namespace) -> list[Path]:
     from bgad.training.run import RunControl
 
     tune_allocator()
-    wanted = _names(arguments.figures, "figure", FIGURE_NAMES) if arguments.figures else FIGURE_NAMES
+    wanted = names(arguments.figures, "figure", FIGURES) if arguments.figures else tuple(FIGURES)
     with_flows = tuple(name for name, method in METHODS.items() if method.level == "flow")
-    flowless = [name for name in _listed(arguments.methods) if name in METHODS and name not in with_flows]
+    flowless = [name for name in names(arguments.methods, "method") if name in METHODS and name not in with_flows]
     if flowless:
         choice = ", ".join(with_flows)
         raise ConfigError(f"{flowless[0]} has no flows, which these figures show: choose from {choice}")
-    methods = _names(arguments.methods, "method", with_flows)
-    configs = [read_config(arguments, method) for method in methods]
+    methods = names(arguments.methods, "method", with_flows)
+    configs = [replace(read_config(arguments, method), seed=arguments.seed or 0) for method in methods]
     options = figures.FigureOptions(
         protocol=arguments.protocol,
         case=Case(arguments.known_class),
@@ -98,12 +99,15 @@ def _data_figures(arguments: argparse.Namespace) -> list[Path]:
         device=arguments.device,
         memory_gb=arguments.memory,
     )
-    dataset, split = figures.make_split(locate.load(Path(arguments.data), arguments.root), options)
-    kept = figures.possible(split, wanted, named=arguments.figures is not None)
-    if not kept:
-        raise DataError(f"{dataset.name} can give none of the figures: {', '.join(wanted)}")
-    with console.progress() as progress, console.stop_on_interrupt() as stop, tempfile.TemporaryDirectory() as work:
-        data = figures.collect(dataset, split, configs, Path(work), options, RunControl(progress, stop))
+    dataset = locate.load(Path(arguments.data), arguments.root)
+    with console.progress() as progress, console.stop_on_interrupt() as stop, tempfile.TemporaryDirectory() as folder:
+        work = Path(folder)
+        pools = figures.new_pools(configs, work / "pools", options, progress)
+        dataset, split = figures.make_split(dataset, pools.images, options, progress)
+        kept = figures.possible(split, wanted, named=arguments.figures is not None)
+        if not kept:
+            raise DataError(f"{dataset.name} can give none of the figures: {', '.join(wanted)}")
+        data = figures.collect(dataset, split, configs, pools, work, RunControl(progress, stop))
         return [file for name in kept for file in figure_plots.draw(name, data, arguments.out)]
 
 
@@ -123,15 +127,3 @@ def _bar_chart(arguments: argparse.Namespace) -> list[Path]:
             if "image_auroc" in values:
                 beside.setdefault(f"{column} (printed)", {})[data] = values["image_auroc"]
     return figure_plots.bars(cells, beside, arguments.out / "bars")
-
-
-def _listed(text: str) -> tuple[str, ...]:
-    return tuple(dict.fromkeys(name.strip() for name in text.split(",") if name.strip()))
-
-
-def _names(text: str, what: str, allowed: tuple[str, ...]) -> tuple[str, ...]:
-    names = _listed(text)
-    for name in names:
-        if name not in allowed:
-            raise ConfigError(f"unknown {what} {name!r}: choose from {', '.join(allowed)}")
-    return names

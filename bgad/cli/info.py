@@ -4,13 +4,17 @@ from __future__ import annotations
 
 import argparse
 import json
+from collections import Counter
 from pathlib import Path
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 from bgad.cli import console
 from bgad.cli.options import add_command, add_root
-from bgad.config import PRESETS, to_toml
+from bgad.config import LEVELS, PRESETS, to_toml
 from bgad.errors import ConfigError
+
+if TYPE_CHECKING:
+    from bgad.artifact.card import Card
 
 
 def add_info(commands: Any) -> None:
@@ -49,9 +53,43 @@ def _info(arguments: argparse.Namespace) -> int:
     elif arguments.recipe:
         print(to_toml(card.config), end="")  # noqa: T201
     else:
-        for line in model_folder.describe(card):
+        for line in _describe(card):
             print(console.printable(line))  # noqa: T201
     return 0
+
+
+def _describe(card: Card) -> list[str]:
+    """Summarise a verified card in a few lines of text."""
+    roles = Counter(image["role"] for image in card.split["images"])
+    calibration, training, config = card.calibration_at(), card.training, card.config
+    lines = [
+        f"name        {card.name}  (format {card.format}, bgad {card.provenance.bgad}, {card.provenance.created})",
+        f"data        {card.data.name}: {roles['train']} normals trained on, {roles['calibration']} held out, "
+        f"{card.data.known} known anomalies, {roles['test']} images left for test",
+        f"recipe      {card.method} on {config.backbone.name}, "
+        f"{card.input.width} x {card.input.height}, seed {config.seed}",
+    ]
+    if config.tile.size:
+        lines.append(f"tiles       of {config.tile.size} pixels")
+    if card.roi:
+        lines.append(f"region      {card.roi.share:.0%} of the image, {card.roi.width}x{card.roi.height} pixels")
+    lines += [
+        f"training    {training.steps} steps in {training.seconds:.0f} s on {training.device}",
+        f"threshold   {calibration.threshold:.6g} at a false-reject rate of {calibration.false_reject_rate:g}",
+        f"guarantee   {calibration.guarantee}",
+    ]
+    lines += [
+        f"level       stride {level.stride}: b_n {level.normal_boundary:.3f}, b_a {level.abnormal_boundary:.3f}"
+        f" ({LEVELS[config.level].unit}), {level.weight:.0%} of the map score"
+        for level in card.levels
+    ]
+    weights = ", ".join(f"{part.name} {part.weight:.2f}" for part in card.score_parts)
+    lines.append(f"score       sum of its parts, with the weights: {weights}")
+    return [
+        *lines,
+        f"files       {', '.join(f'{name} {digest[:12]}' for name, digest in card.files.items())}: all intact",
+        f"licences    {'; '.join(f'{subject}: {licence}' for subject, licence in card.licences.items())}",
+    ]
 
 
 def add_datasets(commands: Any) -> None:

@@ -5,7 +5,7 @@ from __future__ import annotations
 import argparse
 import json
 import math
-from collections.abc import Callable
+from collections.abc import Callable, Collection
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, NoReturn
 
@@ -62,6 +62,21 @@ def number(kind: type[float], least: float, below: float = math.inf) -> Callable
         return value
 
     return read
+
+
+def names(text: str, what: str, allowed: Collection[str] = ()) -> tuple[str, ...]:
+    """Return the different names of a list with commas; ConfigError where there is none, or one that is not allowed.
+
+    >>> names("a, b,a", "letter")
+    ('a', 'b')
+    """
+    listed = tuple(dict.fromkeys(name.strip() for name in text.split(",") if name.strip()))
+    if not listed:
+        raise ConfigError(f"{text!r} names no {what}")
+    for name in listed:
+        if allowed and name not in allowed:
+            raise ConfigError(f"unknown {what} {name!r}: choose from {', '.join(allowed)}")
+    return listed
 
 
 def add_root(parser: Any) -> None:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import argparse
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -49,12 +50,12 @@ def _pseudo(arguments: argparse.Namespace) -> int:
     check_file(arguments.out, ".png")
     dataset = locate.load(arguments.data, arguments.root)
     from bgad.pseudo.contact_sheet import contact_sheet
-    from bgad.pseudo.generate import can_generate, generate
+    from bgad.pseudo.generate import PseudoSeries, can_generate
     from bgad.training.training_set import with_visible_defect
 
     images = ImageCache(config.backbone.size, crop=config.backbone.crop)
     with console.progress() as progress:
-        dataset, _ = validate_images(dataset, arguments.max_unreadable, progress, images)
+        dataset, _ = validate_images(dataset, arguments.max_unreadable, images, progress)
     for note in dataset.notes:
         console.warn(note)
     split = with_visible_defect(make_split(dataset, seed=config.seed, known=arguments.known), images)
@@ -66,19 +67,12 @@ def _pseudo(arguments: argparse.Namespace) -> int:
             f"{arguments.data}: {method} needs known anomalies with masks, and there are none: "
             "add masks, or use --set pseudo.method=nsa"
         )
+    series = PseudoSeries(split.train, known, images, replace(config.pseudo, method=method), config.seed)
     with console.progress() as progress:
         task = ProgressTask(progress, "pseudo anomalies", arguments.count)
         anomalies = []
-        for anomaly in generate(
-            split.train,
-            known,
-            arguments.count,
-            images,
-            seed=config.seed,
-            method=method,
-            transforms=config.pseudo.transforms,
-        ):
-            anomalies.append(anomaly)
+        for index in range(arguments.count):
+            anomalies.append(series.make(index))
             task.advance()
     render.save_png(contact_sheet(anomalies), arguments.out)
     console.say(f"contact sheet: {arguments.out}")

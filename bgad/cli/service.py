@@ -1,4 +1,4 @@
-"""The commands `serve`, `token` and `update`."""
+"""The commands `serve` and `token`."""
 
 from __future__ import annotations
 
@@ -130,15 +130,12 @@ def _store_address(arguments: argparse.Namespace, models: Path) -> str:
 
 
 def _serve(arguments: argparse.Namespace) -> int:
-    try:
-        import uvicorn  # noqa: F401 - report a missing package before anything is done
+    import uvicorn  # noqa: F401 - a missing package is told before anything is done
 
-        from bgad.service.folders import WORKSPACE
-        from bgad.service.store import instance_lock
-        from bgad.service.store.store import Store
-    except ImportError as error:
-        raise ConfigError(f"the workbench needs {error.name}: pip install 'bgad[serve]'") from error
     from bgad.io import files
+    from bgad.service.folders import WORKSPACE
+    from bgad.service.store import instance_lock
+    from bgad.service.store.store import Store
 
     models = _models(arguments)
     if not (models / WORKSPACE).exists() and not any(models.glob("*.bgad")):

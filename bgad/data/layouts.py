@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import hashlib
 from collections import Counter
 from dataclasses import dataclass, field, replace
 from pathlib import Path
@@ -49,17 +48,6 @@ def load(root: str | Path, *, need_normals: bool = True) -> Dataset:
     if need_normals and not any(s.label == 0 and s.split != "test" for s in dataset.samples):
         raise DataError(f"{root}: no normal images to train on; {_LAYOUTS}{appended}")
     return dataset
-
-
-def hash_file(path: Path, more: str = "") -> str:
-    """Return the sha256 of a file's bytes followed by the text `more`, in hexadecimal."""
-    try:
-        with path.open("rb") as file:
-            digest = hashlib.file_digest(file, "sha256")
-    except OSError as error:
-        raise DataError(f"{path}: cannot be read: {error.strerror}") from error
-    digest.update(more.encode())
-    return digest.hexdigest()
 
 
 def is_category(folder: Path) -> bool:

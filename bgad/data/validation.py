@@ -15,44 +15,31 @@ MAX_UNREADABLE = 10  # unreadable images that are skipped before validation fail
 
 
 @dataclass(frozen=True)
-class ValidationReport:
-    """Bit depth and sizes of the images of a data set, and the samples that are left out."""
-
-    bits: int  # highest bit depth outside of the test set
-    skipped: list[str]  # names of the samples that are left out
-    shapes: dict[str, Shape]  # name -> height, width
-
-
-@dataclass(frozen=True)
 class _Checked:
     """One validated sample: None where it is skipped; notes say why, or what is changed."""
 
     sample: Sample | None
-    bits: int
     shape: Shape | None = None
     notes: list[str] = field(default_factory=list)
 
 
 def validate_images(
-    dataset: Dataset, max_unreadable: int, progress: Progress | None = None, cache: ImageCache | None = None
-) -> tuple[Dataset, ValidationReport]:
-    """Decode every image and mask once; return the data set without unreadable images, and a report.
+    dataset: Dataset, max_unreadable: int, cache: ImageCache, progress: Progress | None = None
+) -> tuple[Dataset, dict[str, Shape]]:
+    """Decode every image and mask once; return the data set without unreadable images, and height and width by name.
 
     Notes of the returned data set name each unreadable file. More than `max_unreadable` of them are a DataError. The
-    decoded images go into `cache`, if there is one.
+    decoded images and their bit depth go into `cache`.
     """
     kept: list[Sample] = []
     skipped: list[str] = []
     notes = list(dataset.notes)
     shapes: dict[str, Shape] = {}
-    bits = 8
     task = ProgressTask(progress, "reading", len(dataset.samples))
     with ThreadPoolExecutor(2) as pool:
         for sample, checked in zip(
             dataset.samples, pool.map(partial(_check, cache=cache), dataset.samples), strict=True
         ):
-            if sample.split != "test":
-                bits = max(bits, checked.bits)
             if checked.shape is not None:
                 shapes[sample.name] = checked.shape
             notes += checked.notes
@@ -69,10 +56,10 @@ def validate_images(
         )
     if skipped:
         notes.append(f"{len(unreadable)} unreadable images skipped: {', '.join(skipped[:5])}")
-    return replace(dataset, samples=kept, notes=list(dict.fromkeys(notes))), ValidationReport(bits, skipped, shapes)
+    return replace(dataset, samples=kept, notes=list(dict.fromkeys(notes))), shapes
 
 
-def _check(sample: Sample, cache: ImageCache | None) -> _Checked:
+def _check(sample: Sample, cache: ImageCache) -> _Checked:
     """Decode the image and the mask of one sample."""
     shape = None
     try:
@@ -82,27 +69,25 @@ def _check(sample: Sample, cache: ImageCache | None) -> _Checked:
         if excluded is not None and excluded.shape != shape:
             sizes = f"{_size(excluded.shape)}, the image {_size(shape)}"
             raise DataError(f"{sample.ignore}: the region to ignore is {sizes}: make them equal")
-        if cache is not None:
-            cache.add(sample, decoded)
+        cache.add(sample, decoded)
     except BgadError as error:
-        return _Checked(None, 8, shape, [f"skipped: {error}"])
-    bits = decoded.bits
+        return _Checked(None, shape, [f"skipped: {error}"])
     try:
         mask = read_mask(sample)
     except BgadError as error:
-        return _Checked(replace(sample, mask=None), bits, shape, [f"mask not used: {error}"])
+        return _Checked(replace(sample, mask=None), shape, [f"mask not used: {error}"])
     if mask is None:
-        return _Checked(sample, bits, shape)
+        return _Checked(sample, shape)
     if excluded is not None and not mask.any():
         note = f"skipped: {sample.path}: all of its defect lies in the region to ignore"
-        return _Checked(None, bits, shape, [note])
+        return _Checked(None, shape, [note])
     notes = []
     if mask.shape != shape:
         notes.append(f"{sample.mask} is {_size(mask.shape)} instead of {_size(shape)}: it is resized to its image")
     if not mask.any():
         notes.append(f"{sample.mask} marks no pixel: {sample.name} is used as an anomaly without a mask")
         sample = replace(sample, mask=None)
-    return _Checked(sample, bits, shape, notes)
+    return _Checked(sample, shape, notes)
 
 
 def _size(shape: tuple[int, ...]) -> str:

@@ -14,10 +14,10 @@ from bgad.artifact.card import Card
 from bgad.data.layouts import Dataset
 from bgad.data.sample_io import digest, read
 from bgad.errors import BgadError, DataError
+from bgad.evaluation.build_section import build_section
 from bgad.evaluation.gallery import Gallery
 from bgad.evaluation.measure import measure
 from bgad.evaluation.report.contents import Section
-from bgad.evaluation.sections import build_section
 from bgad.inference.base import BaseScorer
 from bgad.io.files import write_atomic
 from bgad.types import UNUSED, ImageLike, Progress, Sample, Scores, SplitRecord

@@ -9,7 +9,7 @@ import numpy.typing as npt
 
 from bgad.evaluation.report.contents import WORST
 from bgad.io import images
-from bgad.types import AnyArray, Sample, Scores, Shape
+from bgad.types import AnyArray, Sample, Scores
 
 SIZE = 30  # images that are shown, or more
 THUMBNAIL_SIDE = 224
@@ -30,10 +30,9 @@ def select(samples: Sequence[Sample], names: Iterable[str] = ()) -> set[str]:
     return shown
 
 
-def thumbnail(image: AnyArray, shape: Shape) -> Thumbnail:
-    """Return an image of this height and width as a small one."""
-    scale = min(1.0, THUMBNAIL_SIDE / max(shape))
-    size = (max(1, round(shape[0] * scale)), max(1, round(shape[1] * scale)))
+def thumbnail(image: AnyArray) -> Thumbnail:
+    """Return an image as a small one."""
+    size = images.fit_shape(image.shape[:2], THUMBNAIL_SIDE)
     return (images.fit(image, size) * 255).round().astype(np.uint8)
 
 
@@ -52,7 +51,7 @@ class Gallery:
         worst.sort(key=lambda entry: entry[0])
         shown = self._selected | {name for _, name in worst[:WORST]}
         if sample.name in shown:
-            self.thumbnails[sample.name] = thumbnail(image, (image.shape[0], image.shape[1]))
+            self.thumbnails[sample.name] = thumbnail(image)
         for _, name in worst[WORST:]:
             if name not in shown:
                 self.thumbnails.pop(name, None)

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import math
 import time
-from collections.abc import Iterable
+from collections.abc import Iterable, Sequence
 from dataclasses import dataclass, replace
 from typing import Any
 
@@ -14,9 +14,10 @@ from bgad import metrics
 from bgad.artifact.card import Card
 from bgad.data.sample_io import read_mask
 from bgad.errors import BgadError, DataError
+from bgad.geometry.grid import defect_cells
 from bgad.geometry.roi import Roi
 from bgad.io import images
-from bgad.types import BoolArray, Progress, ProgressTask, Sample, Scores, Shape
+from bgad.types import BoolArray, FloatArray, Progress, ProgressTask, Sample, Scores, Shape
 
 MAX_MAP_PIXELS = 200_000_000  # of all maps together, to bound memory; larger sets are measured on every k-th pixel
 OUTSIDE_REGION: BoolArray = np.zeros((0, 0), np.bool_)  # the mask of a defect outside of the region of interest
@@ -143,3 +144,18 @@ def _read_mask(sample: Sample, shape: Shape, step: int, notes: list[str], roi: B
             notes.append(f"not measured: the defect of {sample.name} lies outside of the model's region of interest")
             return OUTSIDE_REGION
     return mask[::step, ::step]
+
+
+def level_values(
+    samples: Sequence[Sample], values: Sequence[FloatArray], masks: Sequence[BoolArray | None]
+) -> tuple[FloatArray, FloatArray]:
+    """Return the values of one level, (h, w) of each sample, at normal features and at anomalous ones.
+
+    Features of an anomaly count where its mask marks them, or all of them where it has no mask.
+    """
+    normal, anomalous = [np.empty(0, np.float32)], [np.empty(0, np.float32)]
+    for sample, grid_values, mask in zip(samples, values, masks, strict=True):
+        height, width = grid_values.shape
+        cells = slice(None) if mask is None or not sample.label else defect_cells(mask, (height, width))
+        (anomalous if sample.label else normal).append(grid_values.ravel()[cells])
+    return np.concatenate(normal), np.concatenate(anomalous)

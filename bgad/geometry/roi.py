@@ -5,7 +5,6 @@ Pixels outside the region are painted grey before the model sees them, and its a
 
 from __future__ import annotations
 
-import io
 import json
 from dataclasses import dataclass
 from pathlib import Path
@@ -16,6 +15,7 @@ from PIL import Image, ImageDraw
 from bgad.errors import DataError, ImageError
 from bgad.geometry.grid import defect_cells
 from bgad.io import images
+from bgad.io.render import encode
 from bgad.types import AnyArray, BoolArray, FloatArray, Index
 
 GREY = 0.5  # value of the pixels outside the region, as a share of the full scale
@@ -61,9 +61,7 @@ class Roi:
 
     def png(self) -> bytes:
         """Return the mask as a PNG file, for the model folder."""
-        buffer = io.BytesIO()
-        Image.fromarray(self.mask).save(buffer, "PNG", optimize=True)
-        return buffer.getvalue()
+        return encode(self.mask, "PNG", optimize=True)
 
     def mask_image(self, image: AnyArray, name: object) -> AnyArray:
         """Paint everything outside the region grey; ImageError where the image has another size than the region."""

@@ -145,12 +145,9 @@ class BaseScorer(ABC):
         """Return the size of an image and the model's inputs for it: the resized image, or one tile after another."""
         return self._inputs(self._decode(image), image)
 
-    def prepare(self, image: ImageLike) -> tuple[FloatArray, Shape] | BgadError:
+    def prepare(self, image: ImageLike) -> tuple[FloatArray, Shape]:
         """Return the model's input for an image that is not cut into tiles, and the size of the image."""
-        try:
-            return self._prepare(self._decode(image), image)
-        except BgadError as error:
-            return error
+        return self._prepare(self._decode(image), image)
 
     def _decode(self, image: ImageLike) -> ImageArray:
         return images.read(image, bits=self.card.input.bits)

@@ -13,7 +13,7 @@ from typing import Any
 
 from filelock import FileLock, Timeout
 
-from bgad.errors import OutputError
+from bgad.errors import DataError, OutputError
 
 LOCK = ".lock"
 
@@ -75,10 +75,15 @@ def sha256_bytes(content: bytes) -> str:
     return hashlib.sha256(content).hexdigest()
 
 
-def sha256_file(path: Path) -> str:
-    """Return the sha256 of a file as hexadecimal digits, reading it piece by piece."""
-    with path.open("rb") as file:
-        return hashlib.file_digest(file, "sha256").hexdigest()
+def sha256_file(path: Path, more: str = "") -> str:
+    """Return the sha256 of a file's bytes followed by the text `more`; DataError where it cannot be read."""
+    try:
+        with path.open("rb") as file:
+            digest = hashlib.file_digest(file, "sha256")
+    except OSError as error:
+        raise DataError(f"{path}: cannot be read: {error.strerror}") from error
+    digest.update(more.encode())
+    return digest.hexdigest()
 
 
 def sha256_json(value: Any) -> str:

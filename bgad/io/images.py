@@ -11,7 +11,7 @@ import re
 import stat
 import struct
 import sys
-from collections.abc import Iterable, Iterator
+from collections.abc import Iterable, Iterator, Sequence
 from contextlib import contextmanager, nullcontext, suppress
 from dataclasses import dataclass
 from pathlib import Path
@@ -33,7 +33,7 @@ from PIL import (
 
 from bgad.errors import BgadError, ImageError, cause
 from bgad.io.discover import UNSUPPORTED_SUFFIXES
-from bgad.types import AnyArray, BoolArray, Box, FloatArray, ImageLike
+from bgad.types import AnyArray, BoolArray, Box, FloatArray, ImageLike, Shape
 
 MAX_PIXELS = 200_000_000
 FORMATS = {  # name -> Pillow's plugin, which registers itself when it is imported
@@ -123,6 +123,16 @@ def mask_from_png(content: bytes) -> BoolArray:
         if image.has_transparency_data:
             marked &= np.asarray(image.convert("RGBA").getchannel("A")) > 0
         return marked
+
+
+def fit_shape(shape: Sequence[int], max_side: int) -> Shape:
+    """Shrink a shape so that its longer side is at most `max_side`.
+
+    >>> fit_shape((300, 600), 200), fit_shape((30, 60), 200)
+    ((100, 200), (30, 60))
+    """
+    scale = min(1.0, max_side / max(shape))
+    return max(1, round(shape[0] * scale)), max(1, round(shape[1] * scale))
 
 
 def fit(image: AnyArray, size: tuple[int, int]) -> FloatArray:

@@ -5,6 +5,7 @@ from __future__ import annotations
 import io
 from functools import cache
 from pathlib import Path
+from typing import Any
 
 import numpy as np
 import numpy.typing as npt
@@ -61,15 +62,19 @@ def outline(image: AnyArray, mask: BoolArray, colour: tuple[int, int, int] = (25
     return drawn
 
 
+def encode(array: AnyArray, kind: str, **options: Any) -> bytes:
+    """Return an image file of a kind that Pillow writes, such as PNG or JPEG, with the options of its writer."""
+    buffer = io.BytesIO()
+    Image.fromarray(array).save(buffer, kind, **options)
+    return buffer.getvalue()
+
+
 def save_png(array: AnyArray, path: str | Path) -> None:
     """Write an 8-bit image as PNG, atomically."""
-    buffer = io.BytesIO()
-    Image.fromarray(array).save(buffer, "PNG", compress_level=1)  # 4 times as fast, hardly larger
-    write_atomic(Path(path), buffer.getvalue())
+    write_atomic(Path(path), encode(array, "PNG", compress_level=1))  # 4 times as fast, hardly larger
 
 
 def save_map(map: FloatArray, path: str | Path) -> None:
     """Write an anomaly map as 32-bit float TIFF, atomically: image tools read it, and no value is rounded."""
-    buffer = io.BytesIO()  # not straight to the file: libtiff refuses some file names
-    Image.fromarray(np.ascontiguousarray(map)).save(buffer, "TIFF", compression="tiff_adobe_deflate")
-    write_atomic(Path(path), buffer.getvalue())
+    content = encode(np.ascontiguousarray(map), "TIFF", compression="tiff_adobe_deflate")
+    write_atomic(Path(path), content)  # Pillow does not write the file: libtiff refuses some file names

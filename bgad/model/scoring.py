@@ -84,10 +84,9 @@ class ScoringModel(nn.Module):
             zero = torch.zeros_like(map_part)
             return torch.stack([map_part, zero, zero], 1), anomaly_map
         distance, excess = self.image_head(head_rows)
-        resemblance = config.direction_weight * excess.clamp(min=0.0).sum(1)
         map_part = (map_part - self.map_constants[0]) / self.map_constants[1]
         weight = self.score_weights[-1]
-        return torch.stack([map_part, weight * distance, weight * resemblance], 1), anomaly_map
+        return torch.stack([map_part, weight * distance, weight * self._resemblance(excess)], 1), anomaly_map
 
     def _fuse(self, levels: Sequence[Tensor], weights: Tensor) -> Tensor:
         """Return the weighted sum of the levels' anomaly scores; it is lowest outside of the region of interest."""
@@ -99,7 +98,10 @@ class ScoringModel(nn.Module):
 
     def image_head_score(self, distance: Tensor, excess: Tensor) -> Tensor:
         """Combine Mahalanobis distances (B,) and excesses along the directions (B, D) to one score each (B,)."""
-        return distance + self.config.score.direction_weight * excess.clamp(min=0.0).sum(1)
+        return distance + self._resemblance(excess)
+
+    def _resemblance(self, excess: Tensor) -> Tensor:
+        return self.config.score.direction_weight * excess.clamp(min=0.0).sum(1)
 
 
 def default_score_weights(config: Config) -> list[float]:

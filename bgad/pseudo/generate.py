@@ -2,14 +2,15 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from typing import NamedTuple
 
 import numpy as np
 
+from bgad.config import PseudoConfig
 from bgad.data.sample_io import ImageCache
-from bgad.errors import ConfigError, DataError
+from bgad.errors import DataError
 from bgad.pseudo.draem import draem
 from bgad.pseudo.nsa import nsa
 from bgad.pseudo.rpag import fit_mask, foreground, rpag, rpag_soft
@@ -74,10 +75,8 @@ class PseudoSeries:
 
     normals: Sequence[Sample]
     known: Sequence[Sample]
-    read: Callable[[Sample], FloatArray]  # gives an image at the size of the model's input
-    read_mask: Callable[[Sample], BoolArray | None]  # gives the mask of its defect, of any size
-    method: str
-    transforms: int
+    images: ImageCache
+    config: PseudoConfig
     seed: int
 
     def make(self, index: int) -> PseudoAnomaly:
@@ -85,20 +84,20 @@ class PseudoSeries:
         rng = np.random.default_rng([self.seed, index])
         at = int(rng.integers(len(self.normals)))
         normal = self.normals[at]
-        method = PSEUDO[self.method]
+        method, read = PSEUDO[self.config.method], self.images.read
         if method.needs_known:
             donor = self.known[index % len(self.known)]
-            donor_image = self.read(donor)
+            donor_image = read(donor)
             region = self._defect_mask(donor, (donor_image.shape[0], donor_image.shape[1]))
         else:
             donor = self.normals[(at + int(rng.integers(1, max(2, len(self.normals))))) % len(self.normals)]
-            donor_image = self.read(donor)
+            donor_image = read(donor)
             region = foreground(donor_image)
-        image, mask, steps = method.generate(self.read(normal), donor_image, region, rng, self.transforms)
+        image, mask, steps = method.generate(read(normal), donor_image, region, rng, self.config.transforms)
         return PseudoAnomaly(image, mask, f"{_short_name(donor)} on {_short_name(normal)}: {steps}")
 
     def _defect_mask(self, sample: Sample, size: tuple[int, int]) -> BoolArray:
-        original = self.read_mask(sample)
+        original = self.images.read_mask(sample)
         if original is None:
             raise DataError(f"{sample.name} has no mask: pseudo anomalies are cut from anomalies with masks")
         mask = fit_mask(original, size)
@@ -109,24 +108,3 @@ class PseudoSeries:
 
 def _short_name(sample: Sample) -> str:
     return "/".join(sample.name.split("/")[-2:])
-
-
-def generate(
-    normals: Sequence[Sample],
-    known: Sequence[Sample],
-    count: int,
-    images: ImageCache,
-    *,
-    seed: int,
-    method: str = "rpag-soft",
-    transforms: int = 3,
-) -> Iterator[PseudoAnomaly]:
-    """Generate the first `count` pseudo anomalies of a series, of images as training reads them."""
-    if method not in PSEUDO:
-        raise ConfigError(f"unknown way to make pseudo anomalies: {method}; choose from {', '.join(PSEUDO)}")
-    if not normals:
-        raise DataError("pseudo anomalies are made on normal images: give at least one")
-    if PSEUDO[method].needs_known and not known:
-        raise DataError(f"{method} cuts pseudo anomalies from known anomalies with masks: give at least one")
-    series = PseudoSeries(normals, known, images.read, images.read_mask, method, transforms, seed)
-    return (series.make(index) for index in range(count))

@@ -9,7 +9,6 @@ from dataclasses import dataclass
 from pathlib import Path
 
 import numpy as np
-import numpy.typing as npt
 from PIL import ExifTags
 from PIL import Image as Pillow
 
@@ -69,7 +68,7 @@ class ImageViews:
             media_type = _browser_type(content)
             if media_type:
                 return content, media_type
-            return png(images.to_uint8(images.read(path)), compress_level=1), "image/png"
+            return render.encode(images.to_uint8(images.read(path)), "PNG", compress_level=1), "image/png"
 
     def score(self, number: int, version: Version, *, full_size_map: bool = False) -> tuple[Answer, BaseScorer]:
         """Score a stored image with any version, for a person who waits; the score is not recorded."""
@@ -81,7 +80,8 @@ class ImageViews:
         answer, scorer = self.score(number, version, full_size_map=True)
         with self.reading(number) as path:
             image = images.read(path, bits=scorer.card.input.bits)
-        return png(render.overlay(image, answer.scores.map, scorer.card.map.boundary, scorer.card.map.mean))
+        drawn = render.overlay(image, answer.scores.map, scorer.card.map.boundary, scorer.card.map.mean)
+        return render.encode(drawn, "PNG")
 
     def grey_map(self, number: int, version: Version) -> GreyMap:
         """Return the anomaly map of an image at the model's input size."""
@@ -89,7 +89,7 @@ class ImageViews:
         values = answer.scores.map
         low, high = float(values.min()), float(values.max())
         grey = np.rint((values - low) / max(high - low, 1e-9) * 255).astype(np.uint8)
-        return GreyMap(png(grey), low, high, scorer.card.map.boundary)
+        return GreyMap(render.encode(grey, "PNG"), low, high, scorer.card.map.boundary)
 
     def drawn_thumbnail(self, number: int, version: Version) -> bytes | None:
         """Return the thumbnail of an image if it has been drawn."""
@@ -105,13 +105,6 @@ class ImageViews:
                 answer, scorer = self.score(number, version)
                 self._thumbnails.draw(path.name, version.id, answer.scores.map, scorer.card)
             return self._thumbnails.read(path.name, version.id)
-
-
-def png(array: npt.NDArray[np.uint8], *, compress_level: int = 6) -> bytes:
-    """Encode 8-bit pixels as PNG."""
-    buffer = io.BytesIO()
-    Pillow.fromarray(array).save(buffer, "PNG", compress_level=compress_level)
-    return buffer.getvalue()
 
 
 def _browser_type(content: bytes) -> str:

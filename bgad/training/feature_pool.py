@@ -2,8 +2,9 @@
 
 from __future__ import annotations
 
+import shutil
 import time
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import asdict
 from pathlib import Path
 
@@ -11,16 +12,17 @@ import torch
 
 from bgad._version import __version__
 from bgad.config import BackboneConfig, Config
-from bgad.data.layouts import hash_file
+from bgad.data.layouts import Dataset
 from bgad.data.sample_io import ImageCache, hash_masks
 from bgad.data.split import Split
 from bgad.features.cache import Budget, Extractor, Features, FeatureStore
 from bgad.features.scoring import run_features
 from bgad.inference.base import Output
 from bgad.io.files import sha256_json
+from bgad.io.images import resize_mask
 from bgad.model import backbone as backbones
 from bgad.model.scoring import ScoringModel
-from bgad.training.provenance import RECIPE_VERSION
+from bgad.training.provenance import RECIPE_VERSION, hash_weights
 from bgad.training.training_set import (
     AnomalyFeatures,
     TrainingSet,
@@ -29,7 +31,7 @@ from bgad.training.training_set import (
     pseudo_count,
     with_visible_defect,
 )
-from bgad.types import FloatArray, Progress, ProgressTask, Sample
+from bgad.types import BoolArray, FloatArray, Progress, ProgressTask, Sample
 
 
 class FeaturePool:
@@ -55,7 +57,7 @@ class FeaturePool:
         self.budget = Budget(memory_gb * 1e9)
         self._number = {sample.name: i for i, sample in enumerate(samples)}
         self._pseudo: tuple[str, AnomalyFeatures] | None = None  # the last ones, for the methods that share them
-        weights = hash_file(Path(config.weights)) if config.weights else ""
+        weights = hash_weights(config)
         image_hashes = [hashes[s.name] for s in samples]
         self.key = sha256_json(
             [RECIPE_VERSION, __version__, torch.__version__, asdict(config), weights, images.bits, image_hashes]
@@ -77,6 +79,11 @@ class FeaturePool:
     def number(self, sample: Sample) -> int:
         """Return the number of an image in the pool's store."""
         return self._number[sample.name]
+
+    def masks(self, samples: Sequence[Sample]) -> list[BoolArray | None]:
+        """Return the masks of these images at the size of the model's input; None where there is none."""
+        masks = (self.images.read_mask(sample) for sample in samples)
+        return [None if mask is None else resize_mask(mask, self.images.size) for mask in masks]
 
     def new_model(self, config: Config) -> ScoringModel:
         """Return an untrained model around the backbone of the pool."""
@@ -109,3 +116,50 @@ class FeaturePool:
 
             self._pseudo = key, pseudo_anomalies(split, config, self.grids, self.images, cache_features)
         return self._pseudo[1]
+
+
+class FeaturePools:
+    """The features of one data set by each of several backbones, which share the memory; a pool is made when needed.
+
+    `images` is for the validation of the data set. It reads images as the first backbone takes them, and its bit depth
+    is that of all pools.
+    """
+
+    def __init__(
+        self,
+        backbones: Iterable[BackboneConfig],
+        *,
+        device: torch.device,
+        folder: Path,
+        memory_gb: float,
+        progress: Progress | None = None,
+    ) -> None:
+        distinct = list(dict.fromkeys(backbones))
+        self._first, self._memory_gb = distinct[0], memory_gb / len(distinct)
+        self._device, self._folder, self._progress = device, folder, progress
+        self._pools: dict[BackboneConfig, FeaturePool] = {}
+        self.images = ImageCache(self._first.size, crop=self._first.crop)
+
+    def get(self, backbone: BackboneConfig, dataset: Dataset, split: Split) -> FeaturePool:
+        """Return the features by a backbone; they are computed at the first call."""
+        if backbone not in self._pools:
+            images = self.images
+            if backbone != self._first:
+                images = ImageCache(backbone.size, crop=backbone.crop)
+                images.bits = self.images.bits
+            self._pools[backbone] = FeaturePool(
+                dataset.samples,
+                split.hashes,
+                images,
+                backbone,
+                device=self._device,
+                folder=self._folder / str(len(self._pools)),
+                memory_gb=self._memory_gb,
+                progress=self._progress,
+            )
+        return self._pools[backbone]
+
+    def drop(self) -> None:
+        """Free the memory, then remove the files."""
+        self._pools.clear()
+        shutil.rmtree(self._folder, ignore_errors=True)

@@ -78,7 +78,6 @@ class ModelFit:
             data,
             run.work,
             run.device,
-            run.key,
             shared_phases=shared_phases,
             warm_start=run.warm_start is not None,
             control=run.control,
@@ -117,9 +116,7 @@ class ModelFit:
     def finish(self) -> Detector:
         """Fix the constants of the model, calibrate it and build its card; nothing is written."""
         run, model = self.run, self.model
-        constants = self.loop.constants()
-        for level, level_constants in zip(self.loop.levels, constants, strict=True):
-            level.set_constants(level_constants)
+        constants = self.loop.set_constants()
         model.eval()
         reference = [run.training_split.train[i] for i in self.partition.reference_index]
         reference = [sample for sample in reference if sample.ignore is None] or reference

@@ -69,7 +69,6 @@ class TrainingLoop:
         data: FlowData,
         work: Path,
         device: torch.device,
-        run_key: str,
         *,
         shared_phases: Mapping[int, SharedPhase] | None = None,
         warm_start: bool = False,
@@ -77,7 +76,7 @@ class TrainingLoop:
     ) -> None:
         """`warm_start` says that the flows are trained already, on features standardised as the model does it."""
         self.config: Config = model.config
-        self.model, self.data, self.work, self.device, self.run_key = model, data, work, device, run_key
+        self.model, self.data, self.work, self.device = model, data, work, device
         self.shared_phases, self.control = shared_phases or {}, control or RunControl()
         self.levels: list[Level] = list(model.levels)  # type: ignore[arg-type]
         self.instance_share = self.config.loss.instance_share
@@ -282,14 +281,18 @@ class TrainingLoop:
         self._check_validation(phase_ends=True)
         return self.step - before
 
-    def constants(self) -> list[LevelConstants]:
-        """Return the constants of each level, from validation normals, or from training normals without them."""
-        return self.likelihoods.constants(self.data.normals if self.data.validation is None else self.data.validation)
+    def set_constants(self) -> list[LevelConstants]:
+        """Set and return the constants of each level, from validation normals, or from training normals without."""
+        normals = self.data.normals if self.data.validation is None else self.data.validation
+        constants = self.likelihoods.constants(normals)
+        for level, level_constants in zip(self.levels, constants, strict=True):
+            level.set_constants(level_constants)
+        return constants
 
     def save(self, rows: Sequence[LogRow]) -> None:
         """Append the log, then replace the checkpoint."""
         self.log.append(rows)
-        self._write(self.work / CHECKPOINT, {"key": self.run_key})
+        self._write(self.work / CHECKPOINT, {})
 
     def _write(self, path: Path, note: dict[str, Any]) -> None:
         tensors: dict[str, Tensor] = {f"model.{k}": v for k, v in self.model.levels.state_dict().items()}
@@ -311,15 +314,14 @@ class TrainingLoop:
         checkpoint.write_state(path, tensors, note)
 
     def restore(self) -> bool:
-        """Continue from the checkpoint if there is one; False where the run starts anew."""
+        """Continue from the checkpoint if there is one; False where the run starts anew.
+
+        The work folder is that of one run: its owner has compared the fingerprint, or has named the folder by it.
+        """
         path = self.work / CHECKPOINT
         if not path.exists():
             self.log.delete()  # its steps are lost and will be logged again
             return False
-        if checkpoint.read_note(path)["key"] != self.run_key:
-            raise ModelError(
-                f"{self.work} belongs to a run with other data or settings: give the same ones, or delete it"
-            )
         self._load(path)
         self.log.truncate(self.step)
         return True

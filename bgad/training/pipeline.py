@@ -5,6 +5,7 @@ from __future__ import annotations
 import copy
 import logging
 import time
+from collections.abc import Mapping
 from dataclasses import dataclass, replace
 from pathlib import Path
 
@@ -18,7 +19,7 @@ from bgad.config import Config
 from bgad.data import layouts, locate, tiled_split
 from bgad.data.sample_io import ImageCache, ModelInputs
 from bgad.data.split import Split, make_split
-from bgad.data.validation import ValidationReport, validate_images
+from bgad.data.validation import validate_images
 from bgad.errors import BgadError, ConfigError, DataError
 from bgad.features.cache import even_pick
 from bgad.geometry.roi import Roi
@@ -43,7 +44,7 @@ from bgad.training.run import (
 )
 from bgad.training.training_set import CacheOptions, build_training_set, with_visible_defect
 from bgad.training.warm_start import WarmStart, load_flows
-from bgad.types import Progress
+from bgad.types import Progress, Shape
 
 logger = logging.getLogger(__name__)
 
@@ -55,7 +56,7 @@ class TrainingData:
     """A validated data set with the roles of its images."""
 
     dataset: layouts.Dataset
-    scan: ValidationReport
+    shapes: Mapping[str, Shape]  # height and width of each image, by name
     split: Split
     images: ImageCache
     provenance: Provenance
@@ -82,14 +83,14 @@ def train(
     check_before_reading(recipe, destination, options)
     roi = None if options.roi is None else Roi.load(Path(options.roi))
     images = new_image_cache(recipe, roi)
-    dataset, scan = validate_images(locate.load(Path(data), options.root), options.max_unreadable, progress, images)
+    dataset, shapes = validate_images(locate.load(Path(data), options.root), options.max_unreadable, images, progress)
     for note in dataset.notes:
         logger.warning(note)
     if roi is not None:
-        _check_roi_size(roi, f"{options.roi}", dataset, scan)
+        _check_roi_size(roi, f"{options.roi}", dataset, shapes)
     split = assign_roles(dataset, recipe, options)
     source = provenance.provenance_of(Path(data), options.root)
-    training_data = TrainingData(dataset, scan, split, images, source, roi)
+    training_data = TrainingData(dataset, shapes, split, images, source, roi)
     control = RunControl(progress, stop)
     return train_on_split(training_data, destination, recipe, options, control, started=started)
 
@@ -163,7 +164,7 @@ def train_on_split(
         if roi is not None:
             split = _with_roi(split, roi, work / model_folder.ROI)
         if config.tile.size:
-            training_split = tiled_split.cut(split, config.tile, data.scan.shapes)
+            training_split = tiled_split.cut(split, config.tile, data.shapes)
         else:
             training_split = with_visible_defect(split, data.images)
         run = TrainingRun(
@@ -171,10 +172,9 @@ def train_on_split(
             data.dataset,
             split,
             training_split,
-            data.scan.bits,
+            data.images.bits,
             device,
             work,
-            key,
             options.false_reject_rate,
             roi,
             started=started,
@@ -182,7 +182,8 @@ def train_on_split(
         )
         if parent is not None:
             run = replace(run, warm_start=WarmStart.from_model(parent, run.training_split, config))
-        detector = _fit(run, model, data.images, options, events)
+        cache = CacheOptions(work, key, options.memory_gb, control.progress)
+        detector = _fit(run, model, data.images, cache, events, resume=options.resume)
         card, files = _model_files(detector, run, data.images, options, parent)
         model_folder.write(out, card, files)
     logger.info(detector.calibration.guarantee())
@@ -202,17 +203,16 @@ def _new_model(config: Config, device: torch.device, parent: Path | None) -> Sco
 
 
 def _fit(
-    run: TrainingRun, model: ScoringModel, images: ImageCache, options: TrainOptions, events: EventLog
+    run: TrainingRun, model: ScoringModel, images: ImageCache, cache: CacheOptions, events: EventLog, *, resume: bool
 ) -> Detector:
     """Extract features, train the model on them and calibrate it."""
     config, roi = model.config, run.roi
     map_roi = None if config.tile.size else roi  # a tile is blanked outside of the region when it is read
     if map_roi is not None:
         model.set_region(map_roi.resized(config.backbone.size))
-    cache = CacheOptions(run.work, run.key, options.memory_gb, run.control.progress)
     training_set = build_training_set(model, run.training_split, images, run.device, cache, map_roi)
     fit = ModelFit(run, model, training_set)
-    if options.resume:
+    if resume:
         fit.resume()
     for row in fit.steps():
         events.write(fit.loop.step, row)
@@ -259,10 +259,10 @@ def _export(
     return export.card_entry(parity), graph
 
 
-def _check_roi_size(roi: Roi, name: str, dataset: layouts.Dataset, scan: ValidationReport) -> None:
+def _check_roi_size(roi: Roi, name: str, dataset: layouts.Dataset, shapes: Mapping[str, Shape]) -> None:
     """The region of interest must have the size of the images."""
     for sample in dataset.samples:
-        height, width = scan.shapes[sample.name]
+        height, width = shapes[sample.name]
         if sample.box is not None:
             raise DataError(f"{sample.name} is a tile of an image: a region of interest is for whole images")
         if (height, width) != roi.mask.shape:

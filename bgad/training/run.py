@@ -114,7 +114,6 @@ class TrainingRun:
     bits: int
     device: torch.device
     work: Path
-    key: str  # fingerprint
     false_reject_rate: float | None = None
     roi: Roi | None = None
     warm_start: WarmStart | None = None

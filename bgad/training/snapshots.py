@@ -46,5 +46,4 @@ class Snapshots:
 def restore(loop: TrainingLoop, snapshot: Snapshot) -> None:
     """Put the flows of a copy back into the loop's model, with the constants that belong to them."""
     loop.model.levels.load_state_dict(snapshot.state)
-    for level, constants in zip(loop.levels, loop.constants(), strict=True):
-        level.set_constants(constants)
+    loop.set_constants()

@@ -33,7 +33,6 @@ from bgad.types import BoolArray, FloatArray, Index, Progress, ProgressTask, Sam
 logger = logging.getLogger(__name__)
 
 Grid = tuple[int, int]
-ReadImage = Callable[[Sample], FloatArray]  # a sample at the size of the model's input
 CacheFeatures = Callable[[int, Callable[[int], FloatArray]], Features]  # arguments: number of images, image by number
 ScoreSamples = Callable[[ScoringModel, list[Sample]], Iterator[Output]]
 
@@ -225,10 +224,8 @@ def pseudo_anomalies(
     series = PseudoSeries(
         [s for s in split.train if s.ignore is None],
         [s for s in split.known if s.mask is not None],
-        images.read,
-        images.read_mask,
-        config.pseudo.method,
-        config.pseudo.transforms,
+        images,
+        config.pseudo,
         config.seed,
     )
     masks: dict[int, BoolArray] = {}

@@ -25,12 +25,13 @@ from bgad.data.validation import validate_images
 from bgad.errors import ConfigError, DataError
 from bgad.geometry.roi import Roi
 from bgad.inference.torch_engine import Detector
+from bgad.io.files import sha256_file
 from bgad.training import provenance
 from bgad.training.paired_files import IGNORE, MASK, list_images, pair_files
 from bgad.training.pipeline import TrainingData, new_image_cache, train_on_split
 from bgad.training.provenance import Provenance
 from bgad.training.run import RunControl, StopRequest, TrainOptions
-from bgad.types import GOOD, TAUGHT, Progress, Sample
+from bgad.types import GOOD, ROLES, TAUGHT, UNUSED, USED_ROLES, Progress, Sample
 
 logger = logging.getLogger(__name__)
 
@@ -79,7 +80,6 @@ class UpdateOptions:
     relocated: Mapping[str, NewImage] | None = None  # images of earlier updates that have moved, by SHA-256
     false_reject_rate: float | None = None  # share of good parts that may be rejected; None: the model's
     device: str = "auto"  # cpu, cuda or mps; auto takes an accelerator where there is one
-    memory_gb: float = 4.0  # memory for cached features; the rest goes to disk
     resume: bool = False  # continue an update that was stopped
     overwrite: bool = False  # replace an existing model folder
     export: bool = True  # add the graph that scores without torch
@@ -93,7 +93,6 @@ class UpdateOptions:
         return TrainOptions(
             false_reject_rate=false_reject_rate,
             device=self.device,
-            memory_gb=self.memory_gb,
             resume=self.resume,
             overwrite=self.overwrite,
             export=self.export,
@@ -148,11 +147,11 @@ def _joined_data(
 ) -> TrainingData:
     """Return the data of a model with new images in their roles."""
     # Unreadable images are an error only where the split of the model needs them, so here any number is allowed.
-    dataset, scan = validate_images(dataset, len(dataset.samples), progress, images)
+    dataset, shapes = validate_images(dataset, len(dataset.samples), images, progress)
     old_split = Split.load(folder / model_folder.SPLIT, dataset)
     samples = [_sample(image) for image in new]
     try:
-        added, added_scan = validate_images(replace(dataset, samples=samples, notes=[]), 0, progress, images)
+        added, added_shapes = validate_images(replace(dataset, samples=samples, notes=[]), 0, images, progress)
     except DataError as error:
         raise DataError(f"a new image cannot be used: {str(error).rpartition('the first: ')[2]}") from error
     split = joined(old_split, added.samples)
@@ -166,8 +165,7 @@ def _joined_data(
         ignored={s.name: s.ignore for s in taught if s.ignore is not None},
     )
     everything = replace(dataset, samples=[*dataset.samples, *added.samples], notes=dataset.notes + added.notes)
-    scan = replace(scan, bits=max(scan.bits, added_scan.bits), shapes=scan.shapes | added_scan.shapes)
-    return TrainingData(everything, scan, split, images, source)
+    return TrainingData(everything, shapes | added_shapes, split, images, source)
 
 
 def _rate(held_out: int, before: float, asked: float | None) -> float:
@@ -208,8 +206,7 @@ def joined(old: Split, new: Sequence[Sample]) -> Split:
     notes = list(old.notes)
     fresh = _unlearnt(old, new, notes)
     train, calibration, known, test, unused = (
-        [s for s in getattr(old, role) if old.hashes[s.name] not in fresh]
-        for role in ("train", "calibration", "known", "test", "unused")
+        [s for s in getattr(old, role) if old.hashes[s.name] not in fresh] for role in (*ROLES, UNUSED)
     )
     for sample in fresh.values():
         (known if sample.label else train).append(sample)
@@ -243,10 +240,10 @@ def joined(old: Split, new: Sequence[Sample]) -> Split:
 
 def _unlearnt(old: Split, new: Sequence[Sample], notes: list[str]) -> dict[str, Sample]:
     """Return the new images by SHA-256, without those that were trained on as they are; add notes on the exceptions."""
-    roles = {old.hashes[s.name]: (role, s) for role in ("train", "calibration", "known") for s in getattr(old, role)}
+    roles = {old.hashes[s.name]: (role, s) for role in USED_ROLES for s in getattr(old, role)}
     fresh: dict[str, Sample] = {}
     for sample in new:
-        digest = layouts.hash_file(sample.path)
+        digest = sha256_file(sample.path)
         if digest in fresh and fresh[digest].label != sample.label:
             raise DataError(f"{sample.path} is the same image as {fresh[digest].path}: is it good or bad?")
         role, before = roles.get(digest, ("twice among the new", None))
@@ -270,7 +267,7 @@ def _verdict(label: int) -> str:
 
 def _is_other_file(before: Path | None, now: Path | None) -> bool:
     """Return whether there is a mask or region now whose content differs from the one before."""
-    return now is not None and (before is None or layouts.hash_file(before) != layouts.hash_file(now))
+    return now is not None and (before is None or sha256_file(before) != sha256_file(now))
 
 
 def _load_data(source: Provenance) -> layouts.Dataset:
@@ -314,7 +311,7 @@ def _existing(remembered: Path | None, current: Path | None) -> Path | None:
 
 def _sample(image: NewImage) -> Sample:
     """Return the sample of a new image; its name has the hash of its content, as two images may have one file name."""
-    digest = layouts.hash_file(image.path)
+    digest = sha256_file(image.path)
     name = f"{TAUGHT}/{_verdict(image.label)}/{digest[:12]}-{image.name or image.path.name}"
     defect = TAUGHT if image.label else GOOD
     return Sample(image.path, name, image.label, defect, image.mask, split="train", ignore=image.ignore)

@@ -279,9 +279,6 @@ def test_a_card_says_what_the_code_needs(model: Path) -> None:
         assert level.abnormal_boundary == pytest.approx(level.normal_boundary - 10 * card.config.loss.tau)
     assert len(card.calibration_at().scores) == 5
     assert [part.name for part in card.score_parts] == ["map", "image", "known"]
-    text = "\n".join(model_folder.describe(card))
-    for part in ("plate", "19 normals trained on, 5 held out, 4 known anomalies", "lite0", "A good part is rejected"):
-        assert part in text
 
 
 def test_no_machine_path_is_in_the_card(model: Path, data_set: Path) -> None:

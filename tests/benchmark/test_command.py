@@ -32,6 +32,7 @@ def test_tables_are_listed_and_cells_without_running(
         (["--data", "elvp"], "unknown data set 'elvp' (did you mean elpv?)"),
         (["--data", "elpv"], "ELPV was not found"),
         (["--data", "mvtec", "--methods", "bgad,best"], "unknown method 'best': choose from bgad-plus"),
+        (["--data", "mvtec", "--methods", ","], "',' names no method"),
         (["--data", "mvtec", "--protocol", "easy"], "unknown protocol 'easy': choose from multi-class"),
         (["--data", "mvtec", "--known", "ten"], "--known takes whole numbers"),
         (["--data", "mvtec", "--category", "screw"], "not in"),

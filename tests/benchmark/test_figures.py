@@ -3,20 +3,23 @@
 from __future__ import annotations
 
 import json
+import shutil
 from pathlib import Path
 
 import numpy as np
 import pytest
+from PIL import Image
 
-from bgad.benchmark import figures
+from bgad.benchmark import figure_plots, figures
 from bgad.benchmark.figures import KNOWN, NORMAL, SEEN, UNSEEN, FigureData, FigureOptions
 from bgad.cli.main import main
 from bgad.data import layouts
 from bgad.data.protocols import PROTOCOLS, Case
-from bgad.errors import DataError
+from bgad.evaluation.measure import level_values
+from bgad.io import images
 from bgad.training.run import RunControl
 from tests.benchmark.runs import CONFIG, TINY, category
-from tests.conftest import write_set
+from tests.conftest import save, write_set
 
 ALL = ("histogram", "qualitative", "tsne", "curve", "rpag")
 
@@ -31,15 +34,17 @@ def cable(tmp_path_factory: pytest.TempPathFactory) -> Path:
 @pytest.fixture(scope="module")
 def data(cable: Path, tmp_path_factory: pytest.TempPathFactory) -> FigureData:
     options = FigureOptions(protocol="one-class", case=Case("bent_wire"), known=3, device="cpu")
-    dataset, split = figures.make_split(layouts.load(cable), options)
     work = tmp_path_factory.mktemp("work")
-    return figures.collect(dataset, split, [CONFIG], work, options, RunControl())
+    pools = figures.new_pools([CONFIG], work / "pools", options)
+    dataset, split = figures.make_split(layouts.load(cable), pools.images, options)
+    return figures.collect(dataset, split, [CONFIG], pools, work, RunControl())
 
 
 def test_likelihoods_of_anomalies_come_from_their_masks(data: FigureData) -> None:
     (result,) = data.results
     for level in range(3):
-        normal, anomalous = figures.level_likelihoods(data, result, level)
+        log_p = [output.levels[level] for output in result.outputs]
+        normal, anomalous = level_values(data.split.test, log_p, data.masks)
         cells = result.outputs[0].levels[level].size
         assert len(normal) == cells * sum(not s.label for s in data.split.test)
         assert 0 < len(anomalous) < cells * sum(s.label for s in data.split.test)
@@ -77,6 +82,29 @@ def test_every_figure_is_written_as_vector_and_bitmap(cable: Path, tmp_path: Pat
     assert main(command) == 0
     assert sorted(p.name for p in out.iterdir()) == sorted(f"cable-{n}{s}" for n in ALL for s in (".png", ".svg"))
     assert all(p.stat().st_size > 1000 for p in out.iterdir())
+
+
+def test_deep_images_are_scaled_by_the_bit_depth_of_the_set(
+    cable: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, decoded: list[Path]
+) -> None:
+    root = shutil.copytree(cable, tmp_path / "deep")
+    image_files = sorted([*root.glob("train/*/*.png"), *root.glob("test/*/*.png")])
+    for path in image_files:
+        save(path, np.asarray(Image.open(path))[..., 0].astype(np.uint16) * 20)  # a 12-bit camera
+    drawn: list[FigureData] = []
+
+    def draw(_: str, data: FigureData, __: Path) -> list[Path]:
+        drawn.append(data)
+        return []
+
+    monkeypatch.setattr(figure_plots, "draw", draw)
+    command = ["figures", str(root), "--methods", "bgad-plus", "--known", "3", "--figures", "curve", *TINY]
+    assert main([*command, "--out", str(tmp_path / "out")]) == 0
+    assert sorted(path for path in decoded if path in image_files) == image_files  # each once
+    (data,) = drawn
+    assert data.images.bits == 12
+    sample = data.split.test[0]
+    np.testing.assert_array_equal(data.images.read(sample), images.fit(images.read(sample.path, bits=12), (64, 64)))
 
 
 def test_what_the_data_cannot_give_is_named(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
@@ -121,8 +149,3 @@ def test_the_bar_chart_needs_a_benchmark(tmp_path: Path, capsys: pytest.CaptureF
     assert "is not the results.json of a benchmark" in capsys.readouterr().err
     assert main(["figures", "--out", str(tmp_path)]) == 2
     assert "give DATA, or --results" in capsys.readouterr().err
-
-
-def test_a_figure_without_data_is_refused() -> None:
-    with pytest.raises(DataError, match="at least one method"):
-        figures.collect(None, None, [], Path(), FigureOptions(), RunControl())  # type: ignore[arg-type]

@@ -30,6 +30,7 @@ from bgad.features.cache import FeatureStore
 from bgad.inference.torch_engine import Detector
 from bgad.io import files as output_files
 from bgad.io.files import locked
+from bgad.training import feature_pool
 from bgad.training import pipeline as learn
 from bgad.training import provenance as keys_module
 from bgad.training.feature_pool import FeaturePool
@@ -300,7 +301,7 @@ def test_finished_cells_are_kept_and_a_changed_recipe_is_a_new_cell(
     before = {path: path.read_bytes() for path in (tmp_path / "cells").iterdir()}
     with monkeypatch.context() as patch:
         patch.setattr(benchmark, "ModelFit", lambda *_, **__: pytest.fail("it was run again"))
-        patch.setattr(benchmark, "FeaturePool", lambda *_, **__: pytest.fail("features were computed again"))
+        patch.setattr(feature_pool, "FeaturePool", lambda *_, **__: pytest.fail("features were computed again"))
         fast(tmp_path, root, "nfad")
     assert {path: path.read_bytes() for path in (tmp_path / "cells").iterdir()} == before
 

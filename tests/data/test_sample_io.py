@@ -20,6 +20,7 @@ from bgad.io import images
 from bgad.types import Sample
 from tests.conftest import SIZE
 from tests.data.strips import tiled
+from tests.pseudo.scenes import generate
 
 
 @pytest.fixture(scope="module")
@@ -114,10 +115,9 @@ def test_deep_tiles_keep_the_scale_of_their_image(tmp_path: Path) -> None:
 
 
 def test_pseudo_anomalies_are_cut_from_tiles(tmp_path: Path) -> None:
-    from bgad.pseudo.generate import generate
 
     samples = tiled(tmp_path).samples
-    image, mask, _ = next(generate(samples[:3], [samples[4]], 1, ImageCache(SIZE), seed=0))
+    image, mask, _ = generate(samples[:3], [samples[4]], 1, ImageCache(SIZE), seed=0)[0]
     assert image.shape == (SIZE, SIZE, 3)
     assert 0 < mask.sum() < SIZE * SIZE / 4
 

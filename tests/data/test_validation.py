@@ -17,13 +17,13 @@ from tests.data.strips import tiled
 
 
 def test_unreadable_files_are_counted_once(tmp_path: Path) -> None:
-    dataset, report = validate_images(tiled(tmp_path), max_unreadable=1)
+    dataset, shapes = validate_images(tiled(tmp_path), 1, ImageCache(32))
     assert len(dataset.samples) == 6
-    assert len(report.skipped) == 3
+    assert {sample.name for sample in dataset.samples} == set(shapes)
     assert sum(note.startswith("skipped: ") for note in dataset.notes) == 1
     assert any(note.startswith("1 unreadable images skipped: cut.png#0") for note in dataset.notes)
     with pytest.raises(DataError, match=r"1 images of .* cannot be read"):
-        validate_images(tiled(tmp_path), max_unreadable=0)
+        validate_images(tiled(tmp_path), 0, ImageCache(32))
 
 
 def test_tiles_of_one_image_share_one_decoding(
@@ -37,11 +37,11 @@ def test_tiles_of_one_image_share_one_decoding(
         return decode(path)
 
     monkeypatch.setattr(images, "decode", slow)
-    validate_images(tiled(tmp_path), max_unreadable=1)
+    validate_images(tiled(tmp_path), 1, ImageCache(32))
     assert sorted(path.name for path in decoded if path.name != "cut.png") == ["bad.png", "bad_mask.png", "good.png"]
 
 
-def test_the_cache_knows_the_bit_depth_that_is_reported(tmp_path: Path, decoded: list[Path]) -> None:
+def test_validation_gives_the_cache_its_bit_depth(tmp_path: Path, decoded: list[Path]) -> None:
     """It is that of the images which are used, outside of the test set."""
     ignore = tmp_path / "ignore.png"
     Image.fromarray(np.zeros((9, 9), np.uint8)).save(ignore)
@@ -55,7 +55,7 @@ def test_the_cache_knows_the_bit_depth_that_is_reported(tmp_path: Path, decoded:
         Image.fromarray(np.full((8, 8), top, np.uint16)).save(tmp_path / f"{name}.png")
         samples.append(Sample(tmp_path / f"{name}.png", name, 0, split=split, ignore=left_out))
     cache = ImageCache(32)
-    _, report = validate_images(Dataset("deep", tmp_path, samples, "plain"), max_unreadable=1, cache=cache)
-    assert report.skipped == ["c"]  # the region to ignore has another size
-    assert report.bits == cache.bits == 10
+    dataset, _ = validate_images(Dataset("deep", tmp_path, samples, "plain"), 1, cache)
+    assert [sample.name for sample in dataset.samples] == ["a", "b", "d"]  # the region of c has another size
+    assert cache.bits == 10
     assert sorted(path.name for path in decoded) == ["a.png", "b.png", "c.png", "d.png", "ignore.png"]

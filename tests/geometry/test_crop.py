@@ -22,11 +22,11 @@ from bgad.geometry.grid import defect_cells, touched_cells
 from bgad.io import images
 from bgad.model import backbone as backbones
 from bgad.model.scoring import ScoringModel
-from bgad.pseudo.generate import generate
 from bgad.training.loop import TrainingLoop
 from bgad.training.training_set import CacheOptions, TrainingSet, build_training_set, with_visible_defect
 from bgad.types import AnyArray, Sample
 from tests.conftest import SIZE, draw_image, printed_config, save
+from tests.pseudo.scenes import generate
 
 WIDTH, EDGE = 96, 16  # of the wide images, and what is cropped off on either side
 CPU = torch.device("cpu")

@@ -17,7 +17,6 @@ from bgad.data import tiled_split
 from bgad.data.layouts import Dataset
 from bgad.data.sample_io import read_mask
 from bgad.data.split import Split
-from bgad.data.validation import ValidationReport
 from bgad.errors import DataError, ImageError
 from bgad.geometry.roi import Roi
 from bgad.training import pipeline as learn
@@ -241,4 +240,4 @@ def test_a_thin_region_stays(tmp_path: Path) -> None:
 def test_tiles_of_the_data_set_have_no_region(tmp_path: Path) -> None:
     dataset = Dataset("x", tmp_path, [Sample(tmp_path / "a.png", "a.png", 0, box=(0, 0, 9, 9))], "plain")
     with pytest.raises(DataError, match=r"a\.png is a tile of an image"):
-        learn._check_roi_size(Roi(LEFT), "roi.png", dataset, ValidationReport(8, [], {"a.png": (9, 9)}))
+        learn._check_roi_size(Roi(LEFT), "roi.png", dataset, {"a.png": (9, 9)})

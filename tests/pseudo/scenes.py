@@ -2,12 +2,16 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from pathlib import Path
+from typing import Any
 
 import numpy as np
 from PIL import Image
 
+from bgad.config import PseudoConfig
 from bgad.data.sample_io import ImageCache
+from bgad.pseudo.generate import PseudoAnomaly, PseudoSeries
 from bgad.types import BoolArray, FloatArray, Sample
 
 RED = np.array([1.0, 0.0, 0.0], np.float32)
@@ -73,3 +77,11 @@ def write_samples(tmp_path: Path) -> tuple[list[Sample], list[Sample]]:
         marked = write(tmp_path / f"ground_truth/crack/{number}.png", mask)
         known.append(Sample(path, f"test/crack/{number}.png", 1, "crack", marked))
     return normals, known
+
+
+def generate(
+    normals: Sequence[Sample], known: Sequence[Sample], count: int, images: ImageCache, *, seed: int, **config: Any
+) -> list[PseudoAnomaly]:
+    """The first items of a series; `config` are keys of its recipe."""
+    series = PseudoSeries(normals, known, images, PseudoConfig(**config), seed)
+    return [series.make(index) for index in range(count)]

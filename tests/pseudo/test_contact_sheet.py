@@ -7,13 +7,12 @@ import pytest
 
 from bgad.errors import DataError
 from bgad.pseudo.contact_sheet import OUTLINE, contact_sheet
-from bgad.pseudo.generate import generate
-from tests.pseudo.scenes import reader, write_samples
+from tests.pseudo.scenes import generate, reader, write_samples
 
 
 def test_contact_sheet_shows_every_tile_outlined(tmp_path: Path) -> None:
     normals, known = write_samples(tmp_path)
-    tiles = list(generate(normals, known, 5, reader(48, 64), seed=1))
+    tiles = generate(normals, known, 5, reader(48, 64), seed=1)
     page = contact_sheet(tiles, columns=3)
     assert page.dtype == np.uint8
     assert page.shape[1] == 3 * (216 + 12) + 12

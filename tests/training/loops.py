@@ -85,7 +85,6 @@ def known(cells: list[list[int]], marked: bool = True, centre: float = 1.0, seed
 def make(
     work: Path,
     anomalies: list[AnomalyFeatures] | None = None,
-    key: str = "run",
     *,
     data: dict[str, Any] | None = None,
     shared_phases: dict[int, SharedPhase] | None = None,
@@ -102,7 +101,6 @@ def make(
         FlowData(**fields | (data or {})),
         work,
         torch.device("cpu"),
-        key,
         shared_phases=shared_phases,
     )
 

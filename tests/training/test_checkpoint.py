@@ -14,7 +14,6 @@ import torch
 
 from bgad.cli.main import main
 from bgad.config import to_toml
-from bgad.errors import ModelError
 from bgad.training import checkpoint
 from bgad.training.checkpoint import TRAINING_LOG, LogRow, SharedPhase
 from bgad.training.loop import TrainingLoop
@@ -101,7 +100,7 @@ def test_phase_one_of_another_run_is_not_used(tmp_path: Path) -> None:
     def trained(name: str, key: str, seed: int) -> TrainingLoop:
         (tmp_path / name).mkdir()
         shared = SharedPhase(tmp_path / "phase.safetensors", key)
-        made = make(tmp_path / name, key=name, train=BRIEF, seed=seed, shared_phases={1: shared})
+        made = make(tmp_path / name, train=BRIEF, seed=seed, shared_phases={1: shared})
         run(made)
         return made
 
@@ -175,12 +174,6 @@ def test_a_run_killed_before_its_first_checkpoint_starts_its_log_again(tmp_path:
     assert not second.restore()
     run(second)
     assert [int(row["step"]) for row in log_rows(tmp_path)] == list(range(52))
-
-
-def test_another_run_is_not_taken_for_this_one(tmp_path: Path) -> None:
-    interrupted(make(tmp_path, train=SHORT), 3)
-    with pytest.raises(ModelError, match="other data or settings"):
-        make(tmp_path, key="another", train=SHORT).restore()
 
 
 def test_checkpoints_are_saved_on_the_way(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:

@@ -35,7 +35,7 @@ def recipe(*changes: str) -> Config:
 def make(work: Path, anomalies: list[Any], *changes: str) -> TrainingLoop:
     stub: Any = Stub()
     data = FlowData(store(30, seed=1), anomalies, bank=store(30, seed=5))
-    return TrainingLoop(ScoringModel(recipe(*changes), stub), data, work, torch.device("cpu"), "run")
+    return TrainingLoop(ScoringModel(recipe(*changes), stub), data, work, torch.device("cpu"))
 
 
 def value(loop: TrainingLoop, level: int, features: Features, positions: list[int]) -> float:
@@ -178,7 +178,7 @@ def test_features_are_standardised_whatever_the_flow_says(tmp_path: Path) -> Non
     loop = make(tmp_path, [known(DEFECT)], "train.push_steps=1")
     other = replace(loop.config, flow=FlowConfig(standardise=False))
     loop.model.config = other
-    fresh = TrainingLoop(loop.model, loop.data, tmp_path, torch.device("cpu"), "run")
+    fresh = TrainingLoop(loop.model, loop.data, tmp_path, torch.device("cpu"))
     run(fresh)
     for i, level in enumerate(fresh.levels):
         mean, std = fresh.data.normals.moments(i, fresh.trained_positions[i])

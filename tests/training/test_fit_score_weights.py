@@ -40,7 +40,7 @@ def fitter_of(model: ScoringModel, features: TrainingSet, warm_start: WarmStart 
 
 def loop_of(fitter: ScoreWeightFitter, work: Path) -> TrainingLoop:
     data = FlowData(fitter.partition.flow_normals, validation=fitter.partition.validation)
-    return TrainingLoop(fitter.model, data, work, CPU, "k")
+    return TrainingLoop(fitter.model, data, work, CPU)
 
 
 @pytest.fixture(autouse=True)

@@ -27,10 +27,6 @@ test("parts without limits or with nothing positive have bars all the same", () 
   assert.deepEqual(bars.map(({ length, limit, isAbove }) => [length, limit, isAbove]), Array(3).fill([0, null, false]));
 });
 
-test("a score that was recorded without parts has none", () => {
-  assert.deepEqual(partBars({ parts: null, limits: { map: 1 } }), []);
-});
-
 test("a reason is a sentence", () => {
   assert.equal(reasonText({ reason: "one region stands out" }), "One region stands out.");
   assert.equal(reasonText({ reason: null }), null);

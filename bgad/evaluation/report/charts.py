@@ -200,11 +200,10 @@ def curve(
     if chance:
         ends = {"x1": x.at(0), "y1": y.at(0), "x2": x.at(x_max), "y2": y.at(min(x_max, 1.0))}
         items.append(_tag("line", None, cls="chance", **ends))
-    inside = _cut(points, x_max)
-    places = list(dict.fromkeys(f"{x.at(a):.1f},{y.at(b):.1f}" for a, b in inside))
+    places = list(dict.fromkeys(f"{x.at(a):.1f},{y.at(b):.1f}" for a, b in zip(*points, strict=True)))
     if places:
-        base = f"{x.at(inside[-1][0]):.1f},{y.at(0):.1f}"
-        area = " ".join([f"{x.at(inside[0][0]):.1f},{y.at(0):.1f}", *places, base])
+        base = f"{x.at(points[0][-1]):.1f},{y.at(0):.1f}"
+        area = " ".join([f"{x.at(points[0][0]):.1f},{y.at(0):.1f}", *places, base])
         items.append(_tag("polygon", cls="area", points=area))
         items.append(_tag("polyline", cls="line", points=" ".join(places)))
     if dot:
@@ -234,20 +233,3 @@ def line_chart(
     items += _legend([Series(s.name, f"c{i}", s.y) for i, s in enumerate(series)]) + _markers(markers, x, y)
     ends = "; ".join(f"{s.name} ends at {s.y[-1]:.3f}" for s in series if s.y)
     return _chart(key, title, f"{labels[1]} over {labels[0]}. {ends}.", items)
-
-
-def _cut(points: tuple[Sequence[float], Sequence[float]], x_max: float) -> list[tuple[float, float]]:
-    """Return the points up to x_max, with the crossing interpolated.
-
-    >>> _cut(([0.0, 0.2, 0.4], [0.0, 0.5, 0.7]), 0.3)
-    [(0.0, 0.0), (0.2, 0.5), (0.3, 0.6)]
-    """
-    kept: list[tuple[float, float]] = []
-    for a, b in zip(*points, strict=True):
-        if a > x_max:
-            if kept:
-                (a0, b0) = kept[-1]
-                kept.append((x_max, round(b0 + (b - b0) * (x_max - a0) / (a - a0), 6)))
-            break
-        kept.append((a, b))
-    return kept

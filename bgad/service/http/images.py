@@ -199,6 +199,4 @@ def _recorded(row: RecordedScore, limits: dict[str, float] | None) -> schemas.Re
 
 def _reason(row: ListedImage | RecordedScore, limits: dict[str, float] | None) -> str | None:
     """Return why the present decision on an image is anomalous: it is not stored, because the threshold may change."""
-    if row.parts is None or limits is None:
-        return None
-    return explain(limits, row.is_anomaly, row.parts, row.region) or None
+    return None if limits is None else explain(limits, row.is_anomaly, row.parts, row.region) or None

@@ -23,10 +23,12 @@ Parts = Annotated[
         "how unusual the image is as a whole; `known`, its resemblance to known anomalies"
     ),
 ]
-StoredParts = Annotated[Parts | None, Field(description="as in the score of an image; null if they were not recorded")]
 Reason = Annotated[
     str | None,
-    Field(description="in words, why the image is rejected; null if the present decision is normal, or without parts"),
+    Field(
+        description="in words, why the image is rejected; null if the present decision is normal, or if the model "
+        "folder of the version is gone"
+    ),
 ]
 Region = Annotated[
     list[int] | None,
@@ -125,7 +127,7 @@ class ListedImage(Row):
     p_value: float
     threshold: float
     is_anomaly: bool
-    parts: StoredParts
+    parts: Parts
     reason: Reason
     region: Region
     created: float
@@ -214,7 +216,7 @@ class VersionScore(Row):
     p_value: float
     threshold: float
     is_anomaly: bool
-    parts: StoredParts
+    parts: Parts
     reason: Reason
     region: Region
     limits: dict[str, float] | None = Field(

@@ -12,7 +12,6 @@ from __future__ import annotations
 
 import heapq
 import threading
-from collections.abc import Sequence
 from concurrent.futures import Future
 from dataclasses import dataclass, field, replace
 from pathlib import Path
@@ -98,10 +97,7 @@ class Batcher:
                     scores = self.scorer.score(path)
                     return Answer(_limit_map(scores, max_map_side), _shape(scores.map))
             with self._decoding.acquire():
-                prepared = self.scorer.prepare(path)
-            if isinstance(prepared, BgadError):
-                raise prepared
-            pixels, shape = prepared
+                pixels, shape = self.scorer.prepare(path)
             output = self._enqueue(_Request(number, pixels))
             if max_map_side and self.scorer.roi is None:
                 return Answer(self._finish_small(output, shape, max_map_side), shape)
@@ -124,7 +120,7 @@ class Batcher:
 
     def _finish_small(self, output: Outputs, shape: Shape, max_map_side: int) -> Scores:
         """Return the scores of an image with a map of limited size, but with the region in the image's pixels."""
-        map_shape = fit_shape(shape, max_map_side)
+        map_shape = images.fit_shape(shape, max_map_side)
         scores = self._finish(output, map_shape)
         return replace(scores, region=scale_region(scores.region, map_shape, shape))
 
@@ -204,21 +200,11 @@ def decide_again(scores: Scores, scorer: BaseScorer) -> Scores:
     return replace(scores, threshold=threshold, is_anomaly=is_anomaly, reason=reason)
 
 
-def fit_shape(shape: Sequence[int], max_side: int) -> Shape:
-    """Shrink a shape so that its longer side is at most `max_side`.
-
-    >>> fit_shape((300, 600), 200), fit_shape((30, 60), 200)
-    ((100, 200), (30, 60))
-    """
-    scale = min(1.0, max_side / max(shape))
-    return max(1, round(shape[0] * scale)), max(1, round(shape[1] * scale))
-
-
 def _limit_map(scores: Scores, max_side: int) -> Scores:
     shape = _shape(scores.map)
     if not max_side or max(shape) <= max_side:
         return scores
-    return replace(scores, map=images.resize_map(scores.map, fit_shape(shape, max_side)))
+    return replace(scores, map=images.resize_map(scores.map, images.fit_shape(shape, max_side)))
 
 
 def _shape(array: FloatArray) -> Shape:

@@ -99,10 +99,6 @@ class Rescorer:
         run = self._runs.get(name)
         return RescoringProgress() if run is None else RescoringProgress(run.done, run.total)
 
-    def is_running(self) -> bool:
-        """Return whether any thread rescores images."""
-        return any(thread.is_alive() for thread in self._threads)
-
     def close(self) -> None:
         """Stop after the image that is being scored."""
         self._closed.set()

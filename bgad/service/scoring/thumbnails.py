@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import io
 import logging
 import queue
 import threading
@@ -12,14 +11,11 @@ from contextlib import suppress
 from dataclasses import dataclass
 from pathlib import Path
 
-from PIL import Image
-
 from bgad.artifact.card import Card
 from bgad.errors import BgadError, DataError
 from bgad.io import images
 from bgad.io import render as heat_maps
 from bgad.service.blobs import BlobKind, BlobStore
-from bgad.service.scoring.batcher import fit_shape
 from bgad.types import FloatArray
 
 MAX_SIDE = 192  # pixels
@@ -67,7 +63,7 @@ class Thumbnails:
         """Draw a thumbnail when there is time; skip it if the queue is full."""
         if self._queue.full() or self.has(sha256, version):
             return
-        small_map = images.resize_map(map, fit_shape(map.shape, MAX_SIDE))
+        small_map = images.resize_map(map, images.fit_shape(map.shape, MAX_SIDE))
         with suppress(queue.Full):
             self._queue.put_nowait(_Drawing(sha256, version, small_map, card))
 
@@ -99,12 +95,10 @@ class Thumbnails:
 
 def render(path: Path, map: FloatArray, card: Card) -> bytes:
     """Draw a small JPEG of an image with its anomaly map."""
-    buffer = io.BytesIO()
-    small_map = images.resize_map(map, fit_shape(map.shape, MAX_SIDE))
+    small_map = images.resize_map(map, images.fit_shape(map.shape, MAX_SIDE))
     image = images.fit(images.read(path, bits=card.input.bits), small_map.shape)
     overlay = heat_maps.overlay(image, small_map, card.map.boundary, card.map.mean)
-    Image.fromarray(overlay).save(buffer, "JPEG", quality=80)
-    return buffer.getvalue()
+    return heat_maps.encode(overlay, "JPEG", quality=80)
 
 
 def _name(sha256: str, version: int) -> str:

@@ -78,7 +78,7 @@ class ListedImage:
     threshold: float
     is_anomaly: bool
     created: float
-    parts: dict[str, float] | None  # of the score, by name; None: scored before they were kept
+    parts: dict[str, float]  # of the score, by name
     region: list[int] | None  # left, top, right, bottom of the region that stands out
     verdict: str | None
     mask: str | None

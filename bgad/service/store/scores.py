@@ -31,7 +31,7 @@ class RecordedScore:
     is_anomaly: bool
     distance: float  # from the threshold
     created: float
-    parts: dict[str, float] | None  # of the score, by name; None: scored before they were kept
+    parts: dict[str, float]  # of the score, by name
     region: list[int] | None  # left, top, right, bottom of the region that stands out
     model: str
     checksum: str
@@ -126,7 +126,7 @@ class Scores:
     def _values(self, image: int, version: int, result: types.Scores) -> dict[str, Any]:
         values = {key: getattr(result, key) for key in ("score", "p_value", "threshold", "is_anomaly")}
         values |= {"distance": abs(result.score - result.threshold), "created": self._database.clock()}
-        values |= {"parts": dict(result.parts) or None, "region": result.region and list(result.region)}
+        values |= {"parts": dict(result.parts), "region": result.region and list(result.region)}
         return values | {"image": image, "version": version}
 
     def of_image(self, image: int) -> list[RecordedScore]:

@@ -53,7 +53,7 @@ scores = sa.Table(
     sa.Column("is_anomaly", sa.Boolean, nullable=False),
     sa.Column("distance", sa.Double, nullable=False),  # from the threshold: a small distance is an uncertain decision
     sa.Column("created", sa.Double, nullable=False),
-    sa.Column("parts", sa.JSON(none_as_null=True), nullable=True),  # by name, of sum `score`; None: before 0002
+    sa.Column("parts", sa.JSON, nullable=False),  # by name; their sum is `score`
     sa.Column("region", sa.JSON(none_as_null=True), nullable=True),  # left, top, right, bottom of what stands out
     sa.UniqueConstraint("image", "version", name="uq_scores_image_version"),
 )

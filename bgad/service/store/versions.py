@@ -78,7 +78,7 @@ class Versions:
             others = versions.update().where(versions.c.name == version.name, versions.c.state == RELEASED)
             connection.execute(others.values(state=RETIRED))
             _set_state(connection, number, RELEASED)
-            history.record(connection, self._database.clock(), who, "release", version.name, f"version {number}")
+            history.record(connection, self._database.clock(), who, history.RELEASE, version.name, f"version {number}")
         return self.get(number)
 
     def discard(self, number: int, who: str) -> Version:

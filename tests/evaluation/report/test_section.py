@@ -11,10 +11,10 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from bgad.calibration import odds, p_words
+from bgad.evaluation.build_section import _frame
 from bgad.evaluation.report import page as report
 from bgad.evaluation.report.contents import ImageRow, worst
 from bgad.evaluation.report.section import score_bins
-from bgad.evaluation.sections import _frame
 from bgad.types import Scores
 from tests.evaluation.report.pages import Page, section, thumbnail
 

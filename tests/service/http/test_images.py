@@ -13,7 +13,6 @@ from PIL import Image
 
 from bgad.service.blobs import BlobKind
 from bgad.service.folders import WORKSPACE
-from bgad.service.store import tables
 from tests.conftest import SIZE
 from tests.service.conftest import SCORE, Maker, Service, png, problem, wait_for
 
@@ -238,12 +237,8 @@ def test_the_reason_follows_the_threshold(service: Service) -> None:
         assert (new["parts"], new["region"]) == (old["parts"], old["region"])
 
 
-def test_scores_without_parts_or_model_have_no_reason(service: Service, models: Path) -> None:
+def test_scores_without_a_model_folder_have_no_reason(service: Service, models: Path) -> None:
     number = service.score(png(0, defect=True))
-    with service.store.database.begin() as connection:
-        connection.execute(tables.scores.update().values(parts=None, region=None))
-    (recorded,) = service.client.get(f"/v1/images/{number}").json()["scores"]
-    assert [recorded[key] for key in ("parts", "reason", "region")] == [None] * 3
     service.bench.registry._rules.clear()
     (models / "plate.bgad").rename(models / "elsewhere")
     (recorded,) = service.client.get(f"/v1/images/{number}").json()["scores"]

@@ -166,7 +166,7 @@ def test_drift_of_many_is_summed_up(service: Service) -> None:
     ]
     said = [
         {"image": i + 1, "version": version.id, "score": score, "p_value": 0.5, "threshold": 1.0}
-        | {"is_anomaly": score > 1, "distance": 0, "created": created}
+        | {"is_anomaly": score > 1, "distance": 0, "created": created, "parts": {"map": score}}
         for i, (score, created) in enumerate(zip(found.tolist(), times.tolist(), strict=True))
     ]
     with service.store.database.engine.begin() as connection:

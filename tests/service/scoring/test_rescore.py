@@ -118,7 +118,8 @@ def test_another_release_ends_it(service: Service, gate: threading.Event) -> Non
     service.bench.release(second, "ann")
     service.bench.release(old, "ann")
     gate.set()
-    wait_for(lambda: progress(service) == NOTHING and not service.bench.rescorer.is_running())
+    threads = service.bench.rescorer._threads
+    wait_for(lambda: progress(service) == NOTHING and not any(thread.is_alive() for thread in threads))
     assert len(scored_by(service.store, second)) <= 1
 
 

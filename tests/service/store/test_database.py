@@ -3,8 +3,6 @@ from __future__ import annotations
 from pathlib import Path
 
 import alembic.autogenerate
-import alembic.command
-import alembic.config
 import alembic.migration
 import alembic.op
 import pytest
@@ -12,7 +10,6 @@ import sqlalchemy as sa
 
 from bgad.errors import ConfigError
 from bgad.service.store import tables
-from bgad.service.store.image_list import ImageQuery
 from bgad.service.store.store import Store
 from bgad.service.store.versions import Version
 from tests.service.conftest import new_database
@@ -42,28 +39,6 @@ def test_a_migration_that_is_cut_off_can_be_done_again(address: str, monkeypatch
             Store(address)
     store = Store(address)
     assert store.versions.all() == []
-    store.close()
-
-
-def test_scores_from_before_their_parts_were_kept(address: str, monkeypatch: pytest.MonkeyPatch) -> None:
-    upgrade = alembic.command.upgrade
-    with monkeypatch.context() as patched:
-        patched.setattr(alembic.command, "upgrade", lambda config, _: upgrade(config, "0001"))
-        old = Store(address)
-    version = old.versions.add("gear", "a" * 64, "gear.bgad", state="released")
-    with old.database.engine.begin() as connection:
-        image = {"sha256": "c" * 64, "name": "a.png", "width": 8, "height": 8, "received": 1.0}
-        connection.execute(tables.images.insert().values(image))
-        score = {"score": 2.0, "p_value": 0.1, "threshold": 1.0, "distance": 1.0, "created": 1.0}
-        columns = ", ".join(["image", "version", "is_anomaly", *score])
-        places = ", ".join(f":{name}" for name in ["image", "version", "is_anomaly", *score])
-        statement = sa.text(f"INSERT INTO scores ({columns}) VALUES ({places})")
-        connection.execute(statement, score | {"image": 1, "version": version.id, "is_anomaly": True})
-    old.close()
-    store = Store(address)
-    (kept,) = store.scores.of_image(1)
-    assert (kept.score, kept.is_anomaly, kept.parts, kept.region) == (2.0, True, None, None)
-    assert [row.parts for row in store.lists.page(ImageQuery("gear"))] == [None]
     store.close()
 
 

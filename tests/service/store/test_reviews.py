@@ -131,11 +131,12 @@ def lessons(store: Store, name: str) -> list[Lesson]:
 def test_lessons_and_what_is_to_be_scored_are_found_by_index(store: Store, version: Version) -> None:
     numbers = range(1, 100_001)
     said_of = {"version": version.id, "score": 0.5, "p_value": 0.5, "threshold": 1.0, "is_anomaly": False}
+    parts = {"map": 0.5}
     image = {"name": "p", "width": 1, "height": 1, "received": 0.0}
     review = {"verdict": "good", "note": "", "who": "ann", "last": True}
     rows: dict[sa.Table, list[dict[str, object]]] = {
         tables.images: [{"id": i, "sha256": f"{i:064x}", **image} for i in numbers],
-        tables.scores: [{"image": i, "distance": 0.5, "created": float(i), **said_of} for i in numbers],
+        tables.scores: [{"image": i, "distance": 0.5, "created": float(i), "parts": parts, **said_of} for i in numbers],
         tables.reviews: [{"image": i, "created": float(i), **review} for i in numbers[::10]],
     }
     with store.database.engine.begin() as connection:

@@ -3,13 +3,11 @@ from __future__ import annotations
 from dataclasses import replace
 
 import pytest
-import sqlalchemy as sa
 
 from bgad.service.errors import MissingError
 from bgad.service.store.image_list import ImageQuery
 from bgad.service.store.scores import NewImage
 from bgad.service.store.store import Store
-from bgad.service.store.tables import scores
 from bgad.service.store.versions import Version
 from tests.service.conftest import page_and_total
 from tests.service.store.conftest import at_once, said, scored
@@ -45,11 +43,6 @@ def test_a_score_keeps_its_parts_and_region(store: Store, version: Version) -> N
     store.scores.add(number, version.id, replace(rejected, parts=parts | {"known": 1.0}, region=None))
     (kept,) = store.scores.of_image(number)
     assert (kept.parts, kept.region) == (parts | {"known": 1.0}, None)
-    store.scores.add(number, version.id, said(0.75))
-    (kept,) = store.scores.of_image(number)
-    assert (kept.parts, kept.region) == (None, None)
-    with store.database.engine.connect() as connection:
-        assert connection.execute(sa.select(scores.c.id).where(scores.c.parts.is_(None))).scalar() is not None
 
 
 def test_many_threads_write_the_same_image_once(store: Store, version: Version) -> None:

@@ -264,7 +264,7 @@ def test_next_from_a_image_far_down_the_queue(page: Any, live: Start) -> None:
     numbers = []
     for i in range(450):
         sha256 = files.put(BlobKind.IMAGE, png(i)) if i in (420, 421) else f"{i:064x}"
-        said_of_it = Scores(1.0 + i, 0.5, 1.0, i > 0, none, 0.0)
+        said_of_it = Scores(1.0 + i, 0.5, 1.0, i > 0, none, 0.0, parts={"map": 1.0 + i, "image": 0.0, "known": 0.0})
         numbers.append(store.scores.add_image(NewImage(sha256, f"{i}.png", 64, 64), version, said_of_it))
     store.close()
     opened(page, service, str(numbers[420]))

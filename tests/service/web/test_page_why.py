@@ -4,9 +4,7 @@ from __future__ import annotations
 
 from typing import Any
 
-from bgad.service.store import tables
-from bgad.service.store.store import Store
-from tests.service.conftest import png, sqlite_address
+from tests.service.conftest import png
 from tests.service.web.pages import Start, ask, cell, sync_api
 from tests.service.web.test_page_image import opened, sent
 
@@ -62,16 +60,3 @@ def test_a_rejected_image_says_why(page: Any, live: Start) -> None:
     opened(page, service, str(good))
     expect(page.locator(".side .why")).to_have_count(0)
     expect(page.locator(".parts tbody tr")).to_have_count(len(score["limits"]))
-
-
-def test_a_score_from_before_has_neither_reason_nor_parts(page: Any, live: Start) -> None:
-    service = live()
-    bad = sent(service, png(0, defect=True), "bad.png")
-    store = Store(sqlite_address(service.models))
-    with store.database.begin() as connection:
-        connection.execute(tables.scores.update().values(parts=None, region=None))
-    store.close()
-    opened(page, service, str(bad))
-    expect(page.locator(".side .words .badge")).to_have_text("anomalous")
-    expect(page.locator(".side .why")).to_have_count(0)
-    expect(page.locator(".parts")).to_have_count(0)

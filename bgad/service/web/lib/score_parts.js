@@ -23,12 +23,11 @@ const PARTS = [
 ];
 
 /**
- * Returns the parts of a score that its model has; none where they were not recorded.
+ * Returns the parts of a score that its model has.
  * @param {Pick<Judged, "parts" | "limits">} score
  * @returns {PartBar[]}
  */
 export function partBars({ parts, limits }) {
-  if (!parts) return [];
   const shown = PARTS.filter(([name]) => name in (limits ?? parts));
   const highestLimit = Math.max(0, ...Object.values(limits ?? {}));
   const highest = Math.max(1e-9, highestLimit, ...shown.map(([name]) => parts[name]));

@@ -47,7 +47,7 @@ export {};
  * @property {number} p_value
  * @property {number} threshold
  * @property {boolean} is_anomaly
- * @property {Record<string, number> | null} parts
+ * @property {Record<string, number>} parts
  * @property {string | null} reason
  * @property {number[] | null} region
  * @property {number} created
@@ -112,7 +112,7 @@ export {};
  * @property {number} p_value
  * @property {number} threshold
  * @property {boolean} is_anomaly
- * @property {Record<string, number> | null} parts
+ * @property {Record<string, number>} parts
  * @property {string | null} reason
  * @property {number[] | null} region
  * @property {Record<string, number> | null} limits

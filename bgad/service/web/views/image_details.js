@@ -28,11 +28,10 @@ export function scoreFacts(score, calibrationCount) {
 }
 
 /**
- * Shows the parts of a score as bars; null where they were not recorded.
+ * Shows the parts of a score as bars.
  * @param {PartBar[]} bars
  */
 function partsTable(bars) {
-  if (!bars.length) return null;
   const head = el("tr", {}, ["Part of the score", "Value", "Limit"].map((text) => el("th", { scope: "col" }, text)));
   return el("table", { class: "parts" }, el("thead", {}, head), el("tbody", {}, bars.map((bar) => {
     const drawn = el("span", { class: "part-bar" }, el("span", { class: "length" }), bar.limit !== null && el("span", { class: "mark" }));

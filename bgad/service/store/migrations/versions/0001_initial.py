@@ -61,6 +61,8 @@ def _create_scores() -> None:
         sa.Column("is_anomaly", sa.Boolean, nullable=False),
         sa.Column("distance", sa.Double, nullable=False),
         sa.Column("created", sa.Double, nullable=False),
+        sa.Column("parts", sa.JSON, nullable=False),
+        sa.Column("region", sa.JSON, nullable=True),
         sa.UniqueConstraint("image", "version", name="uq_scores_image_version"),
     )
     op.create_index("ix_scores_version_score", "scores", ["version", "score"])

@@ -2,14 +2,12 @@
 
 from __future__ import annotations
 
-import io
 import math
 from collections.abc import Mapping
 from typing import Any
 
 import numpy as np
 import numpy.typing as npt
-from PIL import Image
 
 from bgad import metrics
 from bgad.artifact.card import Card
@@ -17,12 +15,11 @@ from bgad.calibration import Calibration, rate_table
 from bgad.config import LEVELS
 from bgad.data.sample_io import read
 from bgad.evaluation.gallery import Thumbnail, select, thumbnail
-from bgad.evaluation.measure import Measurement
+from bgad.evaluation.measure import Measurement, level_values
 from bgad.evaluation.report.contents import ClassRow, ImageRow, LevelHistogram, RateRow, Section, worst
-from bgad.geometry.grid import defect_cells
 from bgad.inference.explain import scale_region
 from bgad.io import images, render
-from bgad.types import BoolArray, FloatArray, Sample, Scores, Shape
+from bgad.types import BoolArray, Scores, Shape
 
 RATES = (0.001, 0.005, 0.01, 0.02, 0.05, 0.1, 0.2)  # false-reject rates of the report's table
 HISTOGRAM_BINS = 60
@@ -120,7 +117,7 @@ def _histograms(measured: Measurement, card: Card) -> list[LevelHistogram]:
         return []
     histograms = []
     for i, level in enumerate(card.levels):
-        groups = _level_values(measured, i)
+        groups = level_values(measured.samples, [result.levels[i] for result in measured.results], measured.masks)
         both = np.concatenate([*groups, [level.normal_boundary, level.abnormal_boundary]])
         highest = float(both.max())
         # features below the axis are counted in the first bar
@@ -140,23 +137,6 @@ def _histograms(measured: Measurement, card: Card) -> list[LevelHistogram]:
     return histograms
 
 
-def _level_values(measured: Measurement, level: int) -> tuple[FloatArray, FloatArray]:
-    """Return log p / d of the normal and of the anomalous features at one level."""
-    normal: list[FloatArray] = []
-    anomalous: list[FloatArray] = []
-    for sample, result, mask in zip(measured.samples, measured.results, measured.masks, strict=True):
-        values = result.levels[level]
-        if sample.label == 0:
-            normal.append(values.ravel())
-        elif mask is None:
-            anomalous.append(values.ravel())
-        else:
-            grid = (values.shape[0], values.shape[1])
-            anomalous.append(values.ravel()[defect_cells(mask, grid)])
-    empty = np.empty(0, np.float32)
-    return np.concatenate(normal or [empty]), np.concatenate(anomalous or [empty])
-
-
 def _image_rows(measured: Measurement, card: Card, made: Mapping[str, Thumbnail]) -> list[ImageRow]:
     """Return a row for every image; the worst mistakes and a selection over the classes have thumbnails."""
     samples = measured.samples
@@ -168,16 +148,11 @@ def _image_rows(measured: Measurement, card: Card, made: Mapping[str, Thumbnail]
         files: dict[str, Any] = {}
         if sample.name in shown:
             small = made.get(sample.name)
-            small = _read_small(sample, card) if small is None else small
+            small = thumbnail(read(sample, card.input.bits)) if small is None else small
             frame = _frame(result, shape, (small.shape[0], small.shape[1]))
             files = _thumbnails(small, result, mask, frame, card)
         rows.append(ImageRow(**row, **files))
     return rows
-
-
-def _read_small(sample: Sample, card: Card) -> Thumbnail:
-    image = read(sample, card.input.bits)
-    return thumbnail(image, (image.shape[0], image.shape[1]))
 
 
 def _frame(result: Scores, shape: Shape, size: Shape) -> BoolArray | None:
@@ -204,6 +179,4 @@ def _thumbnails(
 
 
 def _jpeg(pixels: npt.NDArray[np.uint8]) -> bytes:
-    buffer = io.BytesIO()
-    Image.fromarray(pixels).save(buffer, "JPEG", quality=85)
-    return buffer.getvalue()
+    return render.encode(pixels, "JPEG", quality=85)
