@@ -22,11 +22,10 @@ from bgad.config import Config
 from bgad.data import layouts
 from bgad.data import sample_io as samples
 from bgad.data.datasets import registry
-from bgad.data.layouts import Dataset
+from bgad.data.layouts import Dataset, hash_file
 from bgad.data.split import Split, holdout_size, make_split
 from bgad.inference.torch_engine import Detector
 from bgad.io import images
-from bgad.io.files import sha256_file
 from bgad.model.device import tune_allocator
 from bgad.training.pipeline import train
 from bgad.training.run import TrainOptions
@@ -58,7 +57,7 @@ def cut(dataset: Dataset, folder: Path) -> Dataset:
     """The same with a file for each tile, as teaching takes files. Of the strips without a defect, a quarter is for the
     test."""
     for number, sample in enumerate(dataset.samples):
-        aside = sample.label or int(sha256_file(sample.path), 16) % 4 == 0
+        aside = sample.label or int(hash_file(sample.path), 16) % 4 == 0
         place = folder / ("test" if aside else "train") / sample.defect / f"{number:05d}.png"
         mask = samples.read_mask(sample)
         pictures = {place: images.to_uint8(samples.read(sample))}
@@ -96,7 +95,7 @@ def one(dataset: Dataset, known: list[str], new_class: str, seed: int, work: Pat
     everything = replace(
         split,
         known=[*split.known, *taught],
-        hashes=split.hashes | {s.name: sha256_file(s.path) for s in taught},
+        hashes=split.hashes | {s.name: hash_file(s.path) for s in taught},
         protocol="given",
     )
     (work / "all.json").write_bytes(everything.to_bytes())

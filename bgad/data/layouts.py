@@ -10,6 +10,7 @@ from typing import Literal
 from bgad.data.manifest import ANOMALOUS_NAMES, NORMAL_NAMES, UNNAMED_DEFECT, read_manifest
 from bgad.errors import DataError, abbreviate
 from bgad.io import discover
+from bgad.io.files import sha256_file
 from bgad.types import GOOD, Sample
 
 _LAYOUTS = (
@@ -48,6 +49,14 @@ def load(root: str | Path, *, need_normals: bool = True) -> Dataset:
     if need_normals and not any(s.label == 0 and s.split != "test" for s in dataset.samples):
         raise DataError(f"{root}: no normal images to train on; {_LAYOUTS}{appended}")
     return dataset
+
+
+def hash_file(path: Path, more: str = "") -> str:
+    """Return what `sha256_file` does; DataError where the file cannot be read."""
+    try:
+        return sha256_file(path, more)
+    except OSError as error:
+        raise DataError(f"{path}: cannot be read: {error.strerror}") from error
 
 
 def is_category(folder: Path) -> bool:

@@ -17,11 +17,11 @@ from typing import NamedTuple
 import numpy as np
 import numpy.typing as npt
 
+from bgad.data.layouts import hash_file
 from bgad.errors import BgadError, DataError, ImageError, cause
 from bgad.geometry.crop import crop
 from bgad.geometry.roi import Roi, mask_outside
 from bgad.io import images
-from bgad.io.files import sha256_file
 from bgad.types import AnyArray, BoolArray, Box, FloatArray, Sample, Shape
 
 logger = logging.getLogger(__name__)
@@ -77,12 +77,12 @@ def read_mask_file(path: Path) -> BoolArray:
 
 def digest(sample: Sample) -> str:
     """Return the sha256 that identifies the sample: of the file, and of the box in it if the sample is a tile."""
-    return sha256_file(sample.path, "" if sample.box is None else " ".join(map(str, sample.box)))
+    return hash_file(sample.path, "" if sample.box is None else " ".join(map(str, sample.box)))
 
 
 def hash_masks(samples: Sequence[Sample]) -> list[list[str] | None]:
     """Return the sha256 of every mask of each sample; None for a sample without a mask."""
-    return [[sha256_file(path) for path in (s.mask, *s.more_masks)] if s.mask else None for s in samples]
+    return [[hash_file(path) for path in (s.mask, *s.more_masks)] if s.mask else None for s in samples]
 
 
 def region(sample: Sample) -> BoolArray | None:

@@ -13,7 +13,7 @@ from typing import Any
 
 from filelock import FileLock, Timeout
 
-from bgad.errors import DataError, OutputError
+from bgad.errors import OutputError
 
 LOCK = ".lock"
 
@@ -76,12 +76,9 @@ def sha256_bytes(content: bytes) -> str:
 
 
 def sha256_file(path: Path, more: str = "") -> str:
-    """Return the sha256 of a file's bytes followed by the text `more`; DataError where it cannot be read."""
-    try:
-        with path.open("rb") as file:
-            digest = hashlib.file_digest(file, "sha256")
-    except OSError as error:
-        raise DataError(f"{path}: cannot be read: {error.strerror}") from error
+    """Return the sha256 of a file's bytes followed by the text `more`, reading the file piece by piece."""
+    with path.open("rb") as file:
+        digest = hashlib.file_digest(file, "sha256")
     digest.update(more.encode())
     return digest.hexdigest()
 

@@ -118,11 +118,10 @@ def display_name(given: str) -> str:
 
 
 def _sha256(path: Path) -> str:
-    """Return the sha256 of a file's content, or an empty string if the file cannot be read."""
-    try:
-        return sha256_file(path)
-    except DataError:
+    """Return the sha256 of a file's content, or an empty string if the file does not exist."""
+    if not path.exists():
         return ""
+    return sha256_file(path)
 
 
 def _sync_folder(folder: Path) -> None:

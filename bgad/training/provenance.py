@@ -19,14 +19,14 @@ import torch
 
 from bgad._version import __version__
 from bgad.config import BackboneConfig, Config, LossConfig, PseudoConfig, ScoreConfig, to_dict
-from bgad.data import locate
+from bgad.data import layouts, locate
 from bgad.data.datasets import registry
 from bgad.data.layouts import Dataset
 from bgad.data.sample_io import hash_masks
 from bgad.data.split import Split
 from bgad.errors import OutputError
 from bgad.geometry.roi import Roi
-from bgad.io.files import sha256_bytes, sha256_file, sha256_json, write_atomic
+from bgad.io.files import sha256_bytes, sha256_json, write_atomic
 from bgad.model.scoring import FLOW_FILE
 from bgad.training.training_set import pseudo_count
 
@@ -36,7 +36,7 @@ RECIPE_VERSION = 12
 
 def hash_weights(config: BackboneConfig) -> str:
     """Return the sha256 of the file with the weights of a backbone; empty where the recipe names none."""
-    return sha256_file(Path(config.weights)) if config.weights else ""
+    return layouts.hash_file(Path(config.weights)) if config.weights else ""
 
 
 def run_key(
@@ -45,13 +45,13 @@ def run_key(
     """Return the fingerprint of a run: two runs with the same one make the same model."""
     masks, weights = hash_masks(split.known), hash_weights(config.backbone)
     parts = [to_dict(config), split.to_json(), masks, weights, device.type, torch.__version__, __version__]
-    ignored = {s.name: sha256_file(s.ignore) for s in (*split.train, *split.known) if s.ignore is not None}
+    ignored = {s.name: layouts.hash_file(s.ignore) for s in (*split.train, *split.known) if s.ignore is not None}
     if ignored:
         parts.append(ignored)
     if roi is not None:
         parts.append(sha256_bytes(roi.png()))
     if parent is not None:
-        parts.append(sha256_file(parent / FLOW_FILE))
+        parts.append(layouts.hash_file(parent / FLOW_FILE))
     return sha256_json(parts)
 
 

@@ -25,7 +25,6 @@ from bgad.data.validation import validate_images
 from bgad.errors import ConfigError, DataError
 from bgad.geometry.roi import Roi
 from bgad.inference.torch_engine import Detector
-from bgad.io.files import sha256_file
 from bgad.training import provenance
 from bgad.training.paired_files import IGNORE, MASK, list_images, pair_files
 from bgad.training.pipeline import TrainingData, new_image_cache, train_on_split
@@ -243,7 +242,7 @@ def _unlearnt(old: Split, new: Sequence[Sample], notes: list[str]) -> dict[str, 
     roles = {old.hashes[s.name]: (role, s) for role in USED_ROLES for s in getattr(old, role)}
     fresh: dict[str, Sample] = {}
     for sample in new:
-        digest = sha256_file(sample.path)
+        digest = layouts.hash_file(sample.path)
         if digest in fresh and fresh[digest].label != sample.label:
             raise DataError(f"{sample.path} is the same image as {fresh[digest].path}: is it good or bad?")
         role, before = roles.get(digest, ("twice among the new", None))
@@ -267,7 +266,7 @@ def _verdict(label: int) -> str:
 
 def _is_other_file(before: Path | None, now: Path | None) -> bool:
     """Return whether there is a mask or region now whose content differs from the one before."""
-    return now is not None and (before is None or sha256_file(before) != sha256_file(now))
+    return now is not None and (before is None or layouts.hash_file(before) != layouts.hash_file(now))
 
 
 def _load_data(source: Provenance) -> layouts.Dataset:
@@ -311,7 +310,7 @@ def _existing(remembered: Path | None, current: Path | None) -> Path | None:
 
 def _sample(image: NewImage) -> Sample:
     """Return the sample of a new image; its name has the hash of its content, as two images may have one file name."""
-    digest = sha256_file(image.path)
+    digest = layouts.hash_file(image.path)
     name = f"{TAUGHT}/{_verdict(image.label)}/{digest[:12]}-{image.name or image.path.name}"
     defect = TAUGHT if image.label else GOOD
     return Sample(image.path, name, image.label, defect, image.mask, split="train", ignore=image.ignore)

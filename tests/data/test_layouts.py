@@ -1,5 +1,6 @@
 from __future__ import annotations
 
+import hashlib
 from pathlib import Path
 
 import pytest
@@ -152,3 +153,10 @@ def test_folders_that_are_no_data_set(tmp_path: Path) -> None:
     (tmp_path / "list.txt").write_text("a")
     with pytest.raises(DataError, match=r"\.csv or \.jsonl"):
         layouts.load(tmp_path / "list.txt")
+
+
+def test_hash_file(tmp_path: Path) -> None:
+    (tmp_path / "a").write_bytes(b"abc")
+    assert layouts.hash_file(tmp_path / "a") == hashlib.sha256(b"abc").hexdigest()
+    with pytest.raises(DataError, match="No such file"):
+        layouts.hash_file(tmp_path / "b")

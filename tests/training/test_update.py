@@ -15,10 +15,10 @@ from PIL import Image
 import bgad
 from bgad.artifact import folder as model_folder
 from bgad.cli.main import main
+from bgad.data import layouts
 from bgad.data.split import Split
 from bgad.errors import BgadError, ConfigError, DataError, OutputError
 from bgad.inference.torch_engine import Detector
-from bgad.io.files import sha256_file
 from bgad.model import backbone
 from bgad.training import fit_score_weights, pipeline, provenance
 from bgad.training import training_set as training_set_module
@@ -80,8 +80,8 @@ def test_new_images_get_their_roles(model: Path, tmp_path: Path) -> None:
     assert sorted(added.values()) == ["known"] * 3 + ["train"] * 10
     assert all(name.startswith("taught/bad/") == (role == "known") for name, role in added.items())
     content = by_content(tmp_path / "new.bgad")
-    assert {content[sha256_file(path)] for path in bad} == {"known"}
-    assert {content[sha256_file(path)] for path in good} == {"train"}  # chosen ones calibrate nothing
+    assert {content[layouts.hash_file(path)] for path in bad} == {"known"}
+    assert {content[layouts.hash_file(path)] for path in good} == {"train"}  # chosen ones calibrate nothing
     card = model_folder.read(tmp_path / "new.bgad")
     assert len(card.calibration_at().scores) == 5
     assert card.data.known == 7
@@ -120,7 +120,7 @@ def test_a_corrected_verdict_and_a_later_mask_take_the_place_of_what_was_learnt(
     (unmarked,) = draw(tmp_path / "bad", 1, defect=True, mask=True)
     quick(model, [NewImage(data_set / trained[0], 1), NewImage(unmarked, 1)], tmp_path / "first.bgad")
     content = by_content(tmp_path / "first.bgad")
-    assert content[sha256_file(data_set / trained[0])] == "known"  # somebody said that it is bad after all
+    assert content[layouts.hash_file(data_set / trained[0])] == "known"  # somebody said that it is bad after all
     assert trained[0] not in roles(tmp_path / "first.bgad")
     notes = model_folder.read(tmp_path / "first.bgad").data.notes
     assert f"{trained[0]} was train and is now taught as bad" in notes
@@ -129,7 +129,7 @@ def test_a_corrected_verdict_and_a_later_mask_take_the_place_of_what_was_learnt(
     back = [marked, NewImage(data_set / trained[0], 0)]
     again = quick(tmp_path / "first.bgad", back, tmp_path / "second.bgad")
     content = by_content(tmp_path / "second.bgad")
-    assert content[sha256_file(data_set / trained[0])] == "train"
+    assert content[layouts.hash_file(data_set / trained[0])] == "train"
     origin = provenance.recall(again.card.checksum)
     assert origin is not None
     assert list(origin.masks.values()) == [marked.mask]
@@ -270,8 +270,8 @@ def test_what_was_tested_and_is_learnt_is_tested_no_more(model: Path, data_set: 
     assert bad not in after
     assert good not in after
     content = by_content(tmp_path / "new.bgad")
-    assert content[sha256_file(data_set / bad)] == "known"
-    assert content[sha256_file(data_set / good)] == "train"
+    assert content[layouts.hash_file(data_set / bad)] == "known"
+    assert content[layouts.hash_file(data_set / good)] == "train"
     notes = model_folder.read(tmp_path / "new.bgad").data.notes
     assert any(note.startswith("2 images were tested so far and are learnt from now on") for note in notes)
 
@@ -284,7 +284,7 @@ def test_a_second_update_knows_the_images_of_the_first(model: Path, data_set: Pa
     second = draw(tmp_path / "more", 1, defect=True, seed=1)
     quick(tmp_path / "1.bgad", [NewImage(path, 1) for path in (*first, *second)], tmp_path / "2.bgad")
     content = by_content(tmp_path / "2.bgad")
-    assert {content[sha256_file(path)] for path in (*first, *second, tested)} == {"known"}
+    assert {content[layouts.hash_file(path)] for path in (*first, *second, tested)} == {"known"}
     assert list(roles(tmp_path / "2.bgad").values()).count("known") == 8
     card = model_folder.read(tmp_path / "2.bgad")
     assert sum("is known already (known)" in note for note in card.data.notes) == 2
@@ -527,11 +527,11 @@ def test_what_is_ignored_is_remembered_and_may_be_painted_later(
 
     held_out = next(data_set / name for name, role in roles(model).items() if role == "calibration")
     painted = replace(new[2], ignore=region)
-    relocated = {sha256_file(later): painted}  # with the region as it is now
+    relocated = {layouts.hash_file(later): painted}  # with the region as it is now
     images_now = [painted, NewImage(held_out, 0, ignore=region)]
     quick(tmp_path / "1.bgad", images_now, tmp_path / "2.bgad", relocated=relocated)
     assert {name for name, path in given[1].items() if path} == {good.name, bad.name, later.name}
-    assert by_content(tmp_path / "2.bgad")[sha256_file(held_out)] == "calibration"  # never trained on
+    assert by_content(tmp_path / "2.bgad")[layouts.hash_file(held_out)] == "calibration"  # never trained on
     with pytest.raises(DataError, match="there is nothing new in them"):
         quick(tmp_path / "2.bgad", [replace(new[2], ignore=region)], tmp_path / "3.bgad")
     region.unlink()
@@ -572,7 +572,7 @@ def test_images_of_earlier_updates_that_have_moved(
     (image,) = new_images([], [tmp_path / "bad"], tmp_path / "masks")
     quick(model, [image], tmp_path / "1.bgad")
     (second,) = draw(tmp_path / "more", 1, defect=True, seed=1)
-    digest = sha256_file(first)
+    digest = layouts.hash_file(first)
     monkeypatch.setenv("BGAD_STATE", str(tmp_path / "another user"))
     with pytest.raises(DataError, match=r"0-0\.png was taught on another machine or by another user"):
         quick(tmp_path / "1.bgad", [NewImage(second, 1)], tmp_path / "2.bgad", data=data_set)
@@ -580,7 +580,7 @@ def test_images_of_earlier_updates_that_have_moved(
     relocated = {digest: replace(image, path=moved)}
     again = quick(tmp_path / "1.bgad", [NewImage(second, 1)], tmp_path / "2.bgad", data=data_set, relocated=relocated)
     content = by_content(tmp_path / "2.bgad")
-    assert (content[digest], content[sha256_file(second)]) == ("known", "known")
+    assert (content[digest], content[layouts.hash_file(second)]) == ("known", "known")
     origin = provenance.recall(again.card.checksum)
     assert origin is not None
     assert moved in origin.taught.values()

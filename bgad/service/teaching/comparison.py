@@ -11,11 +11,10 @@ from typing import Any
 
 import numpy as np
 
-from bgad.data import locate
+from bgad.data import layouts, locate
 from bgad.errors import BgadError
 from bgad.inference import load as loading
 from bgad.inference.base import BaseScorer
-from bgad.io.files import sha256_file
 from bgad.metrics import auroc
 from bgad.service.scoring.thumbnails import render
 from bgad.service.teaching.task import TaskImage
@@ -126,7 +125,7 @@ def validation_images(model: BaseScorer, data: Path | None) -> tuple[list[tuple[
     if dataset is None:
         return [], "The data set is not here: bgad serve --data says where it is."
     samples = sorted((s for s in dataset.samples if s.name in tested and s.box is None), key=lambda s: tested[s.name])
-    unchanged = [(s, tested[s.name]) for s in samples[:MAX_VALIDATION] if sha256_file(s.path) == tested[s.name]]
+    unchanged = [(s, tested[s.name]) for s in samples[:MAX_VALIDATION] if layouts.hash_file(s.path) == tested[s.name]]
     return unchanged, "" if unchanged else "The test images of the data set are not those of the training any more."
 
 
