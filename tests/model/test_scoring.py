@@ -11,7 +11,7 @@ import pytest
 import torch
 from torch import Tensor
 
-from bgad import load
+from bgad import TrainOptions, load, train
 from bgad.artifact import folder as model_folder
 from bgad.config import Config, ScoreConfig
 from bgad.errors import BgadError, ConfigError, ImageError, ModelError
@@ -29,7 +29,7 @@ from bgad.model.scoring import (
     weight_files,
 )
 from bgad.types import ImageLike, Scores
-from tests.conftest import SIZE, draw_image
+from tests.conftest import SIZE, draw_image, tiny_config
 
 QUANTILES = [-float(i) for i in range(len(P_VALUES))]  # of the normals of a level
 ALIKE = torch.full((3,), 1 / 3)
@@ -158,9 +158,21 @@ def test_the_boundary_is_the_edge_of_the_training_normals(detector: Detector, da
     assert sorted(s.score for s in held_out) == pytest.approx(detector.card.calibration_at().scores, rel=1e-5, abs=1e-4)
 
 
+@pytest.fixture(scope="module")
+def two_strides(data_set: Path, tmp_path_factory: pytest.TempPathFactory) -> Detector:
+    """A model whose image head has both strides of the default."""
+    out, config = (
+        tmp_path_factory.mktemp("strides") / "plate.bgad",
+        tiny_config(backbone={"image_head_strides": [16, 32]}),
+    )
+    train(data_set, out, config=config, options=TrainOptions(known=4, device="cpu", export=False))
+    return Detector.load(out, "cpu")
+
+
 @pytest.mark.parametrize("name", ["test/good/002.png", "test/blot/002.png"])
-def test_levels_fuse_to_map_and_score(detector: Detector, data_set: Path, name: str) -> None:
+def test_levels_fuse_to_map_and_score(two_strides: Detector, data_set: Path, name: str) -> None:
     """The score consists of the parts that a report shows and of the image head."""
+    detector = two_strides
     scores = detector.score(data_set / name)
     config = detector.model.config.score
     levels = level_scores(detector.model, [torch.from_numpy(level)[None] for level in scores.levels])
@@ -201,8 +213,9 @@ def image_head_by_hand(detector: Detector, path: Path) -> tuple[float, float]:
     return weight * of_image, weight * of_known
 
 
-def test_the_image_head_is_fitted_to_the_training_set(detector: Detector, data_set: Path) -> None:
+def test_the_image_head_is_fitted_to_the_training_set(two_strides: Detector, data_set: Path) -> None:
     """Its parts are set, and what resembles the known anomalies lies beyond the normals in each direction."""
+    detector = two_strides
     level = detector.model.image_head
     assert level is not None
 
