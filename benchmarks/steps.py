@@ -130,7 +130,7 @@ SETTINGS = {
     "aitex-one-class": Setting({"aitex": ()}, "one-class"),
     "elpv-general": Setting({"elpv": ()}, "general"),
 }
-DEFAULT_SETTINGS = tuple(SETTINGS)[:6]  # one for each data set
+DEFAULT_SETTINGS = ("screw", "aitex", "magnetic-tile", "elpv", "headct", "brainmri")  # one for each data set
 METRICS = (IMAGE, PIXEL, PRO)
 NAMES = ("bgad", "nfad")  # methods of the paper with a counterpart of ours
 

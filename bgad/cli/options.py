@@ -72,7 +72,7 @@ def names(text: str, what: str, allowed: Collection[str] = ()) -> tuple[str, ...
     """
     listed = tuple(dict.fromkeys(name.strip() for name in text.split(",") if name.strip()))
     if not listed:
-        raise ConfigError(f"{text!r} names no {what}")
+        raise ConfigError(f"{text!r} names no {what}: give one or more, with commas between")
     for name in listed:
         if allowed and name not in allowed:
             raise ConfigError(f"unknown {what} {name!r}: choose from {', '.join(allowed)}")
