@@ -49,16 +49,6 @@ RUNGS = (
         "Fewer coupling blocks, fewer hidden units, and stride 4 pooled to stride 8.",
         ("flow.blocks", "flow.hidden_ratio", "flow.max_hidden_ratio", "flow.clamp", "backbone.min_stride"),
     ),
-    Rung(
-        "standardised features",
-        "Each channel is standardised by the training normals before the flow.",
-        ("flow.standardise",),
-    ),
-    Rung(
-        "logsigmoid likelihood",
-        "The flows minimise -logsigmoid(log p / d) in place of the negative log-likelihood.",
-        ("loss.likelihood",),
-    ),
     # Normals are held out where the model has an image head, so its strides belong here; its weight is still 0.
     Rung(
         "best weights",
@@ -69,12 +59,6 @@ RUNGS = (
         "weights and margin",
         "No asymmetric weights, and a wider margin between the normal and the abnormal boundary.",
         ("loss.asymmetric_weights", "loss.tau"),
-        only_with_anomalies=True,
-    ),
-    Rung(
-        "pseudo anomalies",
-        "Pasted defects have a blended rim, and half of the draws take one of several regions.",
-        ("pseudo.method",),
         only_with_anomalies=True,
     ),
     Rung(

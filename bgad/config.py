@@ -60,12 +60,12 @@ _OURS, _PAPER, _DISTANCE = ("default",), ("paper-fast", "paper"), ("distance",)
 
 METHODS: dict[str, Method] = {
     "bgad-plus": Method(
-        "the default: bgad's boundary-guided semi-push-pull with another likelihood loss, without asymmetric weights "
-        "and with a wider margin, in a recipe of our own with an image head",
+        "the default: bgad's boundary-guided semi-push-pull without asymmetric weights and with a wider margin, in a "
+        "recipe of our own with an image head",
         "semi-push-pull",
         _OURS,
     ),
-    "nfad-plus": Method("bgad-plus's recipe with its likelihood loss alone; uses no anomalies", "likelihood", _OURS),
+    "nfad-plus": Method("bgad-plus's recipe with the likelihood loss alone; uses no anomalies", "likelihood", _OURS),
     "bgad": Method("the paper's BGAD: boundary-guided semi-push-pull", "semi-push-pull", _PAPER),
     "bgad-full-push": Method("the paper's BGAD-dagger: contrastive, without a boundary", "full-push-pull", _PAPER),
     "bgad-wo": Method("the paper's BGAD-w/o: likelihood and semi-pull, without anomalies", "semi-pull", _PAPER),
@@ -130,7 +130,7 @@ class FlowConfig:
     hidden_ratio: float = 2.0  # hidden units of a sub-network, as a multiple of its inputs
     max_hidden_ratio: float = 4.0  # upper limit on hidden units, as a multiple of the channels; 0: no limit
     clamp: float = 1.9  # bound of a coupling's log-scale
-    standardise: bool = True  # standardise each channel by the training normals before the flow
+    standardise: bool = False  # standardise each channel by the training normals before the flow
 
     def check(self) -> None:
         """ConfigError when a value is out of range."""
@@ -159,7 +159,7 @@ class DistanceConfig:
 class LossConfig:
     """Boundary and loss; tau is in units of log p / d divided by the normaliser."""
 
-    likelihood: str = "logsigmoid"  # -logsigmoid(log p / d), or "nll": the plain negative log-likelihood
+    likelihood: str = "nll"  # the negative log-likelihood, or "logsigmoid": -logsigmoid(log p / d)
     boundary: str = "set"  # percentile over the whole normal set; "batch": over the normals of each step
     beta: float = 0.01  # share of normal features outside the normal boundary
     tau: float = 0.5  # margin between the normal and the abnormal boundary; 0: no margin
@@ -184,7 +184,7 @@ class LossConfig:
 class PseudoConfig:
     """Pseudo anomalies: made from known anomalies with masks (rpag, rpag-soft), or from normals alone (draem, nsa)."""
 
-    method: str = "rpag-soft"  # one of PSEUDO_METHODS
+    method: str = "rpag"  # one of PSEUDO_METHODS
     count: int = 160  # pseudo anomalies made for a training
     transforms: int = 3  # random transforms of each: S of the paper (rpag), changes of the texture (draem)
     share: float = 0.5  # share of pseudo anomalies among the anomalous features of a step

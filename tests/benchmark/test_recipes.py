@@ -43,10 +43,10 @@ def test_a_recipe_in_one_line() -> None:
     changes = ["backbone.name=lite0", "backbone.size=512", "train.steps=5", "loss.tau=0.2", "pseudo.method=nsa"]
     changed = override(preset_for("bgad", None), changes)
     assert describe(changed) == "paper-fast, lite0 at 512 x 512, 5 + 400 steps; loss.tau=0.2, pseudo.method=nsa"
-    changes = ["train.positions_per_image=[8, 8, 8]", "backbone.weights=/home/me/b6.pth", "flow.standardise=false"]
+    changes = ["train.positions_per_image=[8, 8, 8]", "backbone.weights=/home/me/b6.pth", "flow.standardise=true"]
     ours = describe(override(Config(seed=3), changes))
     assert ours.partition("; ")[2] == (
-        "backbone.weights=b6.pth, flow.standardise=false, train.positions_per_image=[8, 8, 8]"
+        "backbone.weights=b6.pth, flow.standardise=true, train.positions_per_image=[8, 8, 8]"
     )
 
 
