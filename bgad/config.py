@@ -77,7 +77,6 @@ METHODS: dict[str, Method] = {
 
 PSEUDO_METHODS: dict[str, str] = {
     "rpag": "the known anomalies with masks, transformed, cut out and pasted on normals (the paper's)",
-    "rpag-soft": "rpag with a blended rim of one pixel, and in half of the draws one of several regions",
     "draem": "synthetic textures where Perlin noise is high (as DRAEM); needs no known anomalies",
     "nsa": "patches of other normals, blended in without a seam (as NSA); needs no known anomalies",
     "none": "no pseudo anomalies",
@@ -182,7 +181,7 @@ class LossConfig:
 
 @dataclass(frozen=True)
 class PseudoConfig:
-    """Pseudo anomalies: made from known anomalies with masks (rpag, rpag-soft), or from normals alone (draem, nsa)."""
+    """Pseudo anomalies: made from known anomalies with masks (rpag), or from normals alone (draem, nsa)."""
 
     method: str = "rpag"  # one of PSEUDO_METHODS
     count: int = 160  # pseudo anomalies made for a training

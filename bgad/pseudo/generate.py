@@ -13,7 +13,7 @@ from bgad.data.sample_io import ImageCache
 from bgad.errors import DataError
 from bgad.pseudo.draem import draem
 from bgad.pseudo.nsa import nsa
-from bgad.pseudo.rpag import fit_mask, foreground, rpag, rpag_soft
+from bgad.pseudo.rpag import fit_mask, foreground, rpag
 from bgad.types import BoolArray, FloatArray, Sample
 
 
@@ -55,7 +55,6 @@ def _nsa(
 # The extension point: a new generator needs an entry here and its name in `config.PSEUDO_METHODS`.
 PSEUDO: dict[str, PseudoMethod] = {
     "rpag": PseudoMethod(rpag, needs_known=True),
-    "rpag-soft": PseudoMethod(rpag_soft, needs_known=True),
     "draem": PseudoMethod(_draem, needs_known=False),
     "nsa": PseudoMethod(_nsa, needs_known=False),
 }

@@ -1,7 +1,6 @@
 """RPAG, the RandAugment-based Pseudo Anomaly Generation of the BGAD paper.
 
-The masked defect of a known anomaly is augmented, cut out and pasted on the object of a normal image. `rpag` does this
-as printed; `rpag_soft` hides the seam and varies the regions.
+The masked defect of a known anomaly is augmented, cut out and pasted on the object of a normal image.
 """
 
 from __future__ import annotations
@@ -201,47 +200,19 @@ def cut(image: FloatArray, mask: BoolArray) -> tuple[FloatArray, BoolArray]:
     return image[box], mask[box]
 
 
-def pick_region(mask: BoolArray, rng: np.random.Generator) -> BoolArray:
-    """Return, of a defect with several regions, in half of the draws one of them, else all.
-
-    The probability of a region is proportional to its area.
-    """
-    regions = cc3d.connected_components(mask.astype(np.uint8), connectivity=8)
-    if regions.max() > 1 and rng.random() < 0.5:
-        return np.asarray(regions == rng.choice(regions[mask]))
-    return mask
-
-
 def paste(
-    normal: FloatArray, patch: FloatArray, patch_mask: BoolArray, centre: tuple[int, int], *, soft: bool = False
+    normal: FloatArray, patch: FloatArray, patch_mask: BoolArray, centre: tuple[int, int]
 ) -> tuple[FloatArray, BoolArray]:
-    """Paste the masked pixels of the patch around `centre` (row, column), clipped to the image.
-
-    With `soft`, a rim of one pixel is blended from the edge of the defect, so that the seam itself is not an anomaly.
-    """
-    solid = np.pad(patch_mask, 1)  # (h + 2, w + 2)
-    colour = np.where(solid[..., None], np.pad(patch, ((1, 1), (1, 1), (0, 0))), 0).astype(np.float32)
-    alpha = solid[..., None].astype(np.float32)
-    if soft:
-        colour, alpha = _blend_rim(solid, colour)
-    (h, w), (height, width) = solid.shape, normal.shape[:2]
-    top, left = centre[0] - patch_mask.shape[0] // 2 - 1, centre[1] - patch_mask.shape[1] // 2 - 1
+    """Paste the masked pixels of the patch around `centre` (row, column), clipped to the image."""
+    (h, w), (height, width) = patch_mask.shape, normal.shape[:2]
+    top, left = centre[0] - h // 2, centre[1] - w // 2
     y0, x0 = max(top, 0), max(left, 0)
     y1, x1 = max(min(top + h, height), y0), max(min(left + w, width), x0)
     target, source = np.s_[y0:y1, x0:x1], np.s_[y0 - top : y1 - top, x0 - left : x1 - left]
     image, mask = normal.copy(), np.zeros((height, width), bool)
-    image[target] = normal[target] * (1 - alpha[source]) + colour[source] * alpha[source]
-    mask[target] = solid[source]
+    mask[target] = patch_mask[source]
+    image[target] = np.where(patch_mask[source][..., None], patch[source], normal[target])
     return image, mask
-
-
-def _blend_rim(solid: BoolArray, colour: FloatArray) -> tuple[FloatArray, FloatArray]:
-    """Continue the colour of a defect by one pixel; return it with its opacity, which falls off in that rim."""
-    shifts = [(dy, dx) for dy in (-1, 0, 1) for dx in (-1, 0, 1)]  # np.roll wraps only the padding
-    near = np.sum([np.roll(solid, shift, (0, 1)) for shift in shifts], axis=0)[..., None]
-    blend = np.sum([np.roll(colour, shift, (0, 1)) for shift in shifts], axis=0) / np.maximum(near, 1)
-    inside = solid[..., None]
-    return np.where(inside, colour, blend).astype(np.float32), np.where(inside, 1, near / 9).astype(np.float32)
 
 
 def rpag(
@@ -251,32 +222,19 @@ def rpag(
 
     Returns the image, the mask of the pasted defect and the names of the transforms.
     """
-    return _rpag(normal, abnormal, mask, rng, count, soft=False)
-
-
-def rpag_soft(
-    normal: FloatArray, abnormal: FloatArray, mask: BoolArray, rng: np.random.Generator, count: int = 3
-) -> tuple[FloatArray, BoolArray, str]:
-    """Do as `rpag`, but blend the rim of the defect, and in half of the draws paste one of several regions."""
-    return _rpag(normal, abnormal, mask, rng, count, soft=True)
-
-
-def _rpag(
-    normal: FloatArray, abnormal: FloatArray, mask: BoolArray, rng: np.random.Generator, count: int, *, soft: bool
-) -> tuple[FloatArray, BoolArray, str]:
     size = (normal.shape[0], normal.shape[1])
     if abnormal.shape != normal.shape:
         abnormal, mask = images.fit(abnormal, size), fit_mask(mask, size)
     augmented, augmented_mask, names = augment(abnormal, mask, rng, count)
     target = rng.choice(np.argwhere(foreground(normal)))
-    patch, patch_mask = cut(augmented, pick_region(augmented_mask, rng) if soft else augmented_mask)
+    patch, patch_mask = cut(augmented, augmented_mask)
     # The defect pixel nearest to the middle of the patch lies on the target: the middle of a bent defect may be empty,
     # and at least one defect pixel must show.
     middle = np.array(patch_mask.shape) // 2
     pixels = np.argwhere(patch_mask)
     anchor = pixels[((pixels - middle) ** 2).sum(axis=1).argmin()]
     row, column = (target + middle - anchor).tolist()
-    return *paste(normal, patch, patch_mask, (row, column), soft=soft), ", ".join(names) or "unchanged"
+    return *paste(normal, patch, patch_mask, (row, column)), ", ".join(names) or "unchanged"
 
 
 def fit_mask(mask: BoolArray, size: tuple[int, int]) -> BoolArray:

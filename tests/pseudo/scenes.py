@@ -42,16 +42,6 @@ def disc(size: int = 128, *, inside: float, outside: float) -> tuple[FloatArray,
     return np.repeat(np.clip(grey, 0, 1)[..., None], 3, axis=2).astype(np.float32), truth
 
 
-def ring(mask: BoolArray) -> BoolArray:
-    """The mask and the pixels next to it."""
-    padded = np.pad(mask, 1)
-    grown = np.zeros_like(mask)
-    for dy in range(3):
-        for dx in range(3):
-            grown |= padded[dy : dy + mask.shape[0], dx : dx + mask.shape[1]]
-    return grown
-
-
 def write(path: Path, image: FloatArray | BoolArray) -> Path:
     path.parent.mkdir(parents=True, exist_ok=True)
     Image.fromarray((image * 255).astype(np.uint8)).save(path)
