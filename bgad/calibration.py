@@ -18,6 +18,8 @@ from bgad.errors import ConfigError
 
 DEFAULT_RATE = 0.05
 CONFIDENCE = 0.9
+RESOLUTION = 2.0**-20  # of a score, in standard deviations of the calibration scores
+MARGIN = 2.0**-14  # likewise: other batches, threads and engines move a score by a few 1e-6
 
 
 @dataclass(frozen=True)
@@ -31,6 +33,27 @@ class Calibration:
         if not self.scores:
             raise ConfigError("calibration needs at least one held-out normal image")
         require_supported(len(self.scores), self.rate)
+
+    @classmethod
+    def from_scores(cls, scores: Sequence[float], rate: float) -> Calibration:
+        """Calibrate with scores as an engine gives them; each is raised by one to two steps of MARGIN.
+
+        Another engine or batch then never puts a calibration image above its own score, and p-values stay valid.
+        """
+        step = _step(scores, MARGIN)
+        return cls(tuple((math.ceil(score / step) + 1) * step for score in scores), rate)
+
+    @cached_property
+    def _resolution(self) -> float:
+        return _step(self.scores, RESOLUTION)
+
+    def rounded(self, score: float) -> float:
+        """Round the score of an image to the resolution: digits below it depend on the machine.
+
+        >>> Calibration((0.0, 1.0, 2.0), 0.5).rounded(1.00000001)
+        1.0
+        """
+        return round(score / self._resolution) * self._resolution
 
     @cached_property
     def _ascending(self) -> npt.NDArray[np.float64]:
@@ -67,6 +90,11 @@ class Calibration:
             f"true rate is below {bound:.3g} with {CONFIDENCE:.0%} confidence. "
             f"The smallest rate that {n} held-out normals can support is {smallest_rate(n):.4g}."
         )
+
+
+def _step(scores: Sequence[float], share: float) -> float:
+    """Return a share of the standard deviation of scores, as a power of two, so that multiples of it are exact."""
+    return 2.0 ** math.floor(math.log2((float(np.std(scores)) or 1.0) * share))
 
 
 def rank(n: int, rate: float) -> int:

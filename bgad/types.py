@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field, fields
 from pathlib import Path
 from typing import Any, Protocol, Self
@@ -17,7 +17,20 @@ FloatArray = npt.NDArray[np.float32]
 DoubleArray = npt.NDArray[np.float64]
 BoolArray = npt.NDArray[np.bool_]
 Index = npt.NDArray[np.int64]
-ImageLike = str | Path | AnyArray
+
+
+@dataclass(frozen=True, slots=True)
+class LazyImage:
+    """An image that is read elsewhere, such as by another thread."""
+
+    name: str  # for messages
+    load: Callable[[], Any]  # waits for the image; returns what `io.images.decode` returns, or raises ImageError
+
+    def __str__(self) -> str:
+        return self.name
+
+
+ImageLike = str | Path | AnyArray | LazyImage
 
 Box = tuple[int, int, int, int]  # left, top, right, bottom, in pixels
 Shape = tuple[int, int]  # height, width

@@ -6,7 +6,17 @@ from hypothesis import given
 from hypothesis import strategies as st
 from scipy.stats import beta
 
-from bgad.calibration import Calibration, effective_rate, normals_needed, rate_bound, rate_table, smallest_rate
+from bgad.calibration import (
+    MARGIN,
+    RESOLUTION,
+    Calibration,
+    effective_rate,
+    normals_needed,
+    rank,
+    rate_bound,
+    rate_table,
+    smallest_rate,
+)
 from bgad.errors import ConfigError
 
 
@@ -87,3 +97,25 @@ def test_rate_table() -> None:
     assert rows[1] == (0.05, 19.0, 0.5, 0.5)
     assert rows[2] == (0.1, 18.0, 0.25, 0.5)
     assert rate_table(calibration, [], [], [0.05]) == [(0.05, 19.0, None, None)]
+
+
+def test_a_calibration_image_is_never_above_its_own_score_on_another_engine() -> None:
+    noise = np.random.default_rng(0)
+    scores = noise.normal(3, 0.7, 200)
+    calibration = Calibration.from_scores(scores.tolist(), 0.1)
+    assert np.all(np.array(calibration.scores) - scores < 2.1 * MARGIN)
+    elsewhere = scores + noise.uniform(-1e-5, 1e-5, 200)
+    raised = np.array(calibration.scores)
+    assert all(calibration.rounded(score) <= raised[i] for i, score in enumerate(elsewhere))
+    threshold = calibration.threshold
+    assert sum(calibration.rounded(score) > threshold for score in elsewhere) == rank(200, 0.1) - 1
+
+
+@pytest.mark.parametrize("spread", [0.0, 1e-9, 0.3, 1e6])
+def test_rounding_is_far_below_the_spread_and_exact(spread: float) -> None:
+    calibration = Calibration((5.0, 5.0 + spread, 5.0 + 2 * spread), 0.5)
+    unit = float(np.std(calibration.scores)) or 1.0
+    for score in np.random.default_rng(1).normal(5, 3 * unit, 50):
+        rounded = calibration.rounded(float(score))
+        assert abs(rounded - score) <= 0.5 * RESOLUTION * unit
+        assert calibration.rounded(rounded) == rounded

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import re
 from collections import Counter
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from pathlib import Path
 from typing import Any
@@ -134,14 +134,16 @@ def _add_requests(group: Group, number: int, matrix: Matrix) -> None:
             group.requests.append(request)
 
 
-def unfinished(groups: Sequence[Group], done: Sequence[Outcome]) -> list[Outcome]:
-    """Return the outcomes of the plan that are not yet done, as not run; `done` is the beginning of the plan."""
-    planned = [
+def in_order(groups: Sequence[Group], done: Mapping[Request, Outcome]) -> list[Outcome]:
+    """Return the outcomes of the plan in its order; what is not done yet has not been run."""
+    return [
         outcome
         for group in groups
-        for outcome in (*group.impossible, *(Outcome(request, reason=NOT_RUN) for request in group.requests))
+        for outcome in (
+            *group.impossible,
+            *(done.get(request) or Outcome(request, reason=NOT_RUN) for request in group.requests),
+        )
     ]
-    return planned[len(done) :]
 
 
 def columns(matrix: Matrix) -> list[tuple[int, Column]]:

@@ -10,7 +10,8 @@ import json
 import logging
 import platform
 import shutil
-from collections.abc import Iterator, Mapping, Sequence
+import time
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any
@@ -21,7 +22,7 @@ from bgad.artifact import folder as model_folder
 from bgad.benchmark import page as benchmark_page
 from bgad.benchmark.output import csv_text, markdown
 from bgad.benchmark.paper_tables import PaperTable
-from bgad.benchmark.plan import Group, Outcome, Request, plan, unfinished
+from bgad.benchmark.plan import Group, Outcome, Request, in_order, plan
 from bgad.benchmark.tables import grids
 from bgad.config import Config, override, preset_for, to_dict
 from bgad.data.layouts import Dataset
@@ -49,6 +50,7 @@ from bgad.types import Progress, ProgressTask, Shape
 logger = logging.getLogger(__name__)
 
 CURVE_POINTS = 24  # of a learning curve
+WRITE_SECONDS = 10.0  # between two writes of the table while cells run
 SHORT = 12  # characters of a key in a file name
 
 
@@ -74,6 +76,9 @@ class Setup:
     control: RunControl
 
 
+RunGroups = Callable[[Sequence[Group], Setup], Iterator[Outcome]]
+
+
 def run(
     table: PaperTable,
     out: Path,
@@ -82,10 +87,12 @@ def run(
     options: BenchmarkOptions = BenchmarkOptions(),
     progress: Progress | None = None,
     stop: StopRequest | None = None,
+    run_groups: RunGroups | None = None,
 ) -> list[Outcome]:
     """Run the cells that are not finished, and write results.json, table.md, table.csv and benchmark.html.
 
-    `configs` are the recipes of the table's methods; None: their default presets.
+    `configs` are the recipes of the table's methods; None: their default presets. `run_groups` runs the cells of the
+    groups elsewhere; None: here, one after the other.
     """
     output_files.check_folder(out)
     recipes = {method: preset_for(method, None) for method in table.methods} if configs is None else configs
@@ -98,24 +105,31 @@ def run(
         groups = plan(table.matrices, options.root)
         if any(group.requests for group in groups):
             _check_backbones(column_recipes)
-        outcomes: list[Outcome] = []
-        total = sum(len(group.requests) for group in groups)
+        done: dict[Request, Outcome] = {}
+        total, written = sum(len(group.requests) for group in groups), time.monotonic()
+        task = ProgressTask(progress, "cells", total)
         try:
-            task = ProgressTask(progress, "cells", total)
-            for group in groups:
-                outcomes += group.impossible
-                for outcome in _run_group(group, setup):
-                    outcomes.append(outcome)
-                    if outcome.reason:
-                        logger.warning(f"{outcome.request.name()}: {outcome.reason}")
-                    task.advance(1, f"{outcome.request.category} {outcome.request.column.title}")
-                write(out, table, outcomes + unfinished(groups, outcomes), recipes)
+            for outcome in (run_groups or _run_here)(groups, setup):
+                done[outcome.request] = outcome
+                if outcome.reason:
+                    logger.warning(f"{outcome.request.name()}: {outcome.reason}")
+                task.advance(1, f"{outcome.request.category} {outcome.request.column.title}")
+                if time.monotonic() - written > WRITE_SECONDS:
+                    write(out, table, in_order(groups, done), recipes)
+                    written = time.monotonic()
         except KeyboardInterrupt:
-            write(out, table, outcomes + unfinished(groups, outcomes), recipes)
-            done = sum(outcome.cell is not None for outcome in outcomes)
-            logger.info(f"stopped; {done} of {total} cells are in {out}: run the same command to continue")
+            finished = sum(outcome.cell is not None for outcome in done.values())
+            logger.info(f"stopped; {finished} of {total} cells are in {out}: run the same command to continue")
             raise
-    return outcomes
+        finally:
+            write(out, table, in_order(groups, done), recipes)
+    return in_order(groups, done)
+
+
+def _run_here(groups: Sequence[Group], setup: Setup) -> Iterator[Outcome]:
+    """Run the cells of all groups in this process."""
+    for group in groups:
+        yield from run_group(group, setup)
 
 
 def _column_recipes(table: PaperTable, configs: Mapping[str, Config]) -> list[Config]:
@@ -153,7 +167,7 @@ def write(out: Path, table: PaperTable, outcomes: Sequence[Outcome], configs: Ma
     output_files.write_atomic(out / "benchmark.html", benchmark_page.render(table, tables, outcomes).encode())
 
 
-def _run_group(group: Group, setup: Setup) -> Iterator[Outcome]:
+def run_group(group: Group, setup: Setup) -> Iterator[Outcome]:
     """Yield the outcomes of one category: finished cells are read, the others run on pools of features."""
     if group.dataset is None or not group.requests:
         return

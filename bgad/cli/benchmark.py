@@ -13,6 +13,7 @@ from bgad.benchmark import tables as benchmark_tables
 from bgad.benchmark.grid import Grid
 from bgad.benchmark.paper_tables import TABLES, Matrix, PaperTable, methods
 from bgad.cli import console, tables
+from bgad.cli.cluster_options import add_cluster_tasks, on_cluster
 from bgad.cli.options import add_command, add_recipe, add_root, names, number, read_config
 from bgad.config import METHODS, read_toml
 from bgad.data.datasets import registry
@@ -64,6 +65,7 @@ def add_benchmark(commands: Any) -> None:
         "--memory", type=number(float, 0), default=4.0, metavar="GB", help="of cached features; beyond: on disk"
     )
     how.add_argument("--keep-models", action="store_true", help="keep every model in OUT/models")
+    add_cluster_tasks(parser, "every node must see the data and --out under the same paths")
 
 
 def _benchmark(arguments: argparse.Namespace) -> int:
@@ -86,8 +88,25 @@ def _benchmark(arguments: argparse.Namespace) -> int:
         memory_gb=arguments.memory,
         keep_models=arguments.keep_models,
     )
-    with console.progress() as progress, console.stop_on_interrupt() as stop:
-        outcomes = run(table, arguments.out, configs=configs, options=options, progress=progress, stop=stop)
+    with (
+        on_cluster(arguments) as resources,
+        console.progress() as progress,
+        console.stop_on_interrupt(terminate=resources is not None) as stop,
+    ):
+        if resources is None:
+            outcomes = run(table, arguments.out, configs=configs, options=options, progress=progress, stop=stop)
+        else:
+            from bgad.cluster.cells import run_groups_with
+
+            outcomes = run(
+                table,
+                arguments.out.absolute(),
+                configs=configs,
+                options=options,
+                progress=progress,
+                stop=stop,
+                run_groups=run_groups_with(resources),
+            )
     if arguments.paper is None and all(outcome.cell is None for outcome in outcomes):
         raise DataError(f"no cell could be run: {outcomes[0].reason}")
     _print(benchmark_tables.grids(table, outcomes, configs))

@@ -139,8 +139,11 @@ def _new_live() -> Progress:
 
 
 @contextmanager
-def stop_on_interrupt() -> Iterator[StopRequest]:
-    """Turn Ctrl-C into a request to stop while a training loop honours it, and into KeyboardInterrupt otherwise."""
+def stop_on_interrupt(*, terminate: bool = False) -> Iterator[StopRequest]:
+    """Turn Ctrl-C into a request to stop while the work honours it, and into KeyboardInterrupt otherwise.
+
+    `terminate` does the same with SIGTERM, which a scheduler sends before it kills.
+    """
     from bgad.training.run import StopRequest
 
     stop = StopRequest()
@@ -153,8 +156,10 @@ def stop_on_interrupt() -> Iterator[StopRequest]:
     if threading.current_thread() is not threading.main_thread():  # Python sets handlers in the main thread only
         yield stop
         return
-    previous = signal.signal(signal.SIGINT, handle)
+    signals = [signal.SIGINT, *([signal.SIGTERM] if terminate else [])]
+    previous = {number: signal.signal(number, handle) for number in signals}
     try:
         yield stop
     finally:
-        signal.signal(signal.SIGINT, previous)
+        for number, handler in previous.items():
+            signal.signal(number, handler)

@@ -20,7 +20,9 @@ EXIT_ERROR, EXIT_INTERRUPTED = 2, 130
 COMMANDS = {  # name -> the module that adds it to the parser, and its line in the overview
     "demo": ("bgad.cli.demo", "Write a small data set, train on it and show the results"),
     "train": ("bgad.cli.train", "Train a model on a folder of images"),
+    "train-all": ("bgad.cli.train_all", "Train one model per part from a list of parts"),
     "predict": ("bgad.cli.predict", "Score images with a model"),
+    "manifest": ("bgad.cli.manifest", "List the images of an archive for `bgad predict --cluster`"),
     "evaluate": ("bgad.cli.evaluate", "Measure a model on labelled images that it has not seen"),
     "update": ("bgad.cli.update", "Teach a model new good parts and new defects"),
     "serve": ("bgad.cli.service", "Start the workbench: score, review, teach, compare and release"),
@@ -58,6 +60,8 @@ def main(argv: Sequence[str] | None = None) -> int:
     except ModuleNotFoundError as error:
         if error.name in ("torch", "torchvision", "timm", "safetensors"):
             return _fail(f"this command needs {error.name}, which is not installed: pip install 'bgad[train]'")
+        if error.name in ("ray", "pyarrow"):
+            return _fail(f"this command needs {error.name}, which is not installed: pip install 'bgad[ray]'")
         if error.name in ("sqlalchemy", "alembic", "fastapi", "uvicorn", "prometheus_client"):
             return _fail(f"this command needs {error.name}, which is not installed: pip install 'bgad[serve]'")
         raise
@@ -100,7 +104,7 @@ def _parser(argv: Sequence[str]) -> argparse.ArgumentParser:
     commands = parser.add_subparsers(title="commands", metavar="COMMAND", dest="command", required=True)
     for name, (module, text) in COMMANDS.items():
         if name in argv:
-            getattr(import_module(module), f"add_{name}")(commands)
+            getattr(import_module(module), f"add_{name.replace('-', '_')}")(commands)
         else:
             commands.add_parser(name, help=text)
     return parser

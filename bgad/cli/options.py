@@ -125,7 +125,12 @@ def add_engine(parser: argparse.ArgumentParser) -> None:
         help="threads for decoding and scoring (default: all usable CPUs)",
     )
     add_tile(parser, "cut images into tiles of this side, whatever the model was trained on")
-    group.add_argument("--batch", type=number(int, 1), metavar="N", help="images in a batch of each thread (default 4)")
+    group.add_argument(
+        "--batch",
+        type=number(int, 1),
+        metavar="N",
+        help="images in a batch of each thread (default: 1 on a CPU, else 4)",
+    )
     group.add_argument(
         "--strict",
         action="store_true",

@@ -10,7 +10,8 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any, NamedTuple
 
 from bgad.cli import console
-from bgad.cli.options import add_command, add_engine, add_model, load_scorer
+from bgad.cli.options import add_command, add_engine, load_scorer
+from bgad.cli.predict_cluster import add_cluster, predict_on_cluster, refuse_without_cluster, report
 from bgad.errors import ConfigError, OutputError
 from bgad.types import Progress, ProgressTask
 
@@ -35,11 +36,10 @@ def add_predict(commands: Any) -> None:
         "examples:\n  bgad predict gear.bgad new/ --out scored/\n"
         "  bgad predict gear.bgad 'new/**/*.png' | jq 'select(.is_anomaly)'",
     )
-    add_model(parser)
-    parser.add_argument("paths", nargs="+", metavar="PATH", help="files, folders or glob patterns")
+    parser.add_argument("model", type=Path, nargs="?", metavar="MODEL", help="the folder of a trained model, NAME.bgad")
+    parser.add_argument("paths", nargs="*", metavar="PATH", help="files, folders or glob patterns")
     parser.add_argument(
         "--out",
-        type=Path,
         metavar="DIR",
         help="folder for overlays (.png), anomaly maps (.tif) and rows (scores.jsonl); the same command continues "
         "a run that was stopped",
@@ -57,9 +57,19 @@ def add_predict(commands: Any) -> None:
     )
     parser.add_argument("--json", action="store_true", help="print JSON lines on a terminal too")
     add_engine(parser)
+    add_cluster(parser)
 
 
 def _predict(arguments: argparse.Namespace) -> int:
+    if arguments.report:
+        return report(arguments)
+    missing = [name for name, value in (("MODEL", arguments.model), ("PATH", arguments.paths)) if not value]
+    if missing:
+        raise ConfigError(f"the following arguments are required: {', '.join(missing)}; see bgad predict --help")
+    if arguments.cluster:
+        return predict_on_cluster(arguments)
+    refuse_without_cluster(arguments)
+    arguments.out = Path(arguments.out) if arguments.out else None
     from bgad.inference.batch import input_images
 
     out: Path | None = arguments.out

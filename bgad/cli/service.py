@@ -5,7 +5,7 @@ from __future__ import annotations
 import argparse
 import re
 import socket
-from contextlib import closing, suppress
+from contextlib import closing, nullcontext, suppress
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -20,6 +20,7 @@ if TYPE_CHECKING:
 DEMO = Path("bgad-demo")
 PORT = 8765
 GRACE_SECONDS = 5  # for requests to end when the service is stopped
+JOB_MINUTES, JOB_MEMORY = 120.0, 12.0  # limits of a teaching job
 
 
 def add_serve(commands: Any) -> None:
@@ -31,8 +32,14 @@ def add_serve(commands: Any) -> None:
         "Start the workbench: score, review, teach, compare and release, in a browser and over HTTP.",
         "The service listens on this machine only. To open it to others, create a token with `bgad token`, then start\n"
         "with --host 0.0.0.0 behind a proxy that adds TLS; every request then needs a token.\n\n"
+        "For more images than one machine scores, start scorers beside it with --role scorer: any number, of the same\n"
+        "bgad version, with the same store on PostgreSQL and the same shared folder of models. A scorer takes images\n"
+        "and answers questions. It runs no job, no migration and no cleaning, and refuses every other change: that is\n"
+        "for the main service. It uses a newly released model from the next image on. A load balancer spreads the\n"
+        "images over the scorers.\n\n"
         "examples:\n  bgad serve                          (after `make demo`)\n  bgad serve --models /srv/models\n"
         "  bgad serve --models /srv/models --store postgresql://bgad@db/bgad\n"
+        "  bgad serve --models /srv/models --store postgresql://bgad@db/bgad --role scorer --port 8766\n"
         "  curl --data-binary @part.png 'localhost:8765/v1/models/gear/score?filename=part.png'",
     )
     _add_models(parser)
@@ -41,6 +48,12 @@ def add_serve(commands: Any) -> None:
         type=Path,
         metavar="DIR",
         help="folder of the models' data sets, by name, for teaching (default: MODELS/data)",
+    )
+    parser.add_argument(
+        "--role",
+        choices=("main", "scorer"),
+        default="main",
+        help="main: everything, one for each store; scorer: scoring only, any number beside it (default: main)",
     )
     parser.add_argument("--host", default="127.0.0.1", help="address to listen on (default: this machine only)")
     parser.add_argument("--port", type=number(int, 0, 65536), default=PORT, help=f"(default {PORT})")
@@ -81,16 +94,16 @@ def _add_limits(group: Any) -> None:
     group.add_argument(
         "--job-minutes",
         type=number(float, 0.01),
-        default=120,
+        default=JOB_MINUTES,
         metavar="N",
-        help="time limit of a teaching job (default 120)",
+        help=f"time limit of a teaching job (default {JOB_MINUTES:g})",
     )
     group.add_argument(
         "--job-memory",
         type=number(float, 0.1),
-        default=12,
+        default=JOB_MEMORY,
         metavar="GB",
-        help="memory limit of a teaching job (default 12)",
+        help=f"memory limit of a teaching job (default {JOB_MEMORY:g})",
     )
 
 
@@ -134,18 +147,37 @@ def _serve(arguments: argparse.Namespace) -> int:
 
     from bgad.io import files
     from bgad.service.folders import WORKSPACE
+    from bgad.service.role import Role
     from bgad.service.store import instance_lock
     from bgad.service.store.store import Store
 
-    models = _models(arguments)
-    if not (models / WORKSPACE).exists() and not any(models.glob("*.bgad")):
+    models, role = _models(arguments), Role(arguments.role)
+    if role is Role.SCORER:
+        _check_scorer(arguments, models / WORKSPACE)
+    elif not (models / WORKSPACE).exists() and not any(models.glob("*.bgad")):
         raise DataError(f"{models}: no model that could be read; put NAME.bgad folders there")
-    with files.locked(models / WORKSPACE, "service", "--models"):
+    # Scorers share the folder with the main service, whose lock it is.
+    with files.locked(models / WORKSPACE, "service", "--models") if role is Role.MAIN else nullcontext():
         address = _store_address(arguments, models)
-        with instance_lock.hold(address), closing(Store(address)) as store:
+        with instance_lock.hold(address, role), closing(Store(address, migrate=role is Role.MAIN)) as store:
             _run(arguments, models, store, address)
     console.say(f"stopped; everything is in {models / WORKSPACE}")
     return 0
+
+
+def _check_scorer(arguments: argparse.Namespace, workspace: Path) -> None:
+    """Raise an error for options that mean nothing to a scorer, or a folder that no main service has used."""
+    unused = {
+        "--data": arguments.data is not None,
+        "--retention-days": arguments.retention_days is not None,
+        "--job-minutes": arguments.job_minutes != JOB_MINUTES,
+        "--job-memory": arguments.job_memory != JOB_MEMORY,
+    }
+    option = next((name for name, given in unused.items() if given), None)
+    if option is not None:
+        raise ConfigError(f"{option} is for the main service: leave it out with --role scorer")
+    if not workspace.is_dir():
+        raise DataError(f"{workspace}: no such folder; give the --models of the main service, which must have run once")
 
 
 def _run(arguments: argparse.Namespace, models: Path, store: Store, address: str) -> None:
@@ -155,6 +187,7 @@ def _run(arguments: argparse.Namespace, models: Path, store: Store, address: str
     from bgad.service import access, demo_seed
     from bgad.service.http import app
     from bgad.service.http.security import LOCAL_HOSTS, AccessRules
+    from bgad.service.role import Role
     from bgad.service.store import dialects
     from bgad.service.teaching.process import JobLimits
     from bgad.service.teaching.runner import JobRunner
@@ -179,10 +212,11 @@ def _run(arguments: argparse.Namespace, models: Path, store: Store, address: str
     service = app.create(workbench, runner, AccessRules(hosts, has_tokens))
     listening = _listen(arguments.host, arguments.port)
     port = listening.getsockname()[1]
-    if arguments.data is None:
+    if arguments.data is None and workbench.role is Role.MAIN:
         demo_seed.seed_test_images(workbench)
     console.say(f"{len(names)} models from {models}: {', '.join(names)}")
-    console.say(f"open http://{'localhost' if is_local else arguments.host}:{port} (stop with Ctrl-C)")
+    opening = "open" if workbench.role is Role.MAIN else "scorer: send images to"
+    console.say(f"{opening} http://{'localhost' if is_local else arguments.host}:{port} (stop with Ctrl-C)")
     config = uvicorn.Config(
         service, log_level="warning", server_header=False, proxy_headers=False, timeout_graceful_shutdown=GRACE_SECONDS
     )
@@ -192,6 +226,7 @@ def _run(arguments: argparse.Namespace, models: Path, store: Store, address: str
 
 def _workbench(arguments: argparse.Namespace, models: Path, store: Store) -> Workbench:
     from bgad.service.folders import Folders
+    from bgad.service.role import Role
     from bgad.service.scoring.ingest import ImageLimits
     from bgad.service.workbench import Workbench, WorkbenchSettings
 
@@ -199,6 +234,7 @@ def _workbench(arguments: argparse.Namespace, models: Path, store: Store) -> Wor
         ImageLimits(int(arguments.max_upload_mb * 2**20), int(arguments.max_megapixels * 1e6)),
         arguments.max_models,
         arguments.retention_days,
+        Role(arguments.role),
     )
     return Workbench(Folders.of(models, arguments.data), store, settings)
 

@@ -4,8 +4,9 @@ from __future__ import annotations
 
 import math
 from collections.abc import Mapping, Sequence
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
+from rich.console import Group
 from rich.table import Table
 from rich.text import Text
 
@@ -17,6 +18,9 @@ from bgad.errors import abbreviate, printable
 from bgad.evaluation.cells import KEYS, METRIC_TITLES, TIME_TITLES, cell_time, mean_cells
 from bgad.inference.batch import Row as ScoreRow
 from bgad.inference.batch import most_anomalous
+
+if TYPE_CHECKING:
+    from bgad.cluster.report import Summary
 
 
 def score_table(rows: Sequence[ScoreRow], held_out: int = 0) -> Table:
@@ -32,6 +36,30 @@ def score_table(rows: Sequence[ScoreRow], held_out: int = 0) -> Table:
         why, name = Text(_why(row)), Text(printable(row["path"]))
         drawn.add_row(verdict, f"{row['score']:.3f}", odds(row["p_value"], held_out), why, name)
     return drawn
+
+
+def archive_report(summary: Summary) -> Group:
+    """Return the summary of a scoring job: counts, a histogram of p-values, the worst images and the first errors."""
+    job, images = summary.job, max(summary.scored, 1)
+    left = (
+        f"; {job.shards - summary.finished} of {job.shards} shards are not finished"
+        if summary.finished < job.shards
+        else ""
+    )
+    counts = (
+        f"{summary.scored + summary.failed} of {job.rows} images: {summary.anomalous} anomalous "
+        f"({summary.anomalous / images:.2%} of those scored), {summary.failed} could not be scored{left}"
+    )
+    histogram = Table("p-value", "images", "if all were normal", "", box=None, pad_edge=False)
+    bins = summary.p_values
+    for k, (count, expected) in enumerate(zip(bins.tolist(), summary.expected.tolist(), strict=True)):
+        low, high = k / len(bins), (k + 1) / len(bins)
+        bar = "█" * round(40 * count / max(1, int(bins.max())))
+        histogram.add_row(f"{low:.2f} to {high:.2f}", str(count), f"{expected:.0f}", bar)
+    drift = f"drift: {summary.drift:.3f} (distance from the calibration normals; 0 is none, 1 the most)"
+    worst = score_table([row | {"path": row["uri"], "region": None} for row in summary.worst])  # type: ignore[misc]
+    errors = [Text(printable(row["error"]), "red") for row in summary.errors]
+    return Group(counts, "", histogram, "", drift, "", worst, *errors)
 
 
 def _why(row: ScoreRow) -> str:

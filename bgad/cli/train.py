@@ -9,6 +9,7 @@ from shlex import quote
 from typing import Any
 
 from bgad.cli import console
+from bgad.cli.cluster_options import add_cluster_tasks, on_cluster
 from bgad.cli.options import (
     DATA_HELP,
     add_command,
@@ -92,6 +93,11 @@ def _add_run_options(parser: argparse.ArgumentParser) -> None:
     group.add_argument(
         "--no-export", action="store_true", help="do not write model.onnx; the model then needs torch to score"
     )
+    add_cluster_tasks(
+        parser,
+        "the nodes extract the features of the normals, which pays from about 100,000 normals on; they must see the "
+        "images and --out under the same paths",
+    )
 
 
 def _train(arguments: argparse.Namespace) -> int:
@@ -104,7 +110,7 @@ def _train(arguments: argparse.Namespace) -> int:
     from bgad.data.locate import model_folder
     from bgad.model.device import tune_allocator
     from bgad.training.pipeline import train
-    from bgad.training.run import TrainOptions
+    from bgad.training.run import RunControl, TrainOptions
 
     tune_allocator()
     options = TrainOptions(
@@ -122,8 +128,14 @@ def _train(arguments: argparse.Namespace) -> int:
         export=not arguments.no_export,
         roi=arguments.roi,
     )
-    with console.progress() as progress, console.stop_on_interrupt() as stop:
-        train(arguments.data, arguments.out, config=config, options=options, progress=progress, stop=stop)
+    with on_cluster(arguments) as resources, console.progress() as progress, console.stop_on_interrupt() as stop:
+        if resources is None:
+            train(arguments.data, arguments.out, config=config, options=options, progress=progress, stop=stop)
+        else:
+            from bgad.cluster.training import train as train_on_cluster
+
+            control = RunControl(progress, stop)
+            train_on_cluster(arguments.data, arguments.out, config, options, resources, control)
     model, data = quote(str(arguments.out or model_folder(arguments.data))), quote(str(arguments.data))
     where = f" --root {quote(str(arguments.root))}" if arguments.root else ""
     console.say(f"next: bgad predict {model} IMAGE...   or   bgad evaluate {model} {data}{where}")

@@ -178,6 +178,11 @@ class FeatureStore(Features):
         maps = [_mapped(folder / f"level{i}.npy", shape, new=not reuse) for i, shape in enumerate(shapes)]
         super().__init__(maps, np.arange(count))
 
+    def take(self, parts: Iterable[tuple[int, list[HalfArray]]]) -> None:
+        """Store features that were computed elsewhere: of consecutive images, from the first that is missing on."""
+        for first, maps in parts:
+            self._keep(slice(first, first + len(maps[0])), maps)
+
     def fill(
         self,
         extract: Callable[[list[FloatArray]], list[HalfArray]],
@@ -195,12 +200,15 @@ class FeatureStore(Features):
         parts = [slice(p.start + self.done, p.stop + self.done) for p in chunks(self.count - self.done, BATCH)]
         for window in chunks(len(parts), AHEAD):
             for part, maps in workers.stream(batch, parts[window]):
-                for level, values in zip(self.levels, maps, strict=True):
-                    level[part] = values
-                self.done = part.stop
-                if self.on_disk:
-                    self._save_progress()
+                self._keep(part, maps)
                 advance(part.stop - part.start)
+
+    def _keep(self, part: slice, maps: list[HalfArray]) -> None:
+        for level, values in zip(self.levels, maps, strict=True):
+            level[part] = values
+        self.done = part.stop
+        if self.on_disk:
+            self._save_progress()
 
     def _save_progress(self) -> None:
         """Record how many images are done, after their features are on disk."""

@@ -10,7 +10,7 @@ import torch
 
 from bgad.errors import BgadError
 from bgad.features.cache import Features, chunks, even_pick
-from bgad.inference.base import BATCH, Output, Outputs
+from bgad.inference.base import ACCELERATOR_BATCH, CPU_BATCH, Output, Outputs
 from bgad.inference.torch_engine import Detector, to_numpy
 from bgad.io.cpus import usable_cpus
 from bgad.model.device import WorkerPool
@@ -41,7 +41,7 @@ def run_features(model: ScoringModel, features: Features, device: torch.device) 
             return to_numpy(*model.score_features(rows))
 
     workers = WorkerPool(usable_cpus(), device)
-    parts = list(chunks(features.count, BATCH))
+    parts = list(chunks(features.count, CPU_BATCH if device.type == "cpu" else ACCELERATOR_BATCH))
     for window in chunks(len(parts), AHEAD):
         for outputs in workers.stream(run, parts[window]):
             yield from (outputs.one(i) for i in range(len(outputs.scores)))

@@ -27,7 +27,8 @@ from bgad.io import images
 from bgad.io.cpus import usable_cpus
 from bgad.types import PARTS, Box, FloatArray, ImageLike, Scores, Shape
 
-BATCH = 4  # images; on a CPU larger batches are no faster and take more memory
+CPU_BATCH = 1  # images; larger batches are hardly faster, and an image's last digits would depend on its neighbours
+ACCELERATOR_BATCH = 4
 
 ImageArray = npt.NDArray[Any]  # a decoded image (H, W, 3)
 Result = Scores | BgadError
@@ -64,9 +65,13 @@ class Output(NamedTuple):
 class BaseScorer(ABC):
     """Decodes, resizes, batches and calibrates; a subclass runs pixels through its engine."""
 
-    def __init__(self, card: Card, *, threads: int | None = None, batch: int | None = None) -> None:
-        self.card = card
-        self.threads, self.batch = threads or usable_cpus(), batch or BATCH
+    ENGINE: ClassVar[str]  # its name in `load`
+
+    def __init__(
+        self, card: Card, *, threads: int | None = None, batch: int | None = None, on_cpu: bool = True
+    ) -> None:
+        self.card, self.on_cpu = card, on_cpu
+        self.threads, self.batch = threads or usable_cpus(), batch or (CPU_BATCH if on_cpu else ACCELERATOR_BATCH)
         self.roi = Roi.from_png(card.roi_png) if card.roi_png else None
         self.tile = card.config.tile
         self.calibration = card.calibration_at().calibration()
@@ -222,9 +227,9 @@ class BaseScorer(ABC):
 
     def finish_one(self, output: Output, shape: Shape) -> Result:
         """Calibrate one image's score and resize its map to the size of the image."""
-        score, model_map = output.score, output.map
-        if not math.isfinite(score):
+        if not math.isfinite(output.score):
             return self._no_score()
+        score, model_map = self.calibration.rounded(output.score), output.map
         if self.card.config.backbone.crop and not self.tile.size:
             anomaly_map = uncrop_map(model_map, shape)
         else:
@@ -264,9 +269,10 @@ class GraphScorer(BaseScorer):
         threads: int | None = None,
         batch: int | None = None,
         strict: bool = False,
+        on_cpu: bool = True,
     ) -> None:
         """Declare what every graph engine takes: the content of FILES, a device, and whether to fail without it."""
-        super().__init__(card, threads=threads, batch=batch)
+        super().__init__(card, threads=threads, batch=batch, on_cpu=on_cpu)
 
     @staticmethod
     @abstractmethod

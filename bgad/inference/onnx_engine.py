@@ -67,7 +67,7 @@ def provider(device: str, *, strict: bool = False) -> str:
 class Runtime(GraphScorer):
     """Scores images with ONNX Runtime; `bgad.load` returns one for a model folder with a graph."""
 
-    FILES = (GRAPH,)
+    ENGINE, FILES = "onnx", (GRAPH,)
 
     def __init__(
         self,
@@ -79,8 +79,8 @@ class Runtime(GraphScorer):
         batch: int | None = None,
         strict: bool = False,
     ) -> None:
-        super().__init__(card, threads=threads, batch=batch)
         self.device = provider(device, strict=strict)
+        super().__init__(card, threads=threads, batch=batch, on_cpu=self.device == "cpu")
         self._graph = graph
         self._thread = threading.local()
         self._lock = threading.Lock()
@@ -91,7 +91,7 @@ class Runtime(GraphScorer):
             if strict:
                 raise ConfigError(f"{self.device} cannot be used here: ONNX Runtime took {actual} instead")
             logger.warning(f"{self.device} cannot be used here: scoring on the CPU")
-            self.device = "cpu"
+            self.device, self.on_cpu = "cpu", True
 
     def _session(self, threads: int) -> Any:
         """Return the session of this number of threads; any number of threads may run it."""
@@ -122,7 +122,7 @@ class Runtime(GraphScorer):
 
     def run(self, pixels: FloatArray) -> Outputs:
         """See BaseScorer."""
-        one_core = self.device == "cpu" and getattr(self._thread, "one_core", False)
+        one_core = self.on_cpu and getattr(self._thread, "one_core", False)
         session = self._session(1) if one_core else self.session
         try:
             scores, parts, maps, *levels = session.run(None, {PIXELS: np.ascontiguousarray(pixels, np.float32)})

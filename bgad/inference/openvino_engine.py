@@ -23,7 +23,7 @@ DEVICES = {"auto": "CPU", "cpu": "CPU", "gpu": "GPU", "npu": "NPU"}
 class OpenVino(GraphScorer):
     """Scores images with OpenVINO; `bgad.load(folder, engine="openvino")` returns one."""
 
-    FILES = (XML, BIN)
+    ENGINE, FILES = "openvino", (XML, BIN)
 
     def __init__(
         self,
@@ -36,7 +36,6 @@ class OpenVino(GraphScorer):
         batch: int | None = None,
         strict: bool = False,
     ) -> None:
-        super().__init__(card, threads=threads, batch=batch)
         self._core = core()
         if device not in DEVICES:
             raise ConfigError(f"unknown device {device!r} for OpenVINO: choose from {', '.join(DEVICES)}")
@@ -48,6 +47,7 @@ class OpenVino(GraphScorer):
                 raise ConfigError(f"{missing}: choose another --device")
             logger.warning(f"{missing}: scoring on the CPU")
             self.device = "CPU"
+        super().__init__(card, threads=threads, batch=batch, on_cpu=self.device == "CPU")
         try:
             self._weights = weights  # the model refers to these bytes without keeping them alive
             self._model = self._core.read_model(xml, weights)

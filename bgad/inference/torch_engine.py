@@ -21,6 +21,8 @@ from bgad.types import FloatArray
 class Detector(BaseScorer):
     """Scores images with torch; `bgad.load` returns one for a model folder without a graph."""
 
+    ENGINE = "torch"
+
     def __init__(
         self,
         model: ScoringModel,
@@ -30,7 +32,7 @@ class Detector(BaseScorer):
         threads: int | None = None,
         batch: int | None = None,
     ) -> None:
-        super().__init__(card, threads=threads, batch=batch)
+        super().__init__(card, threads=threads, batch=batch, on_cpu=device.type == "cpu")
         self.model, self.device = model.to(device).eval(), device
         self._cores = threads  # for an image that is scored alone; None: as many as torch takes by itself
         self._thread = threading.local()

@@ -33,7 +33,7 @@ from PIL import (
 
 from bgad.errors import BgadError, ImageError, cause
 from bgad.io.discover import UNSUPPORTED_SUFFIXES
-from bgad.types import AnyArray, BoolArray, Box, FloatArray, ImageLike, Shape
+from bgad.types import AnyArray, BoolArray, Box, FloatArray, ImageLike, LazyImage, Shape
 
 MAX_PIXELS = 200_000_000
 FORMATS = {  # name -> Pillow's plugin, which registers itself when it is imported
@@ -49,6 +49,17 @@ _DEEP_RAW = re.compile(r"(LA|RGB|RGBA|RGBa|RGBX);16([BLN])")
 _BITS_PER_SAMPLE, _PLANAR = 258, 284  # TIFF tags
 # How files of unsupported formats begin, some of them after a length of 4 bytes.
 _MAGIC = {b"GIF8": "GIF", b"ftyphei": "HEIC", b"ftypmif1": "HEIF", b"ftypavif": "AVIF", b"jP  ": "JPEG 2000"}
+
+
+@dataclass(frozen=True)
+class _Content:
+    """An image file in memory."""
+
+    content: bytes
+    name: str
+
+    def __str__(self) -> str:
+        return self.name
 
 
 @dataclass(frozen=True)
@@ -84,7 +95,17 @@ def read(source: ImageLike, *, max_pixels: int = MAX_PIXELS, bits: int | None = 
 
 def decode(source: ImageLike, *, max_pixels: int = MAX_PIXELS) -> Decoded:
     """Decode a file, or check an array; the result gives the image at any scale and any part of it."""
-    raw, where = _raw(source, max_pixels)
+    if isinstance(source, LazyImage):
+        return source.load()  # type: ignore[no-any-return]
+    return _decoded(*_raw(source, max_pixels))
+
+
+def decode_bytes(content: bytes, name: str, *, max_pixels: int = MAX_PIXELS) -> Decoded:
+    """Decode the content of an image file as `decode` does; `name` is used in messages."""
+    return _decoded(_decode(_Content(content, name), max_pixels), name)
+
+
+def _decoded(raw: AnyArray, where: str) -> Decoded:
     if raw.dtype == np.uint8:
         return Decoded(_rgb8(raw), 8)
     if raw.dtype == np.uint16:
@@ -177,7 +198,7 @@ def _raw(source: ImageLike, max_pixels: int) -> tuple[AnyArray, str]:
     return raw, where
 
 
-def _decode(path: Path, max_pixels: int) -> AnyArray:
+def _decode(path: Path | _Content, max_pixels: int) -> AnyArray:
     with _open(path, max_pixels) as image:
         deep = _deep_raw(image, path)
         key = image.info.get("transparency")
@@ -197,7 +218,7 @@ def _decode(path: Path, max_pixels: int) -> AnyArray:
         return np.asarray(upright.convert("RGBA" if clear else "RGB"))
 
 
-def _deep_raw(image: ImageFile.ImageFile, path: str | Path) -> str | None:
+def _deep_raw(image: ImageFile.ImageFile, path: object) -> str | None:
     """Return the raw mode of a file with 16-bit colour or alpha, of which Pillow decodes only the high bytes."""
     tags = image.tag_v2 if isinstance(image, TiffImagePlugin.TiffImageFile) else {}
     args = image.tile[0].args if image.tile else None
@@ -209,7 +230,7 @@ def _deep_raw(image: ImageFile.ImageFile, path: str | Path) -> str | None:
     return deep
 
 
-def _join_bytes(path: Path, max_pixels: int, raw: str) -> AnyArray:
+def _join_bytes(path: Path | _Content, max_pixels: int, raw: str) -> AnyArray:
     """Decode all 16 bits of a colour image: once in its byte order and once with the bytes swapped."""
     kind, order = _DEEP_RAW.fullmatch(raw).groups()  # type: ignore[union-attr]
     if kind == "LA":  # four bytes a pixel, the same as RGBA of 8 bits: grey high, low, alpha high, low
@@ -227,7 +248,7 @@ def _join_bytes(path: Path, max_pixels: int, raw: str) -> AnyArray:
     return pixels
 
 
-def _load_as(path: Path, max_pixels: int, raw: str) -> AnyArray:
+def _load_as(path: Path | _Content, max_pixels: int, raw: str) -> AnyArray:
     with _open(path, max_pixels) as image:
         image.tile = [
             tile._replace(args=raw if isinstance(tile.args, str) else (raw, *(tile.args or ())[1:]))
@@ -296,8 +317,14 @@ def _allocate(image: ImageFile.ImageFile) -> None:
 
 
 @contextmanager
-def _open(path: Path, max_pixels: int) -> Iterator[ImageFile.ImageFile]:
+def _open(path: Path | _Content, max_pixels: int) -> Iterator[ImageFile.ImageFile]:
     """Open an image file and check its header; what a decoder raises on broken data becomes one ImageError."""
+    if isinstance(path, _Content):
+        if not path.content:
+            raise ImageError(f"{path}: is empty (0 bytes)")
+        with _opened(io.BytesIO(path.content), path, max_pixels) as image:
+            yield image
+        return
     try:
         status = path.stat()
         if stat.S_ISDIR(status.st_mode):

@@ -71,10 +71,19 @@ def encode(array: AnyArray, kind: str, **options: Any) -> bytes:
 
 def save_png(array: AnyArray, path: str | Path) -> None:
     """Write an 8-bit image as PNG, atomically."""
-    write_atomic(Path(path), encode(array, "PNG", compress_level=1))  # 4 times as fast, hardly larger
+    write_atomic(Path(path), png(array))
+
+
+def png(array: AnyArray) -> bytes:
+    """Return an 8-bit image as a PNG file."""
+    return encode(array, "PNG", compress_level=1)  # 4 times as fast, hardly larger
 
 
 def save_map(map: FloatArray, path: str | Path) -> None:
-    """Write an anomaly map as 32-bit float TIFF, atomically: image tools read it, and no value is rounded."""
-    content = encode(np.ascontiguousarray(map), "TIFF", compression="tiff_adobe_deflate")
-    write_atomic(Path(path), content)  # Pillow does not write the file: libtiff refuses some file names
+    """Write an anomaly map as 32-bit float TIFF, atomically."""
+    write_atomic(Path(path), map_tiff(map))  # Pillow does not write the file: libtiff refuses some file names
+
+
+def map_tiff(map: FloatArray) -> bytes:
+    """Return an anomaly map as a 32-bit float TIFF file: image tools read it, and no value is rounded."""
+    return encode(np.ascontiguousarray(map), "TIFF", compression="tiff_adobe_deflate")

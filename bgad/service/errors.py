@@ -23,6 +23,10 @@ class ForbiddenError(BgadError):
     """The caller's role does not permit the operation."""
 
 
+class MisdirectedError(BgadError):
+    """Only the main service does this, and the request reached a scorer."""
+
+
 class LengthRequiredError(BgadError):
     """A form arrives without a Content-Length header."""
 

@@ -37,7 +37,7 @@ class ModelRegistry:
 
     def __init__(self, folders: Folders, store: Store, cache: ModelCache) -> None:
         self._folders, self._store, self._cache = folders, store, cache
-        self._released: dict[str, Version] = {}  # every change of a released version goes through this object
+        self._released: dict[str, Version] = {}  # in the main service, every change goes through this object
         self._release_lock, self._rate_lock = threading.Lock(), threading.Lock()
         self._rules: dict[tuple[int, float | None], DecisionRule] = {}
 
@@ -68,11 +68,17 @@ class ModelRegistry:
         return self._store.versions.names()
 
     def released(self, name: str) -> Version:
-        """Return the released version of a model; the store is asked once."""
+        """Return the released version of a model; the store is asked once, and again after `forget`."""
         with self._release_lock:
             if name not in self._released:
                 self._released[name] = self._store.versions.released(name)
             return self._released[name]
+
+    def forget(self, version: Version) -> None:
+        """Ask the store anew which version is released: another service has released or changed one since."""
+        with self._release_lock:
+            if self._released.get(version.name) == version:
+                del self._released[version.name]
 
     def version(self, name: str, number: int | None) -> Version:
         """Return a version of a model by its id, or the released one if `number` is None."""

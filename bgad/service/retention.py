@@ -137,9 +137,10 @@ class Retention:
         with self._in_flight.paused(image.sha256) as uploads:
             if uploads:
                 return None
-            if self._store.images.has(image.sha256):  # it was sent again, and is not dropped any more
-                return 0
-            freed = self._blobs.remove(BlobKind.IMAGE, image.sha256)
+            with self._store.images.removing(image.sha256) as unused:
+                if not unused:  # it was sent again, and is not dropped any more
+                    return 0
+                freed = self._blobs.remove(BlobKind.IMAGE, image.sha256)
         return freed + self._thumbnails.remove(image.sha256, versions)
 
     def _report(self) -> None:

@@ -6,13 +6,15 @@ import threading
 from collections import Counter
 from dataclasses import dataclass, field
 
-from bgad.service.blobs import BlobStore
+from bgad.errors import DataError
+from bgad.service.blobs import BlobKind, BlobStore
 from bgad.service.drift.monitor import DriftMonitor
 from bgad.service.folders import Folders
 from bgad.service.image_views import ImageViews
 from bgad.service.registry import ModelRegistry
 from bgad.service.retention import Retention
 from bgad.service.reviewing import Reviewing
+from bgad.service.role import Role
 from bgad.service.scoring.in_flight import UploadsInFlight
 from bgad.service.scoring.ingest import ImageLimits, Ingest, ScoredImage
 from bgad.service.scoring.model_cache import MAX_MODELS, ModelCache
@@ -21,14 +23,17 @@ from bgad.service.scoring.thumbnails import Thumbnails
 from bgad.service.store.store import Store
 from bgad.service.store.versions import Version
 
+CHECKED_IMAGES = 5  # images whose files a scorer looks for when it starts
+
 
 @dataclass(frozen=True)
 class WorkbenchSettings:
-    """The limits that an operator sets."""
+    """The limits and the role that an operator sets."""
 
     limits: ImageLimits = field(default_factory=ImageLimits)
     max_models: int = MAX_MODELS  # released versions in memory
     retention_days: float | None = None  # for images that nobody reviews; None: for good
+    role: Role = Role.MAIN
 
 
 class Workbench:
@@ -39,13 +44,22 @@ class Workbench:
 
     def __init__(self, folders: Folders, store: Store, settings: WorkbenchSettings | None = None) -> None:
         settings = settings or WorkbenchSettings()
-        self.folders, self.store, self.limits = folders, store, settings.limits
+        self.folders, self.store, self.limits, self.role = folders, store, settings.limits, settings.role
         self.blobs = BlobStore(folders.workspace)
         self.models = ModelCache(folders.models, store.versions, settings.max_models)
         self.registry = ModelRegistry(folders, store, self.models)
         self.thumbnails = Thumbnails(self.blobs, self.models.waiting)
         in_flight = UploadsInFlight()
-        self.ingest = Ingest(store, self.registry, self.models, self.blobs, self.thumbnails, in_flight, settings.limits)
+        self.ingest = Ingest(
+            store,
+            self.registry,
+            self.models,
+            self.blobs,
+            self.thumbnails,
+            in_flight,
+            settings.limits,
+            releases_elsewhere=self.role is Role.SCORER,
+        )
         self.views = ImageViews(store.images, self.blobs, self.models, self.thumbnails)
         self.reviewing = Reviewing(store, self.blobs, self.views, settings.limits)
         self.rescorer = Rescorer(store, self.registry, self.models, self.blobs, self.thumbnails)
@@ -55,10 +69,15 @@ class Workbench:
         )
         self.decisions: Counter[tuple[str, str]] = Counter()  # images scored, by model and decision
         self._decisions_lock = threading.Lock()
-        self.registry.scan()
+        if self.role is Role.MAIN:
+            self.registry.scan()
+        else:
+            self._check_folder()
 
     def start(self) -> None:
-        """Start the work in the background."""
+        """Start the work in the background, which is the main service's."""
+        if self.role is not Role.MAIN:
+            return
         self.rescorer.start()
         self.drift.start()
         self.retention.start()
@@ -74,13 +93,23 @@ class Workbench:
     def score(self, model: str, content: bytes, name: str, *, patient: bool = False) -> ScoredImage:
         """Score and store an image; then tell those who work with new scores."""
         scored = self.ingest.score(model, content, name, patient=patient)
-        released = self.registry.released(model)
+        released = self.registry.released(model) if self.role is Role.MAIN else scored.version
         if released.id != scored.version.id:  # released meanwhile: the list of images to rescore lacks this one
             self.rescorer.add_late(released, scored.image)
         self.drift.notify(model)
         with self._decisions_lock:
             self.decisions[model, "anomalous" if scored.scores.is_anomaly else "normal"] += 1
         return scored
+
+    def _check_folder(self) -> None:
+        """Raise DataError unless the models and the images of the store are in the folder."""
+        names, images = self.registry.names(), self.store.images.newest(CHECKED_IMAGES)
+        if not names:
+            raise DataError("the store has no released model: start the main service first")
+        has_model = any(self.registry.part_limits(self.registry.released(name).id) is not None for name in names)
+        if not has_model or (images and not any(self.blobs.has(BlobKind.IMAGE, image.sha256) for image in images)):
+            what = "images" if has_model else "models"
+            raise DataError(f"{self.folders.models} lacks the {what} of the store: give the main service's --models")
 
     def release(self, version: Version, who: str) -> None:
         """Release a version, rescore earlier images with it and start its drift test."""

@@ -133,7 +133,7 @@ class ModelFit:
         _set_map_constants(model, torch.tensor([part for _, part in normals]))
         scored = [(output.score, output.parts) for output in score(run.split.calibration)]
         rate = effective_rate(len(scored), run.false_reject_rate)
-        calibration = Calibration(tuple(image_score for image_score, _ in scored), rate)
+        calibration = Calibration.from_scores([image_score for image_score, _ in scored], rate)
         parts = _score_parts(model, np.stack([image_parts for _, image_parts in scored]), rate)
         card = _build_card(run, model, self.loop, self.partition, constants, map_card, parts, calibration)
         return Detector(model, card, run.device)

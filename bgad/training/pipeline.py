@@ -5,7 +5,8 @@ from __future__ import annotations
 import copy
 import logging
 import time
-from collections.abc import Mapping
+from collections.abc import Iterator, Mapping
+from contextlib import contextmanager
 from dataclasses import dataclass, replace
 from pathlib import Path
 
@@ -80,19 +81,25 @@ def train(
     started = time.monotonic()
     recipe = (config or Config()).check()
     destination = Path(out) if out else locate.model_folder(data)
-    check_before_reading(recipe, destination, options)
+    training_data = read_training_data(data, destination, recipe, options, progress)
+    control = RunControl(progress, stop)
+    return train_on_split(training_data, destination, recipe, options, control, started=started)
+
+
+def read_training_data(
+    data: str | Path, out: Path, config: Config, options: TrainOptions, progress: Progress | None
+) -> TrainingData:
+    """Read and validate a data set and give its images their roles; whatever cannot work raises before that."""
+    check_before_reading(config, out, options)
     roi = None if options.roi is None else Roi.load(Path(options.roi))
-    images = new_image_cache(recipe, roi)
+    images = new_image_cache(config, roi)
     dataset, shapes = validate_images(locate.load(Path(data), options.root), options.max_unreadable, images, progress)
     for note in dataset.notes:
         logger.warning(note)
     if roi is not None:
         _check_roi_size(roi, f"{options.roi}", dataset, shapes)
-    split = assign_roles(dataset, recipe, options)
-    source = provenance.provenance_of(Path(data), options.root)
-    training_data = TrainingData(dataset, shapes, split, images, source, roi)
-    control = RunControl(progress, stop)
-    return train_on_split(training_data, destination, recipe, options, control, started=started)
+    split = assign_roles(dataset, config, options)
+    return TrainingData(dataset, shapes, split, images, provenance.provenance_of(Path(data), options.root), roi)
 
 
 def new_image_cache(config: Config, roi: Roi | None) -> ImageCache:
@@ -147,6 +154,48 @@ def train_on_split(
 
     With `parent`, the flows start from those of that model. Options that say how images get their roles are not read.
     """
+    with prepared(data, out, config, options, control, started=started, parent=parent) as preparation:
+        return preparation.train()
+
+
+@dataclass(frozen=True)
+class Preparation:
+    """A training whose work folder is open and whose features are not computed yet."""
+
+    data: TrainingData
+    out: Path
+    options: TrainOptions
+    run: TrainingRun
+    model: ScoringModel
+    cache: CacheOptions
+    parent: Path | None
+
+    def train(self) -> Detector:
+        """Extract the features that are missing, train, calibrate, export and write the model folder."""
+        run, images, out, options = self.run, self.data.images, self.out, self.options
+        with open_event_log(options.tensorboard) as events:
+            detector = _fit(run, self.model, images, self.cache, events, resume=options.resume)
+        card, files = _model_files(detector, run, images, options, self.parent)
+        model_folder.write(out, card, files)
+        logger.info(detector.calibration.guarantee())
+        logger.info(f"model: {out}")
+        written = model_folder.read(out)
+        provenance.remember(written.checksum, self.data.provenance)
+        return Detector(self.model, written, run.device)
+
+
+@contextmanager
+def prepared(
+    data: TrainingData,
+    out: Path,
+    config: Config,
+    options: TrainOptions,
+    control: RunControl,
+    *,
+    started: float,
+    parent: Path | None = None,
+) -> Iterator[Preparation]:
+    """Build the model and open the work folder, which is removed where the training then ends well."""
     split, roi = data.split, data.roi
     logger.info(
         f"{data.dataset.name}: {len(split.train)} normals to train on, {len(split.calibration)} held out to calibrate, "
@@ -157,10 +206,7 @@ def train_on_split(
     key = run_key(config, split, device, roi, parent)
     check_work_folder(out, resume=options.resume, key=key)  # before the time that a model takes to build
     model = _new_model(config, device, parent)
-    with (
-        open_work_folder(out, key, data.dataset.name, resume=options.resume) as work,
-        open_event_log(options.tensorboard) as events,
-    ):
+    with open_work_folder(out, key, data.dataset.name, resume=options.resume) as work:
         if roi is not None:
             split = _with_roi(split, roi, work / model_folder.ROI)
         if config.tile.size:
@@ -183,14 +229,7 @@ def train_on_split(
         if parent is not None:
             run = replace(run, warm_start=WarmStart.from_model(parent, run.training_split, config))
         cache = CacheOptions(work, key, options.memory_gb, control.progress)
-        detector = _fit(run, model, data.images, cache, events, resume=options.resume)
-        card, files = _model_files(detector, run, data.images, options, parent)
-        model_folder.write(out, card, files)
-    logger.info(detector.calibration.guarantee())
-    logger.info(f"model: {out}")
-    written = model_folder.read(out)
-    provenance.remember(written.checksum, data.provenance)
-    return Detector(model, written, device)
+        yield Preparation(data, out, options, run, model, cache, parent)
 
 
 def _new_model(config: Config, device: torch.device, parent: Path | None) -> ScoringModel:

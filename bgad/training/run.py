@@ -34,6 +34,7 @@ logger = logging.getLogger(__name__)
 
 # Files in the work folder: the fingerprint of the run, and its state after the last saved step.
 RUN_FILE, CHECKPOINT = "run.json", "checkpoint.safetensors"
+SHARDS = "*/shards/*.npz"  # feature shards, as bgad.features.shards names them; that module needs torch
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -127,8 +128,9 @@ def work_folder(out: Path) -> Path:
 
 
 def unfinished(out: Path) -> bool:
-    """Return whether there is a checkpoint of a training that was to write this model."""
-    return (work_folder(out) / CHECKPOINT).exists()
+    """Return whether a training that was to write this model has left a checkpoint or feature shards of a cluster."""
+    work = work_folder(out)
+    return (work / CHECKPOINT).exists() or any(work.glob(SHARDS))
 
 
 def check_work_folder(out: Path, *, resume: bool, key: str | None = None) -> Path:

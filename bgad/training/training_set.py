@@ -18,6 +18,7 @@ from bgad.data import tiled_split
 from bgad.data.sample_io import ImageCache, region
 from bgad.data.split import Split
 from bgad.errors import DataError
+from bgad.features import shards
 from bgad.features.cache import Budget, Extractor, Features, FeatureStore, even_pick
 from bgad.geometry import tiles
 from bgad.geometry.grid import defect_cells, touched_cells
@@ -104,6 +105,7 @@ def build_training_set(
     def compute(name: str, count: int, image: Callable[[int], FloatArray]) -> Features:
         folder = cache.work / name
         store = FeatureStore(count, grids, model.backbone.channels, budget=budget, folder=folder, key=cache.key)
+        store.take(shards.available(folder, cache.key, store.done))
         store.fill(extract, image, device, task.advance)
         return store
 

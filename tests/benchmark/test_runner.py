@@ -411,12 +411,13 @@ def test_a_table_that_is_not_finished_says_so(root: Path, tmp_path: Path, monkey
         return ModelFit(job, *rest, **options)
 
     monkeypatch.setattr(benchmark, "write", kept)
+    monkeypatch.setattr(benchmark, "WRITE_SECONDS", 0.0)
     monkeypatch.setattr(benchmark, "ModelFit", stopping)
     matrix = Matrix({"mvtec": ("cable", "carpet", "screw")}, "multi-class", methods("nfad"), known=(2,), seeds=2)
     options = benchmark.BenchmarkOptions(root=root, device="cpu")
     with pytest.raises(KeyboardInterrupt):
         benchmark.run(PaperTable("tiny", (matrix,)), tmp_path, configs={"nfad": tiny("nfad")}, options=options)
-    assert [len(outcomes) for outcomes in written] == [6, 6]  # after the first category, and after the stop
+    assert [len(outcomes) for outcomes in written] == [6, 6, 6]  # after each cell, and after the stop
     assert len(results(tmp_path)["cells"]) == 2
     missing = results(tmp_path)["missing"]
     assert [(m["category"], m["seed"], m["failed"]) for m in missing] == [

@@ -53,6 +53,18 @@ def test_a_score_belongs_to_the_image(model: Path, data_set: Path) -> None:
         assert [s.score for s in scored] == pytest.approx(one_by_one, rel=1e-5, abs=1e-5)
 
 
+@pytest.mark.parametrize("engine", ["onnx", "torch"])
+def test_a_calibration_image_has_one_decision_in_every_batch(engine: str, model: Path, data_set: Path) -> None:
+    content = json.loads((model / model_folder.SPLIT).read_bytes())
+    files = [data_set / image["name"] for image in content["images"] if image["role"] == "calibration"]
+    assert files
+    rate = 1 / (len(files) + 1)  # the highest calibration score is the threshold
+    for batch in (1, 2, len(files)):
+        scorer = bgad.load(model, engine=engine, batch=batch)
+        scorer.set_rate(rate)
+        assert not any(scores.is_anomaly for scores in scorer.score_many(files))
+
+
 def test_threads_and_batch_are_what_was_asked_for(model: Path, data_set: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     seen: list[tuple[int, int]] = []
     plain = Runtime.run

@@ -13,6 +13,7 @@ from torch import Tensor
 
 from bgad import TrainOptions, load, train
 from bgad.artifact import folder as model_folder
+from bgad.calibration import MARGIN
 from bgad.config import Config, ScoreConfig
 from bgad.errors import BgadError, ConfigError, ImageError, ModelError
 from bgad.inference.torch_engine import Detector
@@ -155,7 +156,9 @@ def test_the_boundary_is_the_edge_of_the_training_normals(detector: Detector, da
     assert np.mean(maps > detector.card.map.boundary) == pytest.approx(0.01, abs=1e-3)  # beta
     assert maps.mean() == pytest.approx(detector.card.map.mean, abs=1e-3)
     held_out = detector.score_many([data_set / name for name, role in roles.items() if role == "calibration"])
-    assert sorted(s.score for s in held_out) == pytest.approx(detector.card.calibration_at().scores, rel=1e-5, abs=1e-4)
+    raised = np.array(detector.card.calibration_at().scores) - sorted(s.score for s in held_out)
+    assert (raised > 0).all()  # so that another engine does not call them anomalous
+    assert (raised < 3 * MARGIN * np.std(detector.card.calibration_at().scores)).all()
 
 
 @pytest.fixture(scope="module")

@@ -33,6 +33,7 @@ from bgad.service import access
 from bgad.service.folders import WORKSPACE, Folders
 from bgad.service.http import app
 from bgad.service.http.security import AccessRules
+from bgad.service.role import Role
 from bgad.service.scoring.ingest import ImageLimits
 from bgad.service.store.image_list import ImageQuery, ListedImage
 from bgad.service.store.store import Store
@@ -188,9 +189,10 @@ class Maker:
         max_pixels: int = 10**6,
         data: Path | None = None,
         retention_days: float | None = None,
+        role: Role = Role.MAIN,
     ) -> Service:
-        store = Store(address or sqlite_address(self.models))
-        settings = WorkbenchSettings(ImageLimits(max_bytes, max_pixels), retention_days=retention_days)
+        store = Store(address or sqlite_address(self.models), migrate=role is Role.MAIN)
+        settings = WorkbenchSettings(ImageLimits(max_bytes, max_pixels), retention_days=retention_days, role=role)
         bench = Workbench(Folders.of(self.models, data), store, settings)
         runner = new_runner(bench, limits)
         application = app.create(bench, runner, AccessRules(tokens_required=tokens))

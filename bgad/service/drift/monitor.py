@@ -11,6 +11,7 @@ from __future__ import annotations
 import logging
 import threading
 import time
+from contextlib import suppress
 from dataclasses import dataclass
 from functools import cached_property
 
@@ -30,6 +31,7 @@ from bgad.service.store.versions import Version
 from bgad.types import Index
 
 MIN_PAUSE = 5.0  # seconds between two updates
+POLL_SECONDS = 15.0  # between two questions whether scorers have recorded scores
 PAUSE_FACTOR = 20  # the pause is at least so many times as long as the update took
 
 logger = logging.getLogger(__name__)
@@ -95,6 +97,7 @@ class DriftMonitor:
         self._test_locks: dict[str, threading.Lock] = {}
         self._alarm_counts: dict[str, int] = {}  # alarms in the history, by model
         self._reported: dict[int, int] = {}  # by version: the last score whose alarms are in the history
+        self._last_score: int | None = None  # id of the last score in the store, whichever service recorded it
         self._lock = threading.Lock()
         self._pending: set[str] = set()
         self._wake, self._closed = threading.Event(), threading.Event()
@@ -145,14 +148,26 @@ class DriftMonitor:
 
     def _work(self) -> None:
         while not self._closed.is_set():
-            self._wake.wait()
+            self._wake.wait(POLL_SECONDS if self._store.database.is_shared else None)
             self._wake.clear()
+            self._notice_scorers()
             with self._lock:
                 names, self._pending = self._pending, set()
             began = time.monotonic()
             for name in sorted(names):
                 self._update(name)
             self._closed.wait(max(MIN_PAUSE, PAUSE_FACTOR * (time.monotonic() - began)))
+
+    def _notice_scorers(self) -> None:
+        """Note the models with scores that other services have recorded."""
+        if not self._store.database.is_shared:
+            return
+        with suppress(SQLAlchemyError):  # the store is asked again soon
+            last = self._store.scores.highest_id()
+            names = set() if self._last_score in (None, last) else self._store.scores.models_after(self._last_score)
+            self._last_score = last
+            with self._lock:
+                self._pending |= names
 
     def _update(self, name: str) -> None:
         try:

@@ -12,9 +12,10 @@ from anyio import CapacityLimiter, fail_after, to_thread
 from bgad.client import MAX_BATCH
 from bgad.service.errors import QUEUE_FULL, BusyError
 from bgad.service.image_views import PATIENCE_SECONDS
-from bgad.service.scoring.batcher import BATCH_SIZE, MAX_WAITING, PATIENT_PLACES
+from bgad.service.scoring.batcher import MAX_WAITING, PATIENT_PLACES
 
 MAX_BATCH_IMAGES = 8 * MAX_BATCH  # images of batch requests that may wait
+BATCH_PLACES = 4  # images of batch requests that are in memory at a time
 FULL_SIZE_PLACES = 2  # full-size images, with or without their maps, that are rendered at a time
 TOKEN_PLACES = 8  # tokens that are looked up at a time
 
@@ -27,7 +28,7 @@ class Limiters:
 
     # More threads than places in the queue, so that a request beyond the limit is refused at once.
     scoring: CapacityLimiter = field(default_factory=lambda: CapacityLimiter(2 * MAX_WAITING))
-    batches: CapacityLimiter = field(default_factory=lambda: CapacityLimiter(2 * BATCH_SIZE))
+    batches: CapacityLimiter = field(default_factory=lambda: CapacityLimiter(BATCH_PLACES))
     originals: CapacityLimiter = field(default_factory=lambda: CapacityLimiter(FULL_SIZE_PLACES))
     overlays: CapacityLimiter = field(default_factory=lambda: CapacityLimiter(FULL_SIZE_PLACES))
     drawing: CapacityLimiter = field(default_factory=lambda: CapacityLimiter(PATIENT_PLACES))

@@ -16,6 +16,7 @@ from bgad.service.http import health, images, jobs, models, problems, reviews, s
 from bgad.service.http.admission import BatchAdmission, Limiters
 from bgad.service.http.security import AccessRules, SecurityMiddleware
 from bgad.service.http.uploads import BodyLimitMiddleware
+from bgad.service.role import Role
 from bgad.service.teaching.runner import JobRunner
 from bgad.service.workbench import Workbench
 
@@ -23,12 +24,13 @@ WEB = Path(__file__).parents[1] / "web"
 
 
 def create(workbench: Workbench, runner: JobRunner, rules: AccessRules | None = None) -> FastAPI:
-    """Create the application; its lifespan starts and stops the workbench and the job runner."""
+    """Create the application; its lifespan starts and stops the workbench and, in the main service, the job runner."""
 
     @asynccontextmanager
     async def lifespan(app: FastAPI) -> AsyncIterator[None]:
         app.state.limiters = Limiters()
-        runner.start()
+        if workbench.role is Role.MAIN:
+            runner.start()
         workbench.start()
         yield
         await to_thread.run_sync(runner.stop)
@@ -51,7 +53,7 @@ def create(workbench: Workbench, runner: JobRunner, rules: AccessRules | None = 
     problems.install(app)
     for module in (security, models, scoring, images, reviews, jobs):
         app.include_router(module.router)
-    app.include_router(health.make_router(metrics, workbench.store.database))
+    app.include_router(health.make_router(metrics, workbench.store.database, workbench.role))
     _add_pages(app)
     return app
 

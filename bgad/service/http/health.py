@@ -13,6 +13,7 @@ from starlette.types import Scope
 
 from bgad.service.http.admission import run_now
 from bgad.service.http.security import SAFE_METHODS
+from bgad.service.role import Role
 from bgad.service.store.database import Database
 from bgad.service.workbench import Workbench
 
@@ -72,13 +73,13 @@ class Probe:
         return bool(done) and self._query.result()
 
 
-def make_router(metrics: Metrics, database: Database) -> APIRouter:
+def make_router(metrics: Metrics, database: Database, role: Role) -> APIRouter:
     """Return the routes for monitoring; they are not part of the documented API."""
     router, probe = APIRouter(include_in_schema=False), Probe(database)
 
     @router.api_route("/healthz", methods=["GET", "HEAD"])
     async def healthz() -> dict[str, str]:
-        return {"status": "alive"}
+        return {"status": "alive", "role": role}
 
     @router.api_route("/readyz", methods=["GET", "HEAD"])
     async def readyz(response: Response) -> dict[str, str]:

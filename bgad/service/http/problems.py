@@ -10,7 +10,14 @@ from fastapi.exceptions import RequestValidationError
 from fastapi.responses import JSONResponse
 
 from bgad.errors import BgadError, ConfigError, DataError, ImageError, OutputError
-from bgad.service.errors import BusyError, ForbiddenError, LengthRequiredError, MissingError, TooLargeError
+from bgad.service.errors import (
+    BusyError,
+    ForbiddenError,
+    LengthRequiredError,
+    MisdirectedError,
+    MissingError,
+    TooLargeError,
+)
 from bgad.service.http import schemas
 from bgad.service.store.dialects import UNAVAILABLE
 
@@ -26,7 +33,7 @@ DESCRIPTIONS: dict[int | str, dict[str, Any]] = {
         410: "the file is no longer kept",
         411: "a form must state its length",
         413: "the request is too large",
-        421: "the host name is not one of the service",
+        421: "the host name is not one of the service, or only the main service does this",
         422: "a value is invalid",
         500: "a model is damaged",
         503: "too many requests wait: try again after Retry-After seconds",
@@ -39,6 +46,7 @@ STATUS: dict[type[Exception], int] = {
     ForbiddenError: 403,
     TooLargeError: 413,
     LengthRequiredError: 411,
+    MisdirectedError: 421,
     ImageError: 422,
     ConfigError: 422,
     DataError: 410,

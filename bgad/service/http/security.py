@@ -16,9 +16,10 @@ from starlette.types import ASGIApp, Message, Receive, Scope, Send
 
 from bgad.service import access
 from bgad.service.access import Caller
-from bgad.service.errors import ForbiddenError
+from bgad.service.errors import ForbiddenError, MisdirectedError
 from bgad.service.http import schemas
 from bgad.service.http.problems import DESCRIPTIONS, problem, store_unavailable
+from bgad.service.role import Role
 from bgad.service.store.dialects import UNAVAILABLE
 from bgad.service.store.tokens import Tokens
 
@@ -156,16 +157,23 @@ MayAdminister = Annotated[Caller, Depends(may_administer)]
 
 
 class RoleCheckedRoute(APIRoute):
-    """Checks the caller's role before the body of a request is read; FastAPI alone parses the body first."""
+    """Checks the roles of caller and service before the body is read; FastAPI alone parses the body first.
+
+    A scorer answers questions, and does what a token with the role `score` may do: it scores images.
+    """
 
     def get_route_handler(self) -> Callable[[Request], Coroutine[Any, Any, Response]]:
         """Wrap FastAPI's handler in the role checks among its dependencies."""
         handle = super().get_route_handler()
         checks = [dependency.call for dependency in self.dependant.dependencies if dependency.call in ROLE_CHECKS]
+        is_for_main = not (self.methods or set()) <= set(SAFE_METHODS) and may_score not in checks
 
         async def checked(request: Request) -> Response:
             for check in checks:
                 await check(request)
+            if is_for_main and request.app.state.workbench.role is Role.SCORER:
+                what = f"{request.method} {request.scope['path']}"
+                raise MisdirectedError(f"a scorer only scores images: send {what} to the main service")
             return await handle(request)
 
         return checked

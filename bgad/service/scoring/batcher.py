@@ -26,7 +26,6 @@ from bgad.service.errors import QUEUE_FULL, BusyError, ClosedError
 from bgad.service.scoring.fair_semaphore import FairSemaphore
 from bgad.types import FloatArray, Scores, Shape
 
-BATCH_SIZE = 2  # on a CPU larger batches are no faster, and the slowest percent of requests waits longer
 MAX_WAITING = 64  # impatient requests
 PATIENT_PLACES = 8  # under overload, patient requests receive one score in nine
 
@@ -50,13 +49,8 @@ class Batcher:
     """Scores images of many clients with one model."""
 
     def __init__(self, scorer: BaseScorer, *, batch: int | None = None, max_waiting: int = MAX_WAITING) -> None:
-        """`batch` is the largest number of images scored together; by default 2 on a CPU, otherwise the model's."""
-        on_cpu = getattr(scorer, "device", "cpu") == "cpu"
-        self.scorer, self.batch, self.max_waiting = (
-            scorer,
-            batch or (BATCH_SIZE if on_cpu else scorer.batch),
-            max_waiting,
-        )
+        """`batch` is the largest number of images scored together; by default the scorer's."""
+        self.scorer, self.batch, self.max_waiting = scorer, batch or scorer.batch, max_waiting
         self._queue: list[_Request] = []  # a heap
         self._arrivals = 0
         self._admitted, self._admitted_patient = 0, 0  # requests inside; those of them that are patient

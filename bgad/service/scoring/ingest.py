@@ -8,7 +8,7 @@ from contextlib import contextmanager
 from dataclasses import dataclass
 from pathlib import Path
 
-from bgad.errors import ImageError
+from bgad.errors import ImageError, ModelError
 from bgad.inference.base import BaseScorer
 from bgad.io import images
 from bgad.service.blobs import BlobKind, BlobStore, display_name
@@ -61,7 +61,11 @@ class Ingest:
         thumbnails: Thumbnails,
         in_flight: UploadsInFlight,
         limits: ImageLimits,
+        *,
+        releases_elsewhere: bool = False,
     ) -> None:
+        """With `releases_elsewhere`, another service releases versions and sets their rates."""
+        self._releases_elsewhere = releases_elsewhere
         self._store, self._registry, self._cache = store, registry, cache
         self._blobs, self._thumbnails, self._in_flight, self.limits = blobs, thumbnails, in_flight, limits
 
@@ -72,27 +76,49 @@ class Ingest:
         self._cache.batcher(version)
         sha256 = hashlib.sha256(content).hexdigest()
         with self._stored(sha256, content) as path:
-            try:
+            image = None
+            while image is None:
                 answer, scorer = self._score(version, path, content, patient=patient)
-            except ImageError as error:
-                raise ImageError(str(error).replace(str(path), "image")) from error
-            scores, (height, width) = answer.scores, answer.shape
-            new = NewImage(sha256, display_name(name), width, height)
-            image = self._store.scores.add_image(new, version.id, scores)
-        self._registry.wait_for_rate_change()
-        if scores.threshold != scorer.threshold:  # another rate was set while the image was being scored
-            scores = decide_again(scores, scorer)
-            self._store.scores.add(image, version.id, scores)
+                scores, (height, width) = answer.scores, answer.shape
+                image = self._record(NewImage(sha256, display_name(name), width, height), version, scores)
+                if image is None:  # released or changed by another service since the store was asked
+                    self._registry.forget(version)
+                    version = self._registry.released(model)
+            if not self._blobs.has(BlobKind.IMAGE, sha256, len(content)):
+                self._blobs.put_as(BlobKind.IMAGE, sha256, content)  # another service had just removed it
+        if not self._releases_elsewhere:
+            scores = self._decide_by_new_rate(image, version, scores, scorer)
         self._thumbnails.enqueue(sha256, version.id, scores.map, scorer.card)
         return ScoredImage(image, version, scores)
 
+    def _record(self, new: NewImage, version: Version, scores: Scores) -> int | None:
+        """Store an image with its score; return None if the score is not that of the present decision rule."""
+        if not self._releases_elsewhere:
+            return self._store.scores.add_image(new, version.id, scores)
+        if scores.threshold != self._registry.decision_rule(version).threshold:
+            return None
+        return self._store.scores.add_image_if_current(new, version, scores)
+
+    def _decide_by_new_rate(self, image: int, version: Version, scores: Scores, scorer: BaseScorer) -> Scores:
+        """Decide a recorded score again if another rate was set while the image was being scored."""
+        self._registry.wait_for_rate_change()
+        if scores.threshold == scorer.threshold:
+            return scores
+        scores = decide_again(scores, scorer)
+        self._store.scores.add(image, version.id, scores)
+        return scores
+
     def _score(self, version: Version, path: Path, content: bytes, *, patient: bool) -> tuple[Answer, BaseScorer]:
         try:
+            try:
+                return self._cache.score(version, path, patient=patient)
+            except ImageError:
+                if not self._blobs.repair(BlobKind.IMAGE, path.name, content):
+                    raise
+            # A power failure had damaged the stored file, or another service had just removed it.
             return self._cache.score(version, path, patient=patient)
-        except ImageError:
-            if not self._blobs.repair(BlobKind.IMAGE, path.name, content):
-                raise
-        return self._cache.score(version, path, patient=patient)  # a power failure had damaged the stored file
+        except ImageError as error:
+            raise ImageError(str(error).replace(str(path), "image")) from error
 
     @contextmanager
     def _stored(self, sha256: str, content: bytes) -> Iterator[Path]:
@@ -102,8 +128,13 @@ class Ingest:
                 if not self._blobs.has(BlobKind.IMAGE, sha256, len(content)):
                     self._blobs.put_as(BlobKind.IMAGE, sha256, content)  # a review makes it durable
                 yield self._blobs.path(BlobKind.IMAGE, sha256)
-            except (ImageError, BusyError):
+            except (ImageError, BusyError, ModelError):
                 with self._in_flight.paused(sha256) as uploads:
-                    if uploads == 1 and not self._store.images.has(sha256):
-                        self._blobs.remove(BlobKind.IMAGE, sha256)
+                    if uploads == 1:
+                        self._remove_unused(sha256)
                 raise
+
+    def _remove_unused(self, sha256: str) -> None:
+        with self._store.images.removing(sha256) as unused:
+            if unused:
+                self._blobs.remove(BlobKind.IMAGE, sha256)

@@ -34,6 +34,8 @@ class ModelCache:
         with self._lock:
             batcher, loading_lock = self._cached(version.id), self._loading[version.id]
         if batcher is not None:
+            if version.rate is not None and version.rate != batcher.scorer.calibration.rate:
+                self._apply_rate(batcher.scorer, version)  # another service has set it
             return batcher
         with loading_lock:
             with self._lock:

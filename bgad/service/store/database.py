@@ -10,16 +10,14 @@ import threading
 import time
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager, nullcontext, suppress
-from pathlib import Path
 from typing import Any, TypeVar
 
-import alembic.command
-import alembic.config
+import alembic.util
 import sqlalchemy as sa
 
 from bgad.errors import ConfigError
 from bgad.service.errors import MissingError
-from bgad.service.store import dialects
+from bgad.service.store import dialects, schema
 
 CHECKPOINT_SECONDS = 10  # between two checkpoints of SQLite's write-ahead log
 
@@ -27,10 +25,13 @@ R = TypeVar("R")
 
 
 class Database:
-    """A migrated database; safe to use from many threads."""
+    """A database with the schema of this version; safe to use from many threads."""
 
-    def __init__(self, address: str, clock: Callable[[], float] = time.time) -> None:
-        """Open and migrate `address`, an SQLAlchemy URL such as `sqlite:///file` or `postgresql://user@host/name`."""
+    def __init__(self, address: str, clock: Callable[[], float] = time.time, *, migrate: bool = True) -> None:
+        """Open `address`, an SQLAlchemy URL such as `sqlite:///file` or `postgresql://user@host/name`.
+
+        The database is migrated unless `migrate` is false; then its schema must be that of this version of bgad.
+        """
         self.clock = clock
         self.engine = dialects.engine(address)
         embedded = self.engine.dialect.name == "sqlite"
@@ -41,7 +42,7 @@ class Database:
         self._checkpointer: threading.Thread | None = None
         try:
             with dialects.opening(address):
-                self._migrate(embedded)
+                self._prepare(migrate)
         except alembic.util.CommandError as error:
             self.close()
             raise ConfigError(
@@ -61,6 +62,11 @@ class Database:
             self._checkpointer.join()
         self.engine.dispose()
         self._relaxed.dispose()
+
+    @property
+    def is_shared(self) -> bool:
+        """Whether other services can use the database at the same time."""
+        return self.engine.dialect.name == "postgresql"
 
     def alive(self) -> bool:
         """Return whether the database answers a query."""
@@ -113,14 +119,15 @@ class Database:
         with self.engine.connect() as connection:
             return int(connection.execute(sa.select(sa.func.count()).select_from(query.subquery())).scalar_one())
 
-    def _migrate(self, embedded: bool) -> None:
+    def _prepare(self, migrate: bool) -> None:
         with self.engine.begin() as connection:
-            if embedded:  # without it each statement commits by itself, and an interrupted migration cannot be repeated
+            if not migrate:
+                schema.check_current(connection)
+                return
+            if connection.dialect.name == "sqlite":
+                # Without it each statement commits by itself, and an interrupted migration cannot be repeated.
                 connection.exec_driver_sql("BEGIN IMMEDIATE")
-            config = alembic.config.Config()
-            config.set_main_option("script_location", str(Path(__file__).with_name("migrations")))
-            config.attributes["connection"] = connection
-            alembic.command.upgrade(config, "head")
+            schema.upgrade(connection)
 
     def _checkpoint(self) -> None:
         """Copy SQLite's write-ahead log into the database file at intervals.

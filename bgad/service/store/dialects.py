@@ -1,4 +1,4 @@
-"""The differences between SQLite and PostgreSQL: connection settings, upserts and table locks."""
+"""The differences between SQLite and PostgreSQL: connection settings, upserts and locks."""
 
 from __future__ import annotations
 
@@ -96,6 +96,16 @@ def lock_for_writing(connection: sa.Connection, table: sa.Table) -> None:
         connection.execute(sa.text(f"LOCK TABLE {table.name} IN SHARE ROW EXCLUSIVE MODE"))
     else:  # any write takes SQLite's only lock
         connection.execute(table.update().where(sa.false()).values(id=table.c.id))
+
+
+def lock_content(connection: sa.Connection, sha256: str) -> None:
+    """Exclude other services from recording or removing an image until the transaction ends.
+
+    An SQLite file has one service, which needs no such lock.
+    """
+    if connection.dialect.name == "postgresql":
+        key = int.from_bytes(bytes.fromhex(sha256[:16]), signed=True)
+        connection.execute(sa.text("SELECT pg_advisory_xact_lock(:key)"), {"key": key})
 
 
 def highest_id(connection: sa.Connection, table: sa.Table, *, settled: bool) -> int:

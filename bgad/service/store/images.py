@@ -2,12 +2,14 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
+from contextlib import contextmanager
 from dataclasses import dataclass
 
 import sqlalchemy as sa
 
 from bgad.errors import DataError
+from bgad.service.store import dialects
 from bgad.service.store.database import Database
 from bgad.service.store.tables import images
 
@@ -51,6 +53,19 @@ class Images:
     def has(self, sha256: str) -> bool:
         """Return whether an image with this content is kept."""
         return sha256 in self.ids_by_sha256([sha256])
+
+    @contextmanager
+    def removing(self, sha256: str) -> Iterator[bool]:
+        """Yield whether the file of this content may be removed: no other service records the image meanwhile."""
+        with self._database.begin() as connection:
+            dialects.lock_content(connection, sha256)
+            kept = sa.select(images.c.id).where(images.c.sha256 == sha256, images.c.dropped.is_(None))
+            yield connection.execute(kept).first() is None
+
+    def newest(self, count: int) -> list[Image]:
+        """Return the kept images that arrived last."""
+        query = sa.select(images).where(images.c.dropped.is_(None))
+        return self._database.rows(Image, query.order_by(images.c.received.desc(), images.c.id.desc()).limit(count))
 
 
 def dropped_error(image: int) -> DataError:

@@ -1,6 +1,7 @@
-"""The instance lock: at most one service uses a store at a time.
+"""The instance lock: a store has at most one main service, and all services of a store have the same version of bgad.
 
-Two services would mark each other's jobs as interrupted, and neither would notice the other's releases.
+Two main services would mark each other's jobs as interrupted, and neither would notice the other's releases. Scorers
+hold no lock but that of their version, so that there may be any number of them, with and without a main service.
 """
 
 from __future__ import annotations
@@ -15,7 +16,8 @@ import sqlalchemy as sa
 
 from bgad.errors import ConfigError
 from bgad.io import files
-from bgad.service.store import dialects
+from bgad.service.role import Role
+from bgad.service.store import dialects, schema
 
 CHECK_SECONDS = 5.0  # between two checks that the lock is still held
 # PostgreSQL keeps the lock of a machine that lost power until it notices: after a minute with these, not two hours.
@@ -24,15 +26,15 @@ ACQUIRE = "SELECT pg_try_advisory_lock(hashtext('bgad serve'), hashtext(coalesce
 
 
 @contextmanager
-def hold(address: str) -> Iterator[None]:
-    """Hold the instance lock of a store; ConfigError if another service holds it.
+def hold(address: str, role: Role = Role.MAIN) -> Iterator[None]:
+    """Hold the instance lock of a store for a role; ConfigError if another service is in the way.
 
     If the lock is lost because another service took it while the server was down, the main thread is interrupted as by
     Ctrl-C.
     """
     url = dialects.url(address)
     if url.get_backend_name() == "postgresql":
-        lock = AdvisoryLock(address, _thread.interrupt_main)
+        lock = AdvisoryLock(address, _thread.interrupt_main, role)
         try:
             yield
         finally:
@@ -40,21 +42,25 @@ def hold(address: str) -> Iterator[None]:
         if lock.problem is not None:
             raise lock.problem
         return
+    if role is Role.SCORER:
+        raise ConfigError(
+            "an SQLite file has one service, and no scorer beside it: give --store postgresql://user@host/name"
+        )
     file = Path(url.database or "")
     with files.locked(file.parent, "service", "--store", f".{file.name}.lock"):
         yield
 
 
 class AdvisoryLock:
-    """An advisory lock of PostgreSQL, which ends with its connection.
+    """The advisory locks of a service on PostgreSQL, which end with their connection.
 
-    A thread checks the connection and acquires the lock again when the server returns. It calls `on_loss` if another
-    service has taken the lock meanwhile.
+    A thread checks the connection and acquires the locks again when the server returns. It calls `on_loss` if another
+    main service, or a service of another version, has come meanwhile.
     """
 
-    def __init__(self, address: str, on_loss: Callable[[], None]) -> None:
+    def __init__(self, address: str, on_loss: Callable[[], None], role: Role = Role.MAIN) -> None:
         self.problem: ConfigError | None = None
-        self._on_loss = on_loss
+        self._on_loss, self._role = on_loss, role
         self._engine = dialects.engine(address)
         self._shown_address = dialects.url(address).render_as_string()
         self._released = threading.Event()
@@ -70,7 +76,7 @@ class AdvisoryLock:
         self._thread.start()
 
     def release(self) -> None:
-        """Release the lock for the next service."""
+        """Release the locks for the next service."""
         self._released.set()
         self._thread.join(CHECK_SECONDS)
         self._disconnect()
@@ -81,8 +87,10 @@ class AdvisoryLock:
         self._connection = connection
         for setting in KEEPALIVE_SETTINGS:
             connection.exec_driver_sql(f"SET {setting}")
-        if not connection.exec_driver_sql(ACQUIRE).scalar_one():
-            self._disconnect()
+        schema.announce_version(connection)
+        if self._role is Role.SCORER:
+            schema.check_current(connection)
+        elif not connection.exec_driver_sql(ACQUIRE).scalar_one():
             raise ConfigError(
                 f"the store {self._shown_address} is in use by another service: end it, or give another --store"
             )
@@ -104,6 +112,7 @@ class AdvisoryLock:
             except sa.exc.SQLAlchemyError:  # the server is down, and the lock is gone with it
                 self._disconnect()
             except ConfigError as error:
+                self._disconnect()
                 self.problem = error
                 self._on_loss()
                 return

@@ -13,7 +13,7 @@ from bgad.service.store import dialects
 from bgad.service.store.database import Database
 from bgad.service.store.reviews import DECIDED, IS_CURRENT
 from bgad.service.store.tables import images, reviews, scores, versions
-from bgad.service.store.versions import Version
+from bgad.service.store.versions import Version, is_current
 
 _POINT = ("created", "score", "p_value", "is_anomaly", "image")
 
@@ -105,11 +105,26 @@ class Scores:
 
     def add_image(self, image: NewImage, version: int, result: types.Scores) -> int:
         """Store an image and its score in one transaction; return the id of the new or existing image."""
-        values = {"sha256": image.sha256, "name": image.name, "width": image.width, "height": image.height}
         with self._database.begin_relaxed() as connection:
-            values = values | {"received": self._database.clock()}
-            number = int(connection.execute(self._upserts.image, values).scalar_one())
-            connection.execute(self._upserts.replace_score, self._values(number, version, result))
+            return self._add_image(connection, image, version, result)
+
+    def add_image_if_current(self, image: NewImage, version: Version, result: types.Scores) -> int | None:
+        """Do what `add_image` does, unless another service has released another version or set another rate.
+
+        Return None in that case. The release or the new rate waits for this transaction: whoever releases a version
+        finds all scores of the one before it, and a new threshold decides all scores again.
+        """
+        with self._database.begin_relaxed() as connection:
+            if not is_current(connection, version):
+                return None
+            return self._add_image(connection, image, version.id, result)
+
+    def _add_image(self, connection: sa.Connection, image: NewImage, version: int, result: types.Scores) -> int:
+        dialects.lock_content(connection, image.sha256)
+        values = {"sha256": image.sha256, "name": image.name, "width": image.width, "height": image.height}
+        values = values | {"received": self._database.clock()}
+        number = int(connection.execute(self._upserts.image, values).scalar_one())
+        connection.execute(self._upserts.replace_score, self._values(number, version, result))
         return number
 
     def add(self, image: int, version: int, result: types.Scores) -> None:
@@ -137,6 +152,16 @@ class Scores:
     def count(self, version: int) -> int:
         """Return the number of images that a version has scored."""
         return self._database.count(sa.select(scores.c.version).where(scores.c.version == version))
+
+    def highest_id(self) -> int:
+        """Return the id of the last score; 0 if there is none."""
+        with self._database.engine.connect() as connection:
+            return dialects.highest_id(connection, scores, settled=False)
+
+    def models_after(self, number: int) -> set[str]:
+        """Return the names of the models that have scores with an id above `number`."""
+        query = sa.select(versions.c.name).join(scores, scores.c.version == versions.c.id).where(scores.c.id > number)
+        return set(self._database.values(query.distinct()))
 
     def neighbours(self, image: int, version: int, count: int = 3) -> list[Neighbour]:
         """Return the images whose scores are next to an image's, up to `count` below and above, in ascending order."""

@@ -20,9 +20,9 @@ from bgad.service.store.versions import Versions
 class Store:
     """Everything that the workbench remembers; safe to use from many threads."""
 
-    def __init__(self, address: str, clock: Callable[[], float] = time.time) -> None:
-        """Open the database at `address`, an SQLAlchemy URL, and bring its tables up to date."""
-        self.database = Database(address, clock)
+    def __init__(self, address: str, clock: Callable[[], float] = time.time, *, migrate: bool = True) -> None:
+        """Open the database at `address`, an SQLAlchemy URL, and bring its tables up to date if `migrate` is true."""
+        self.database = Database(address, clock, migrate=migrate)
         self.versions = Versions(self.database)
         self.images = Images(self.database)
         self.scores = Scores(self.database)

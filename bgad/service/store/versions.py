@@ -119,6 +119,17 @@ class Versions:
             history.record(connection, self._database.clock(), who, "threshold", name, detail)
 
 
+def is_current(connection: sa.Connection, version: Version) -> bool:
+    """Return whether a version is released with the given false-reject rate.
+
+    On PostgreSQL, neither can change until the caller's transaction ends.
+    """
+    row = connection.execute(
+        sa.select(versions.c.state, versions.c.rate).where(versions.c.id == version.id).with_for_update(read=True)
+    ).one()
+    return (row.state, row.rate) == (RELEASED, version.rate)
+
+
 def _set_state(connection: sa.Connection, number: int, state: str) -> None:
     connection.execute(versions.update().where(versions.c.id == number).values(state=state))
 

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Iterable
+from pathlib import Path
 from typing import Any
 
 import numpy as np
@@ -17,7 +18,7 @@ from bgad.service.store.image_list import ImageQuery
 from bgad.service.store.store import Store
 from bgad.service.store.versions import Version
 from bgad.types import Scores
-from tests.service.conftest import SCORE, Maker, Service, page_and_total, png, wait_for
+from tests.service.conftest import SCORE, Maker, Service, new_schema, page_and_total, png, wait_for
 from tests.service.drift.test_martingale import slow_run
 from tests.service.scoring.test_rescore import taught
 
@@ -232,3 +233,13 @@ def test_a_watch_without_a_store_goes_on_later(
     service.bench.drift.notify("plate")
     wait_for(lambda: meter(service, "bgad_drift_level") > 0)
     assert "the drift test of plate waits for the store: gone" in caplog.messages
+
+
+def test_the_watch_sees_what_scorers_record(make: Maker, postgres: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(monitor, "MIN_PAUSE", 0.02)
+    monkeypatch.setattr(monitor, "PAUSE_FACTOR", 0)
+    monkeypatch.setattr(monitor, "POLL_SECONDS", 0.1)
+    service = make(new_schema(postgres))
+    wait_for(lambda: meter(service, "bgad_drift_level") == 0)
+    sent(service.store, service.store.versions.released("plate"), [1.0])  # nobody tells the main service
+    wait_for(lambda: meter(service, "bgad_drift_level") > 0, 30)

@@ -12,7 +12,7 @@ from bgad.client import MAX_BATCH
 from bgad.service import image_views
 from bgad.service.blobs import BlobKind
 from bgad.service.http import admission, health
-from bgad.service.scoring.batcher import BATCH_SIZE, MAX_WAITING, PATIENT_PLACES
+from bgad.service.scoring.batcher import MAX_WAITING, PATIENT_PLACES
 from tests.service.conftest import SCORE, Maker, Service, png, problem, token, wait_for
 
 BATCHES = "/v1/models/plate/batches"
@@ -110,7 +110,7 @@ def test_overlays_do_not_keep_others_from_looking_at_images(
 def test_batches_are_counted_and_turned_away_when_too_many_images_wait(service: Service, gate: threading.Event) -> None:
     batches = service.client.app.state.batch_admission  # type: ignore[attr-defined]
     gate.clear()
-    begun = 2 * BATCH_SIZE
+    begun = admission.BATCH_PLACES
     with ThreadPoolExecutor(1) as pool:
         first: Future[Any] = pool.submit(service.client.post, BATCHES, files=files(20))
         wait_for(lambda: service.bench.models.waiting() == begun and batches.waiting() == 20 - begun)

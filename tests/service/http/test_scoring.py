@@ -16,7 +16,8 @@ from starlette.datastructures import UploadFile
 from bgad.inference.onnx_engine import Runtime
 from bgad.service.blobs import BlobKind
 from bgad.service.folders import WORKSPACE
-from bgad.service.scoring.batcher import BATCH_SIZE, MAX_WAITING
+from bgad.service.http.admission import BATCH_PLACES
+from bgad.service.scoring.batcher import MAX_WAITING
 from bgad.service.workbench import Workbench
 from tests.conftest import SIZE
 from tests.service.conftest import (
@@ -237,7 +238,7 @@ def test_the_files_of_a_batch_are_read_one_after_the_other(service: Service, mon
     files = [("files", (f"{i}.png", png(i))) for i in range(16)]
     results = service.client.post("/v1/models/plate/batches", files=files).json()["results"]
     assert [r["name"] for r in results] == [f"{i}.png" for i in range(16)]
-    assert most <= 2 * BATCH_SIZE
+    assert most <= BATCH_PLACES
 
 
 @pytest.mark.parametrize(

@@ -23,15 +23,19 @@ NOTHING = {"done": 0, "total": 0}
 
 def taught(service: Service, name: str = "taught") -> Version:
     """A candidate that scores as the released version does."""
-    old = service.store.versions.released("plate")
+    return add_candidate(service.store, service.bench.folders.models, name)
+
+
+def add_candidate(store: Store, models: Path, name: str = "taught") -> Version:
+    old = store.versions.released("plate")
     place = Path(WORKSPACE) / "versions" / f"{name}.bgad"
-    shutil.copytree(service.bench.folders.models / "plate.bgad", service.bench.folders.models / place)
-    card = service.bench.folders.models / place / "card.json"
+    shutil.copytree(models / "plate.bgad", models / place)
+    card = models / place / "card.json"
     data = json.loads(card.read_text())
     data["provenance"]["created"] = f"another time: {name}"
     data["checksum"] = checksum(data)
     card.write_text(json.dumps(data))
-    return service.store.versions.add("plate", data["checksum"], place.as_posix(), state="candidate", parent=old.id)
+    return store.versions.add("plate", data["checksum"], place.as_posix(), state="candidate", parent=old.id)
 
 
 def progress(service: Service) -> dict[str, int]:

@@ -1,6 +1,9 @@
 from __future__ import annotations
 
+import threading
+from contextlib import closing
 from dataclasses import replace
+from pathlib import Path
 
 import pytest
 
@@ -8,8 +11,9 @@ from bgad.service.errors import MissingError
 from bgad.service.store.image_list import ImageQuery
 from bgad.service.store.scores import NewImage
 from bgad.service.store.store import Store
+from bgad.service.store.tables import versions
 from bgad.service.store.versions import Version
-from tests.service.conftest import page_and_total
+from tests.service.conftest import new_schema, page_and_total
 from tests.service.store.conftest import at_once, said, scored
 
 
@@ -89,3 +93,57 @@ def test_what_a_version_has_yet_to_score(store: Store, version: Version) -> None
         store.scores.add_rescored(row.id, second.id, said(0.5), row.created)
     assert store.scores.unscored(second, version.id, 4) == []  # and not another four
     assert store.scores.unscored(version, None, 4) == []
+
+
+def test_a_score_is_recorded_only_while_its_version_and_rate_are_current(store: Store, version: Version) -> None:
+    image = NewImage("c" * 64, "a.png", 2, 2)
+    number = store.scores.add_image_if_current(image, version, said(0.5))
+    assert number is not None
+    store.versions.set_rate(version.id, 0.25, 2.0, "ann")
+    assert store.scores.add_image_if_current(image, version, said(0.7)) is None
+    changed = store.versions.get(version.id)
+    assert store.scores.add_image_if_current(image, changed, said(0.6, 2.0)) == number
+    second = store.versions.add("gear", "b" * 64, "2.bgad", state="candidate")
+    store.versions.release(second.id, "ann")
+    assert store.scores.add_image_if_current(NewImage("d" * 64, "b.png", 2, 2), changed, said(0.7)) is None
+    assert [row.score for row in store.scores.of_image(number)] == [0.6]
+    assert not store.images.has("d" * 64)
+
+
+def test_models_with_new_scores(store: Store, version: Version) -> None:
+    assert (store.scores.highest_id(), store.scores.models_after(0)) == (0, set())
+    scored(store, version, 0.1)
+    last = store.scores.highest_id()
+    assert (store.scores.models_after(0), store.scores.models_after(last)) == ({"gear"}, set())
+
+
+def test_a_release_waits_for_the_scores_of_other_services_and_they_for_it(postgres: Path) -> None:
+    with closing(Store(new_schema(postgres))) as store:
+        version = store.versions.add("gear", "a" * 64, "gear.bgad", state="released")
+        image = NewImage("c" * 64, "a.png", 2, 2)
+        results: list[int | None] = []
+        sender = threading.Thread(
+            target=lambda: results.append(store.scores.add_image_if_current(image, version, said(0.5)))
+        )
+        with store.database.begin() as connection:
+            connection.execute(versions.update().values(rate=0.25))
+            sender.start()
+            sender.join(0.5)
+            assert sender.is_alive()  # it does not record a score that a new threshold has missed
+        sender.join(30)
+        assert results == [None]
+
+
+def test_no_file_is_removed_while_its_image_is_being_recorded(postgres: Path) -> None:
+    with closing(Store(new_schema(postgres))) as store:
+        version = store.versions.add("gear", "a" * 64, "gear.bgad", state="released")
+        image = NewImage("c" * 64, "a.png", 2, 2)
+        sender = threading.Thread(target=lambda: store.scores.add_image(image, version.id, said(0.5)))
+        with store.images.removing(image.sha256) as unused:
+            assert unused
+            sender.start()
+            sender.join(0.5)
+            assert sender.is_alive()
+        sender.join(30)
+        with store.images.removing(image.sha256) as unused:
+            assert not unused

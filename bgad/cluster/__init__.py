@@ -1,0 +1,1 @@
+"""The jobs of one machine on a Ray cluster: scoring an archive, training many models, running many cells."""
