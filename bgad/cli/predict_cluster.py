@@ -120,7 +120,7 @@ def _conclude(job: Job, scored: int) -> int:
 
 def _print_estimate(estimate: Estimate) -> None:
     console.say(
-        f"{estimate.images} images in {estimate.shards} shards, {estimate.unfinished} images to score\n"
+        f"images: {estimate.images}, of which to score: {estimate.unfinished}; shards: {estimate.shards}\n"
         f"one worker on this machine scores {estimate.images_per_second:.1f} images a second "
         f"and takes {estimate.worker_mb:.0f} MB\n"
         f"{estimate.workers} workers like it need {estimate.hours:.2g} hours"

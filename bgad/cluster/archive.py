@@ -129,7 +129,7 @@ def run(
         from bgad.cluster.score import Pool, score
 
         workers = options.workers or worker_places(1, options.gpus_per_worker)
-        logger.info(f"{job.rows} images in {job.shards} shards, {workers} workers")
+        logger.info(f"images: {job.rows}, shards: {job.shards}, workers: {workers}")
         pool = Pool(min(workers, job.shards), gpus=options.gpus_per_worker)
         totals = score(job, files, pool, rate=options.rate, progress=progress, stop=stop)
     job.check_begun()

@@ -92,7 +92,7 @@ def command(model: Path, archive: Path, tmp_path: Path) -> list[str]:
 def test_a_dry_run_writes_nothing(command: list[str], tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
     assert main([*command, "--dry-run", "--workers", "4"]) == 0
     said = capsys.readouterr().err
-    assert "18 images in 1 shards, 18 images to score" in said
+    assert "images: 18, of which to score: 18; shards: 1" in said
     assert "4 workers like it need" in said
     assert not (tmp_path / "out").exists()
 
