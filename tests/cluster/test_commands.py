@@ -100,7 +100,7 @@ def test_a_dry_run_writes_nothing(command: list[str], tmp_path: Path, capsys: py
 def test_a_dry_run_of_a_job_that_is_begun(scored: Job, command: list[str], capsys: pytest.CaptureFixture[str]) -> None:
     before = {path: path.stat().st_mtime_ns for path in Path(scored.out).rglob("*")}
     assert main([*command, "--dry-run"]) == 0
-    assert "18 images in 3 shards, 2 images to score" in capsys.readouterr().err
+    assert "images: 18, of which to score: 2; shards: 3" in capsys.readouterr().err
     assert {path: path.stat().st_mtime_ns for path in Path(scored.out).rglob("*")} == before
 
 
