@@ -59,7 +59,7 @@ def file_system(uri: str) -> tuple[fs.FileSystem, str]:
     root, path, options = uris.split(uri)
     try:
         system, top = _root(root + options)
-    except pa.ArrowNotImplementedError:
+    except pa.ArrowNotImplementedError:  # this build of pyarrow lacks the file system
         return _by_fsspec(uri)
     except pa.ArrowInvalid as error:
         # A text that cannot be parsed may be cut in the middle of a credential.

@@ -83,7 +83,8 @@ def train(
     destination = Path(out) if out else locate.model_folder(data)
     training_data = read_training_data(data, destination, recipe, options, progress)
     control = RunControl(progress, stop)
-    return train_on_split(training_data, destination, recipe, options, control, started=started)
+    with prepared(training_data, destination, recipe, options, control, started=started) as preparation:
+        return preparation.train()
 
 
 def read_training_data(
@@ -140,24 +141,6 @@ def assign_roles(dataset: layouts.Dataset, config: Config, options: TrainOptions
     return split
 
 
-def train_on_split(
-    data: TrainingData,
-    out: Path,
-    config: Config,
-    options: TrainOptions,
-    control: RunControl,
-    *,
-    started: float,
-    parent: Path | None = None,
-) -> Detector:
-    """Train on data whose images have their roles, and write the model folder.
-
-    With `parent`, the flows start from those of that model. Options that say how images get their roles are not read.
-    """
-    with prepared(data, out, config, options, control, started=started, parent=parent) as preparation:
-        return preparation.train()
-
-
 @dataclass(frozen=True)
 class Preparation:
     """A training whose work folder is open and whose features are not computed yet."""
@@ -195,7 +178,11 @@ def prepared(
     started: float,
     parent: Path | None = None,
 ) -> Iterator[Preparation]:
-    """Build the model and open the work folder, which is removed where the training then ends well."""
+    """Prepare a training on data whose images have their roles: build the model and open the work folder.
+
+    With `parent`, the flows start from those of that model. Options that say how images get their roles are not read.
+    The folder is removed where the training then ends well.
+    """
     split, roi = data.split, data.roi
     logger.info(
         f"{data.dataset.name}: {len(split.train)} normals to train on, {len(split.calibration)} held out to calibrate, "

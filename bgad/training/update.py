@@ -27,7 +27,7 @@ from bgad.geometry.roi import Roi
 from bgad.inference.torch_engine import Detector
 from bgad.training import provenance
 from bgad.training.paired_files import IGNORE, MASK, list_images, pair_files
-from bgad.training.pipeline import TrainingData, new_image_cache, train_on_split
+from bgad.training.pipeline import TrainingData, new_image_cache, prepared
 from bgad.training.provenance import Provenance
 from bgad.training.run import RunControl, StopRequest, TrainOptions
 from bgad.types import GOOD, ROLES, TAUGHT, UNUSED, USED_ROLES, Progress, Sample
@@ -133,7 +133,8 @@ def update(
     before = card.calibration_at().false_reject_rate
     training = options.for_training(_rate(len(data.split.calibration), before, options.false_reject_rate))
     control = RunControl(progress, stop)
-    return train_on_split(data, destination, recipe, training, control, started=started, parent=folder)
+    with prepared(data, destination, recipe, training, control, started=started, parent=folder) as preparation:
+        return preparation.train()
 
 
 def _joined_data(
