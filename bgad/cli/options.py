@@ -129,7 +129,7 @@ def add_engine(parser: argparse.ArgumentParser) -> None:
         "--batch",
         type=number(int, 1),
         metavar="N",
-        help="images in a batch of each thread (default: 1 on a CPU, else 4)",
+        help="images that an accelerator takes at a time (default 4); a CPU takes one on each core",
     )
     group.add_argument(
         "--strict",
