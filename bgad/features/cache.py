@@ -42,6 +42,7 @@ BATCH = 8  # images that one worker extracts at a time
 AHEAD = 16  # batches that may be computed before they are stored; bounds the memory
 TOLERANCE = 2.0**-11  # of a map's largest value: the resolution of half precision, in which features are cached
 
+SHARD_FILES = "shards/*.npz"  # in the folder of a store
 SHARD_IMAGES = 64 * BATCH  # whole batches: a shard then holds the bits that one machine computes
 
 HalfArray = npt.NDArray[np.float16]

@@ -37,6 +37,7 @@ from bgad.data.layouts import Dataset
 from bgad.data.sample_io import hash_masks
 from bgad.data.split import Split
 from bgad.errors import ModelError, OutputError
+from bgad.features.cache import SHARD_FILES
 from bgad.geometry.roi import Roi
 from bgad.io import files as output_files
 from bgad.io.files import sha256_bytes, sha256_json, write_atomic
@@ -48,8 +49,8 @@ if TYPE_CHECKING:
 
 logger = logging.getLogger(__name__)
 
-# Files in the work folder: the fingerprint of the run, its state after the last saved step, and feature shards.
-RUN_FILE, CHECKPOINT, SHARDS = "run.json", "checkpoint.safetensors", "*/shards/*.npz"
+# Files in the work folder: the fingerprint of the run, and its state after the last saved step.
+RUN_FILE, CHECKPOINT = "run.json", "checkpoint.safetensors"
 TRAINING_LOG = "train.csv"
 COLUMNS = ("step", "lr", "loss", "likelihood", "pull", "push")  # then one boundary for each level
 
@@ -67,7 +68,7 @@ def work_folder(out: Path) -> Path:
 def unfinished(out: Path) -> bool:
     """Return whether a training that was to write this model has left a checkpoint or feature shards of a cluster."""
     work = work_folder(out)
-    return (work / CHECKPOINT).exists() or any(work.glob(SHARDS))
+    return (work / CHECKPOINT).exists() or any(work.glob(f"*/{SHARD_FILES}"))
 
 
 def check_work_folder(out: Path, *, resume: bool, key: str | None = None) -> Path:
@@ -278,7 +279,7 @@ def phase_two_key(config: Config, split: Split, device: torch.device) -> str:
     return sha256_json([recipe, config.objective, known, masks, phase_key(config, split, device)])
 
 
-_PATHS = ("taught", "masks", "ignored")
+_PATHS = ("taught", "masks", "ignored")  # fields of Provenance
 
 
 @dataclass(frozen=True)
@@ -313,13 +314,13 @@ def remember(checksum: str, provenance: Provenance) -> None:
         **{kind: {name: str(path.absolute()) for name, path in getattr(provenance, kind).items()} for kind in _PATHS},
     }
     with suppress(OutputError, OSError, RuntimeError):  # RuntimeError: a user without a home
-        write_atomic(_file(checksum), json.dumps(content, indent=1).encode())
+        write_atomic(_provenance_file(checksum), json.dumps(content, indent=1).encode())
 
 
 def recall(checksum: str) -> Provenance | None:
     """Return the stored provenance of a model; None where there is none that can be read."""
     try:
-        stored = json.loads(_file(checksum).read_bytes())
+        stored = json.loads(_provenance_file(checksum).read_bytes())
         paths = {kind: {n: Path(p) for n, p in stored[kind].items()} for kind in _PATHS}
         root = stored["root"]
         return Provenance(Path(stored["data"]), None if root is None else Path(root), **paths)
@@ -327,7 +328,7 @@ def recall(checksum: str) -> Provenance | None:
         return None
 
 
-def _file(checksum: str) -> Path:
+def _provenance_file(checksum: str) -> Path:
     state = os.environ.get("XDG_STATE_HOME")
     base = Path(state) if state else Path.home() / ".local" / "state"
     return Path(os.environ.get("BGAD_STATE") or base / "bgad") / "provenance" / f"{checksum}.json"

@@ -121,9 +121,8 @@ def read_training_data(
     check_before_reading(config, out, options)
     roi = None if options.roi is None else Roi.load(Path(options.roi))
     images = new_image_cache(config, roi)
-    dataset, shapes = validate_images(
-        layouts.locate(Path(data), options.root), options.max_unreadable, images, progress
-    )
+    dataset = layouts.locate(Path(data), options.root)
+    dataset, shapes = validate_images(dataset, options.max_unreadable, images, progress)
     for note in dataset.notes:
         logger.warning(note)
     if roi is not None:
