@@ -25,7 +25,7 @@ from bgad.data.sample_io import ImageCache
 from bgad.features.cache import even_pick
 from bgad.model.boundary import NORMALISER, abnormal_boundary
 from bgad.model.device import tune_allocator
-from bgad.model.level import Level
+from bgad.model.flow import Level
 from bgad.model.scoring import ScoringModel
 from bgad.training.feature_pool import FeaturePool
 from bgad.training.loop import FlowData, TrainingLoop

@@ -27,9 +27,8 @@ from bgad.benchmark.tables import grids
 from bgad.config import Config, override, preset_for, to_dict
 from bgad.data.layouts import Dataset
 from bgad.data.protocols import Case, protocol_split
-from bgad.data.sample_io import hash_masks
+from bgad.data.sample_io import MAX_UNREADABLE, hash_masks, validate_images
 from bgad.data.split import Split
-from bgad.data.validation import MAX_UNREADABLE, validate_images
 from bgad.errors import BgadError, ConfigError
 from bgad.evaluation.measure import Measurement, measure
 from bgad.features.cache import Features
@@ -39,13 +38,19 @@ from bgad.io import files as output_files
 from bgad.model import backbone as backbones
 from bgad.model import device as devices
 from bgad.model.scoring import weight_files
-from bgad.training.checkpoint import TRAINING_LOG, SharedPhase
+from bgad.training.checkpoint import (
+    RECIPE_VERSION,
+    TRAINING_LOG,
+    SharedPhase,
+    flow_key,
+    phase_key,
+    phase_two_key,
+    run_key,
+)
 from bgad.training.feature_pool import FeaturePool, FeaturePools
-from bgad.training.fit_model import ModelFit
+from bgad.training.fit_model import ModelFit, TrainingRun
 from bgad.training.loop import TrainingLoop
-from bgad.training.provenance import RECIPE_VERSION, flow_key, phase_key, phase_two_key, run_key
-from bgad.training.run import RunControl, StopRequest, TrainingRun
-from bgad.types import Progress, ProgressTask, Shape
+from bgad.types import Progress, ProgressTask, RunControl, Shape, StopRequest
 
 logger = logging.getLogger(__name__)
 

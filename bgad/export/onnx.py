@@ -16,7 +16,7 @@ from torch import Tensor, nn
 
 from bgad.errors import ModelError, first_line
 from bgad.inference.onnx_engine import GRAPH, PIXELS
-from bgad.model.level import Level
+from bgad.model.flow import Level
 from bgad.model.scoring import ScoringModel
 
 OPSET = 17

@@ -19,10 +19,10 @@ from bgad.features.cache import Budget, Extractor, Features, FeatureStore
 from bgad.features.scoring import run_features
 from bgad.inference.base import Output
 from bgad.io.files import sha256_json
-from bgad.io.images import resize_mask
+from bgad.io.masks import resize_mask
 from bgad.model import backbone as backbones
 from bgad.model.scoring import ScoringModel
-from bgad.training.provenance import RECIPE_VERSION, hash_weights
+from bgad.training.checkpoint import RECIPE_VERSION, hash_weights
 from bgad.training.training_set import (
     AnomalyFeatures,
     TrainingSet,

@@ -6,8 +6,9 @@ import logging
 import platform
 import time
 from collections.abc import Iterator, Mapping, Sequence
-from dataclasses import replace
+from dataclasses import dataclass, field, replace
 from datetime import UTC, datetime
+from pathlib import Path
 
 import numpy as np
 import torch
@@ -28,23 +29,42 @@ from bgad.artifact.card import (
 )
 from bgad.calibration import Calibration, effective_rate
 from bgad.data import tiled_split
+from bgad.data.layouts import Dataset
+from bgad.data.split import Split
 from bgad.geometry.roi import Roi
 from bgad.inference.base import Output
 from bgad.inference.torch_engine import Detector
 from bgad.model import backbone as backbones
 from bgad.model.boundary import NORMALISER, abnormal_boundary
-from bgad.model.level import LevelConstants
+from bgad.model.flow import LevelConstants
 from bgad.model.scoring import ScoringModel
 from bgad.training.checkpoint import LogRow, SharedPhase
 from bgad.training.fit_image_head import HeadScores, fit_image_head
 from bgad.training.fit_score_weights import ScoreWeightFitter
 from bgad.training.loop import FlowData, TrainingLoop
-from bgad.training.run import TrainingRun
 from bgad.training.training_set import NormalPartition, TrainingSet, choose_validation_normals, partition_normals
 from bgad.training.warm_start import WarmStart, average_with_parent
-from bgad.types import PARTS, FloatArray, Index, ProgressTask, Sample
+from bgad.types import PARTS, FloatArray, Index, ProgressTask, RunControl, Sample
 
 logger = logging.getLogger(__name__)
+
+
+@dataclass(frozen=True)
+class TrainingRun:
+    """Everything that is decided before the training of one model begins."""
+
+    name: str
+    dataset: Dataset
+    split: Split
+    training_split: Split  # the split with tiles in place of images, where the recipe cuts them
+    bits: int
+    device: torch.device
+    work: Path
+    false_reject_rate: float | None = None
+    roi: Roi | None = None
+    warm_start: WarmStart | None = None
+    started: float = field(default_factory=time.monotonic)
+    control: RunControl = field(default_factory=RunControl)
 
 
 class ModelFit:

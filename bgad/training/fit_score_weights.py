@@ -16,10 +16,10 @@ import numpy.typing as npt
 import torch
 
 from bgad.features.cache import Features, even_pick
-from bgad.features.scoring import LevelLikelihoods
-from bgad.model.level import LevelConstants
+from bgad.model.flow import LevelConstants
 from bgad.model.scoring import ScoringModel, default_score_weights, level_anomaly, resize_maps
 from bgad.training.fit_image_head import HeadScores, top_mean
+from bgad.training.objective import LevelLikelihoods
 from bgad.training.training_set import AnomalyFeatures, NormalPartition, TrainingSet
 from bgad.types import DoubleArray, FloatArray, Index
 

@@ -22,17 +22,17 @@ from torch import Tensor
 from bgad.config import Config
 from bgad.errors import ModelError
 from bgad.features.cache import Features
-from bgad.features.scoring import LevelLikelihoods
 from bgad.model.boundary import NORMALISER, RunningBoundary, normal_boundary
 from bgad.model.device import WorkerPool
 from bgad.model.distance import DistanceLevel
-from bgad.model.level import Level, LevelConstants
+from bgad.model.flow import Level, LevelConstants
 from bgad.model.scoring import ScoringModel
 from bgad.training import checkpoint
-from bgad.training.checkpoint import LogRow, SharedPhase, TrainingLog
+from bgad.training.checkpoint import CHECKPOINT, LogRow, SharedPhase, TrainingLog
 from bgad.training.fit_bank import fill_bank
 from bgad.training.objective import (
     REFRESH_STEPS,
+    LevelLikelihoods,
     objective,
     sample_anomalies,
     sample_positions,
@@ -40,10 +40,9 @@ from bgad.training.objective import (
     usable_anomalies,
     without_masks,
 )
-from bgad.training.run import CHECKPOINT, RunControl, StopRequest
 from bgad.training.schedule import CHECK_STEPS, EarlyStopping, Schedule
 from bgad.training.training_set import AnomalyFeatures
-from bgad.types import FloatArray, Index, ProgressTask
+from bgad.types import FloatArray, Index, ProgressTask, RunControl, StopRequest
 
 DIVERGED_LOSS = 1e6  # the loss of a sound run stays orders of magnitude below
 

@@ -1,6 +1,6 @@
-"""The objective of a training step: which features it takes, and the loss of a level from their log-likelihoods.
+"""The objective of a training: log-likelihoods of cached features, the features that a step takes, and their loss.
 
-All log-likelihoods here are normalised, log p / d / NORMALISER, unless a docstring says otherwise.
+Log-likelihoods in a loss are normalised, log p / d / NORMALISER; `LevelLikelihoods` gives log p / d.
 """
 
 from __future__ import annotations
@@ -14,10 +14,12 @@ import torch.nn.functional as F
 from torch import Tensor
 
 from bgad.config import LossConfig
-from bgad.features.scoring import LevelLikelihoods
+from bgad.features.cache import Features, chunks, even_pick
 from bgad.model.boundary import NORMALISER, abnormal_boundary
+from bgad.model.device import WorkerPool
+from bgad.model.flow import Level, LevelConstants
 from bgad.training.training_set import AnomalyFeatures
-from bgad.types import Index
+from bgad.types import FloatArray, Index
 
 REFRESH_STEPS = 20  # steps between two selections of instances: in fewer, the flows change little
 
@@ -26,6 +28,46 @@ REFRESH_STEPS = 20  # steps between two selections of instances: in fewer, the f
 ALPHA_N, GAMMA_N, EASY_NORMAL = 11.7, 0.5, -0.2
 ALPHA_A, GAMMA_A, EASY_ABNORMAL = 0.53, 2.0, -1.0
 FAR = -1.0  # features below it are far outside of the boundary and need no push or pull
+
+# Quantiles and moments over a set of normals use an even sample of this many images, so that the start of phase 2 does
+# not grow with the data set. At an input of 256 pixels the finest level has 400,000 features in them.
+MAX_SET_IMAGES = 400
+BATCH_IMAGES = 2  # all positions of an image are evaluated, so two images already make a large batch
+
+
+@dataclass(frozen=True)
+class LevelLikelihoods:
+    """Evaluates the flows of all levels on cached features."""
+
+    levels: Sequence[Level]
+    beta: float  # quantile of the normals at which the boundary lies
+    device: torch.device
+    workers: WorkerPool
+    roi_positions: Sequence[Index] | None = None  # of each level; None: all
+
+    def of_images(self, level: int, features: Features, images: Index | None = None) -> FloatArray:
+        """log p / d at every position of the chosen images, or of all, (images, positions)."""
+        images = np.arange(features.count) if images is None else images
+        with torch.inference_mode():
+            parts = [
+                self.levels[level](torch.from_numpy(features.rows(level, images[part])).to(self.device)).cpu().numpy()
+                for part in chunks(len(images), BATCH_IMAGES)
+            ]
+        return np.concatenate(parts)
+
+    def inside_roi(self, level: int, log_p: FloatArray) -> FloatArray:
+        """Return the values (images, positions) at the positions of the region of interest."""
+        return log_p if self.roi_positions is None else log_p[:, self.roi_positions[level]]
+
+    def of_set(self, level: int, features: Features) -> FloatArray:
+        """log p / d of a set of images inside the region of interest, flat; of a large set, an even sample."""
+        images = even_pick(features.count, MAX_SET_IMAGES)
+        return self.inside_roi(level, self.of_images(level, features, images)).ravel()
+
+    def constants(self, features: Features) -> list[LevelConstants]:
+        """Return the constants of each level, from a set of normals."""
+        sets = self.workers.each(lambda i: self.of_set(i, features))
+        return [LevelConstants.of(log_p, self.beta) for log_p in sets]
 
 
 def sample_positions(positions: Index, count: int, rng: np.random.Generator) -> Index:

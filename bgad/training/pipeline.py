@@ -15,12 +15,11 @@ import torch
 
 from bgad.artifact import folder as model_folder
 from bgad.artifact.card import Card, ExportCard
-from bgad.calibration import require_supported
+from bgad.calibration import check_rate, require_supported
 from bgad.config import Config
-from bgad.data import layouts, locate, tiled_split
-from bgad.data.sample_io import ImageCache, ModelInputs
+from bgad.data import layouts, tiled_split
+from bgad.data.sample_io import MAX_UNREADABLE, ImageCache, ModelInputs, validate_images
 from bgad.data.split import Split, make_split
-from bgad.data.validation import validate_images
 from bgad.errors import BgadError, ConfigError, DataError
 from bgad.features.cache import even_pick
 from bgad.geometry.roi import Roi
@@ -29,27 +28,55 @@ from bgad.io.files import write_atomic
 from bgad.model import backbone as backbones
 from bgad.model import device as devices
 from bgad.model.scoring import BACKBONE_FILE, ScoringModel, weight_files
-from bgad.pseudo.generate import can_generate
-from bgad.training import provenance
-from bgad.training.checkpoint import TRAINING_LOG, EventLog, open_event_log
-from bgad.training.fit_model import ModelFit
-from bgad.training.provenance import Provenance, run_key
-from bgad.training.run import (
-    RunControl,
-    StopRequest,
-    TrainingRun,
-    TrainOptions,
+from bgad.training.checkpoint import (
+    TRAINING_LOG,
+    EventLog,
+    Provenance,
     check_work_folder,
+    open_event_log,
     open_work_folder,
+    provenance_of,
+    remember,
+    run_key,
     unfinished,
 )
-from bgad.training.training_set import CacheOptions, build_training_set, with_visible_defect
+from bgad.training.fit_model import ModelFit, TrainingRun
+from bgad.training.training_set import CacheOptions, build_training_set, can_generate, with_visible_defect
 from bgad.training.warm_start import WarmStart, load_flows
-from bgad.types import Progress, Shape
+from bgad.types import Progress, RunControl, Shape, StopRequest
 
 logger = logging.getLogger(__name__)
 
 PARITY_IMAGES = 32  # images, or tiles, on which the exported graph is compared with torch
+
+
+@dataclass(frozen=True, kw_only=True)
+class TrainOptions:
+    """The options of `train`, which are those of `bgad train`; a value that cannot work raises."""
+
+    root: str | Path | None = None  # folder of the public data sets; None: $BGAD_DATA, else ./data
+    known: int | None = None  # known anomalies to train on; None: all of the training part, or 10 of a test set
+    test_share: float = 0.0  # share of the normals to keep for the test, where the data has no test set
+    split: str | Path | None = None  # file that gives every image its role; replaces `known` and `test_share`
+    false_reject_rate: float | None = None  # share of good parts that may be rejected; None: 0.05 if possible
+    device: str = "auto"  # cpu, cuda or mps; auto takes an accelerator where there is one
+    memory_gb: float = 4.0  # memory for cached features; the rest goes to disk
+    max_unreadable: int = MAX_UNREADABLE  # unreadable images to skip before giving up
+    resume: bool = False  # continue a training that was stopped
+    overwrite: bool = False  # replace an existing model folder
+    tensorboard: str | Path | None = None  # folder for TensorBoard's event files
+    export: bool = True  # add the graph that scores without torch
+    roi: str | Path | None = None  # region of interest: an image (black: outside), or a JSON file with polygons
+
+    def __post_init__(self) -> None:
+        if self.max_unreadable < 0 or not 0 <= self.test_share < 1:
+            raise ConfigError("max_unreadable must be 0 or more, and test_share 0 or more and below 1")
+        if self.split is not None and (self.known is not None or self.test_share):
+            raise ConfigError(
+                "a split file says which images are known and which are tested: leave out --known and --test"
+            )
+        if self.false_reject_rate is not None:
+            check_rate(self.false_reject_rate)
 
 
 @dataclass(frozen=True)
@@ -80,7 +107,7 @@ def train(
     """
     started = time.monotonic()
     recipe = (config or Config()).check()
-    destination = Path(out) if out else locate.model_folder(data)
+    destination = Path(out) if out else layouts.model_folder(data)
     training_data = read_training_data(data, destination, recipe, options, progress)
     control = RunControl(progress, stop)
     with prepared(training_data, destination, recipe, options, control, started=started) as preparation:
@@ -94,13 +121,14 @@ def read_training_data(
     check_before_reading(config, out, options)
     roi = None if options.roi is None else Roi.load(Path(options.roi))
     images = new_image_cache(config, roi)
-    dataset, shapes = validate_images(locate.load(Path(data), options.root), options.max_unreadable, images, progress)
+    dataset = layouts.locate(Path(data), options.root)
+    dataset, shapes = validate_images(dataset, options.max_unreadable, images, progress)
     for note in dataset.notes:
         logger.warning(note)
     if roi is not None:
         _check_roi_size(roi, f"{options.roi}", dataset, shapes)
     split = assign_roles(dataset, config, options)
-    return TrainingData(dataset, shapes, split, images, provenance.provenance_of(Path(data), options.root), roi)
+    return TrainingData(dataset, shapes, split, images, provenance_of(Path(data), options.root), roi)
 
 
 def new_image_cache(config: Config, roi: Roi | None) -> ImageCache:
@@ -163,7 +191,7 @@ class Preparation:
         logger.info(detector.calibration.guarantee())
         logger.info(f"model: {out}")
         written = model_folder.read(out)
-        provenance.remember(written.checksum, self.data.provenance)
+        remember(written.checksum, self.data.provenance)
         return Detector(self.model, written, run.device)
 
 

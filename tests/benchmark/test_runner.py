@@ -30,14 +30,14 @@ from bgad.features.cache import FeatureStore
 from bgad.inference.torch_engine import Detector
 from bgad.io import files as output_files
 from bgad.io.files import locked
+from bgad.training import checkpoint as keys_module
 from bgad.training import feature_pool
 from bgad.training import pipeline as learn
-from bgad.training import provenance as keys_module
+from bgad.training.checkpoint import flow_key, phase_key, run_key
 from bgad.training.feature_pool import FeaturePool
 from bgad.training.fit_model import ModelFit
 from bgad.training.loop import TrainingLoop
-from bgad.training.provenance import flow_key, phase_key, run_key
-from bgad.training.run import TrainOptions
+from bgad.training.pipeline import TrainOptions
 from bgad.training.training_set import AnomalyFeatures
 from tests.benchmark.runs import CLASSES, CONFIG, SIZE, TINY, category, fast, results, timeless, tiny
 from tests.conftest import save

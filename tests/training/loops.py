@@ -18,12 +18,11 @@ from torch import Tensor, nn
 from bgad.config import Config, from_dict
 from bgad.features.cache import Budget, Features, FeatureStore
 from bgad.model.scoring import ScoringModel
-from bgad.training.checkpoint import TRAINING_LOG, LogRow, SharedPhase
+from bgad.training.checkpoint import CHECKPOINT, TRAINING_LOG, LogRow, SharedPhase
 from bgad.training.loop import FlowData, TrainingLoop
 from bgad.training.objective import REFRESH_STEPS
-from bgad.training.run import CHECKPOINT, RunControl, StopRequest
 from bgad.training.training_set import AnomalyFeatures
-from bgad.types import FloatArray
+from bgad.types import FloatArray, RunControl, StopRequest
 
 GRIDS, CHANNELS = [(4, 4), (2, 2)], [6, 8]
 DEFECT = [[5, 6], [3]]  # positions that show the defect, per level

@@ -15,10 +15,9 @@ import torch
 from bgad.cli.main import main
 from bgad.config import to_toml
 from bgad.training import checkpoint
-from bgad.training.checkpoint import TRAINING_LOG, LogRow, SharedPhase
+from bgad.training.checkpoint import CHECKPOINT, TRAINING_LOG, LogRow, SharedPhase
 from bgad.training.loop import TrainingLoop
 from bgad.training.objective import REFRESH_STEPS
-from bgad.training.run import CHECKPOINT
 from tests.conftest import tiny_config
 from tests.training.loops import (
     BRIEF,
