@@ -69,7 +69,7 @@ class _VersionTest:
 
     def __init__(self, store: Store, registry: ModelRegistry, version: Version) -> None:
         card = registry.card(version)
-        self.key = _key(version)
+        self.version = version.id
         self.calibration, self.seed = card.calibration_at().scores, version.id
         self._columns = ScoreColumns(store, version, card.used_sha256)
         self._test = DriftTest(self.calibration, seed=self.seed)
@@ -128,7 +128,7 @@ class DriftMonitor:
             lock = self._test_locks.setdefault(version.name, threading.Lock())
         with lock:
             test = self._tests.get(version.name)
-            if test is None or test.key != _key(version):
+            if test is None or test.version != version.id:
                 test = self._tests[version.name] = _VersionTest(self._store, self._registry, version)
             try:
                 state = test.update()
@@ -202,11 +202,6 @@ class DriftMonitor:
         reported = [*ids[alarms[: len(reported_images)]], *ids[np.isin(images, reported_images)]]
         self._alarm_counts[version.name] = len(events)
         self._reported[version.id] = int(max(reported, default=0))
-
-
-def _key(version: Version) -> tuple[int, float | None]:
-    """Identify a version and its false-reject rate: another rate changes the recorded decisions."""
-    return version.id, version.rate
 
 
 def _restrict(state: DriftState, since: float, test: _VersionTest) -> DriftState:

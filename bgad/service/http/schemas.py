@@ -226,9 +226,11 @@ class VersionScore(Row):
 
 
 class RecordedScore(VersionScore):
-    """A recorded score of an image by one version."""
+    """A recorded score of an image by one version, with the present decision and the one that the client was told."""
 
     created: float
+    sent_threshold: float = Field(description="the threshold when the score was recorded")
+    sent_is_anomaly: bool = Field(description="the decision by that threshold, which is what the client was told")
 
 
 class ComputedScore(VersionScore):

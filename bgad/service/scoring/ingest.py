@@ -79,15 +79,14 @@ class Ingest:
             image = None
             while image is None:
                 answer, scorer = self._score(version, path, content, patient=patient)
-                scores, (height, width) = answer.scores, answer.shape
+                # Another rate may have been set while the image was being scored.
+                scores, (height, width) = decide_again(answer.scores, scorer), answer.shape
                 image = self._record(NewImage(sha256, display_name(name), width, height), version, scores)
                 if image is None:  # released or changed by another service since the store was asked
                     self._registry.forget(version)
                     version = self._registry.released(model)
             if not self._blobs.has(BlobKind.IMAGE, sha256, len(content)):
                 self._blobs.put_as(BlobKind.IMAGE, sha256, content)  # another service had just removed it
-        if not self._releases_elsewhere:
-            scores = self._decide_by_new_rate(image, version, scores, scorer)
         self._thumbnails.enqueue(sha256, version.id, scores.map, scorer.card)
         return ScoredImage(image, version, scores)
 
@@ -98,15 +97,6 @@ class Ingest:
         if scores.threshold != self._registry.decision_rule(version).threshold:
             return None
         return self._store.scores.add_image_if_current(new, version, scores)
-
-    def _decide_by_new_rate(self, image: int, version: Version, scores: Scores, scorer: BaseScorer) -> Scores:
-        """Decide a recorded score again if another rate was set while the image was being scored."""
-        self._registry.wait_for_rate_change()
-        if scores.threshold == scorer.threshold:
-            return scores
-        scores = decide_again(scores, scorer)
-        self._store.scores.add(image, version.id, scores)
-        return scores
 
     def _score(self, version: Version, path: Path, content: bytes, *, patient: bool) -> tuple[Answer, BaseScorer]:
         try:

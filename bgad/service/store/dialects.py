@@ -85,7 +85,7 @@ def upserts(backend: str) -> Upserts:
         index_elements=["sha256"], set_={"width": image.excluded.width, "dropped": None}
     )
     score, key = dialect.insert(scores), ["image", "version"]
-    columns = ("score", "p_value", "threshold", "is_anomaly", "distance", "created", "parts", "region")
+    columns = ("score", "p_value", "threshold", "is_anomaly", "created", "parts", "region")
     replace = score.on_conflict_do_update(index_elements=key, set_={name: score.excluded[name] for name in columns})
     return Upserts(image.returning(images.c.id), replace, score.on_conflict_do_nothing(index_elements=key))
 

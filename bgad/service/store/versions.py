@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from dataclasses import dataclass
+from typing import NamedTuple
 
 import sqlalchemy as sa
 
@@ -10,9 +11,16 @@ from bgad.errors import ConfigError
 from bgad.service.errors import MissingError
 from bgad.service.store import dialects, history
 from bgad.service.store.database import Database
-from bgad.service.store.tables import scores, versions
+from bgad.service.store.tables import versions
 
 RELEASED, CANDIDATE, RETIRED, DISCARDED = "released", "candidate", "retired", "discarded"
+
+
+class OperatingPoint(NamedTuple):
+    """A false-reject rate and its threshold."""
+
+    rate: float
+    threshold: float
 
 
 @dataclass(frozen=True, slots=True)
@@ -27,6 +35,7 @@ class Version:
     state: str  # released, candidate, retired, discarded
     rate: float | None  # false-reject rate set in the service; None: the model card's
     created: float
+    threshold: float | None = None  # of that rate; None: the model card's
 
 
 class Versions:
@@ -101,22 +110,17 @@ class Versions:
         with self._database.begin() as connection:
             _set_state(connection, number, RELEASED)
 
-    def set_rate(self, number: int, rate: float, threshold: float, who: str) -> None:
-        """Set the false-reject rate of a version and decide its recorded scores again by the new threshold."""
-        with self._database.begin() as connection:
-            connection.execute(versions.update().where(versions.c.id == number).values(rate=rate))
-            connection.execute(
-                scores.update()
-                .where(scores.c.version == number)
-                .values(
-                    threshold=threshold,
-                    is_anomaly=scores.c.score > threshold,
-                    distance=sa.func.abs(scores.c.score - threshold),
-                )
-            )
+    def set_rate(self, number: int, old: OperatingPoint, new: OperatingPoint, who: str) -> None:
+        """Set the false-reject rate of a version; decisions on its scores follow, and no score is written."""
+        change = versions.update().where(versions.c.id == number).values(rate=new.rate, threshold=new.threshold)
+        detail = (
+            f"version {number}: false-reject rate {old.rate:g} -> {new.rate:g}, "
+            f"threshold {old.threshold:.6g} -> {new.threshold:.6g}"
+        )
+        with self._database.begin_queued() as connection:
+            connection.execute(change)
             name = connection.execute(sa.select(versions.c.name).where(versions.c.id == number)).scalar_one()
-            detail = f"version {number}: false-reject rate {rate:g}"
-            history.record(connection, self._database.clock(), who, "threshold", name, detail)
+            history.record(connection, self._database.clock(), who, history.THRESHOLD, name, detail)
 
 
 def is_current(connection: sa.Connection, version: Version) -> bool:

@@ -94,7 +94,7 @@ def test_a_list_waits_for_those_who_are_writing(store: Store, version: Version) 
     found: list[Snapshot] = []
     asking = threading.Thread(target=lambda: found.append(store.lists.snapshot("gear")))
     with store.database.engine.begin() as connection:
-        values = score | {"image": first, "version": other, "distance": 1.0, "created": 1.0, "parts": {"map": 2.0}}
+        values = score | {"image": first, "version": other, "created": 1.0, "parts": {"map": 2.0}}
         number = connection.execute(tables.scores.insert().values(values)).inserted_primary_key
         scored(store, version, 4.0)
         asking.start()
