@@ -21,6 +21,7 @@ DEMO = Path("bgad-demo")
 PORT = 8765
 GRACE_SECONDS = 5  # for requests to end when the service is stopped
 JOB_MINUTES, JOB_MEMORY = 120.0, 12.0  # limits of a teaching job
+MIN_FREE_MB = 256.0
 
 
 def add_serve(commands: Any) -> None:
@@ -90,6 +91,13 @@ def _add_limits(group: Any) -> None:
         type=number(float, 0.01),
         metavar="N",
         help="drop images that nobody reviewed in N days; their scores stay (default: keep all)",
+    )
+    group.add_argument(
+        "--min-free-mb",
+        type=number(float, 0),
+        default=MIN_FREE_MB,
+        metavar="MB",
+        help=f"free space on the disk below which no more images and jobs are taken (default {MIN_FREE_MB:g})",
     )
     group.add_argument(
         "--job-minutes",
@@ -206,7 +214,7 @@ def _run(arguments: argparse.Namespace, models: Path, store: Store, address: str
     if not names:
         raise DataError(f"{models}: no model that could be read; put NAME.bgad folders there")
     limits = JobLimits(arguments.job_minutes, arguments.job_memory)
-    runner = JobRunner(store, workbench.registry, workbench.blobs, workbench.folders, limits)
+    runner = JobRunner(store, workbench.registry, workbench.blobs, workbench.folders, limits, workbench.free_space)
     is_local = access.is_local(arguments.host)
     hosts = (*LOCAL_HOSTS, *host_names) if is_local else ()  # an exposed address can have any name
     service = app.create(workbench, runner, AccessRules(hosts, has_tokens))
@@ -234,6 +242,7 @@ def _workbench(arguments: argparse.Namespace, models: Path, store: Store) -> Wor
         ImageLimits(int(arguments.max_upload_mb * 2**20), int(arguments.max_megapixels * 1e6)),
         arguments.max_models,
         arguments.retention_days,
+        int(arguments.min_free_mb * 2**20),
         Role(arguments.role),
     )
     return Workbench(Folders.of(models, arguments.data), store, settings)

@@ -53,7 +53,7 @@ def create(workbench: Workbench, runner: JobRunner, rules: AccessRules | None = 
     problems.install(app)
     for module in (security, models, scoring, images, reviews, jobs):
         app.include_router(module.router)
-    app.include_router(health.make_router(metrics, workbench.store.database, workbench.role))
+    app.include_router(health.make_router(metrics, workbench))
     _add_pages(app)
     return app
 

@@ -18,6 +18,7 @@ import sqlalchemy as sa
 from bgad.errors import ConfigError
 from bgad.service.errors import MissingError
 from bgad.service.store import dialects, schema
+from bgad.service.store.tables import scores
 
 CHECKPOINT_SECONDS = 10  # between two checkpoints of SQLite's write-ahead log
 
@@ -35,7 +36,7 @@ class Database:
         self.clock = clock
         self.engine = dialects.engine(address)
         embedded = self.engine.dialect.name == "sqlite"
-        self._relaxed = dialects.engine(address, "NORMAL") if embedded else self.engine
+        self._relaxed = dialects.engine(address, "NORMAL", dialects.RELAXED_SECONDS) if embedded else self.engine
         # SQLite admits one writer at a time. Queueing here is faster than SQLite's own polling for its file lock.
         self._write_lock = threading.Lock() if embedded else nullcontext()
         self._closed = threading.Event()
@@ -69,10 +70,9 @@ class Database:
         return self.engine.dialect.name == "postgresql"
 
     def alive(self) -> bool:
-        """Return whether the database answers a query."""
+        """Return whether the database answers and can be written."""
         try:
-            with self.engine.connect() as connection:
-                connection.execute(sa.select(1))
+            self.check_writable()
         except sa.exc.SQLAlchemyError:
             return False
         return True
@@ -91,11 +91,24 @@ class Database:
 
     @contextmanager
     def begin_relaxed(self) -> Iterator[sa.Connection]:
-        """Open a transaction that a power failure may undo; for data that can be computed again."""
+        """Open a transaction that a power failure may undo; for data that can be computed again.
+
+        It waits for locks for a short time only.
+        """
         with self._write_lock, self._relaxed.begin() as connection:
             if connection.dialect.name == "postgresql":
                 connection.execute(sa.text("SET LOCAL synchronous_commit TO off"))
+                dialects.limit_waiting(connection, dialects.RELAXED_SECONDS)
             yield connection
+
+    def check_writable(self) -> None:
+        """Raise the database's error unless a score could be written now; nothing is written."""
+        with self.begin_relaxed() as connection:
+            if connection.dialect.name == "sqlite":
+                connection.exec_driver_sql("BEGIN IMMEDIATE")
+                connection.exec_driver_sql("ROLLBACK")
+            else:
+                connection.execute(scores.update().where(sa.false()).values(id=scores.c.id))
 
     def rows(self, kind: Callable[..., R], query: sa.Select[Any]) -> list[R]:
         """Return every row of a query as an instance of `kind`, whose fields are the selected columns."""

@@ -2,11 +2,13 @@
 
 from __future__ import annotations
 
+import sqlite3
 from collections.abc import Iterator
 from contextlib import contextmanager
 from typing import Any, NamedTuple
 
 import sqlalchemy as sa
+from psycopg import errors as psycopg_errors
 from sqlalchemy.dialects import postgresql, sqlite
 
 from bgad.errors import ConfigError, first_line
@@ -14,7 +16,9 @@ from bgad.service.store.tables import images, scores
 
 # Errors of a database that does not answer at the moment; a later attempt may succeed.
 UNAVAILABLE = (sa.exc.OperationalError, sa.exc.InterfaceError, sa.exc.TimeoutError)
+DISK_FULL = "the disk of the store is full: free some space"
 BUSY_SECONDS = 30
+RELAXED_SECONDS = 0.7  # that the write of a score waits for locks: a camera waits for it
 WAL_PAGES = 50_000  # of 4 KiB: beyond that, writers wait while the write-ahead log is copied into the file
 POOL_SIZE = 16
 # A silent or dead server is noticed: at once when a connection is opened, otherwise within half a minute.
@@ -39,13 +43,16 @@ def url(address: str) -> sa.URL:
     return parts.set(drivername="postgresql+psycopg") if backend == "postgresql" else parts
 
 
-def engine(address: str, synchronous: str = "FULL") -> sa.Engine:
-    """Create the connection pool of a database; `synchronous` is the SQLite pragma of that name."""
+def engine(address: str, synchronous: str = "FULL", busy_seconds: float = BUSY_SECONDS) -> sa.Engine:
+    """Create the connection pool of a database.
+
+    `synchronous` is the SQLite pragma of that name, and `busy_seconds` how long SQLite waits for another writer.
+    """
     parts = url(address)
     if parts.get_backend_name() == "postgresql":
         timeouts = {name: value for name, value in CONNECTION_TIMEOUTS.items() if name not in parts.query}
         return sa.create_engine(parts, pool_pre_ping=True, pool_size=POOL_SIZE, connect_args=timeouts)
-    pool = sa.create_engine(parts, connect_args={"timeout": BUSY_SECONDS}, pool_size=POOL_SIZE)
+    pool = sa.create_engine(parts, connect_args={"timeout": busy_seconds}, pool_size=POOL_SIZE)
 
     def prepare(connection: Any, _: object) -> None:
         cursor = connection.cursor()
@@ -57,6 +64,21 @@ def engine(address: str, synchronous: str = "FULL") -> sa.Engine:
 
     sa.event.listen(pool, "connect", prepare)
     return pool
+
+
+def is_disk_full(error: Exception) -> bool:
+    """Return whether a database could not write because its disk is full."""
+    cause = getattr(error, "orig", None)
+    return getattr(cause, "sqlite_errorcode", None) == sqlite3.SQLITE_FULL or (
+        getattr(cause, "sqlstate", None) == psycopg_errors.DiskFull.sqlstate
+    )
+
+
+def limit_waiting(connection: sa.Connection, seconds: float) -> None:
+    """Let PostgreSQL end the statements of a transaction that wait longer; SQLite has a setting for a connection."""
+    if connection.dialect.name == "postgresql":
+        for setting in ("lock_timeout", "statement_timeout"):
+            connection.execute(sa.text(f"SET LOCAL {setting} TO {round(1000 * seconds)}"))
 
 
 @contextmanager

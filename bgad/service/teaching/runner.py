@@ -24,6 +24,7 @@ from bgad.errors import ConfigError, OutputError, first_line
 from bgad.service.blobs import BlobKind, BlobStore
 from bgad.service.errors import MissingError
 from bgad.service.folders import Folders
+from bgad.service.free_space import FreeSpace
 from bgad.service.registry import ModelRegistry
 from bgad.service.store.dialects import UNAVAILABLE
 from bgad.service.store.jobs import INTERRUPTED, Job
@@ -49,9 +50,10 @@ class JobRunner:
         blobs: BlobStore,
         folders: Folders,
         limits: JobLimits | None = None,
+        free_space: FreeSpace | None = None,
     ) -> None:
         self._store, self._registry, self._blobs, self._folders = store, registry, blobs, folders
-        self.limits = limits or JobLimits()
+        self.limits, self._free_space = limits or JobLimits(), free_space or FreeSpace(folders.models)
         self._queue: queue.Queue[int | None] = queue.Queue()
         self._cancelled: set[int] = set()
         self._seconds_left: dict[int, float | None] = {}  # of running jobs, as their processes estimate it
@@ -78,6 +80,7 @@ class JobRunner:
 
     def teach(self, name: str, chosen: Sequence[int] | None, who: str) -> Job:
         """Queue a job that teaches a model the chosen reviewed images, or all of them if None are chosen."""
+        self._free_space.check()
         version = self._store.versions.released(name)
         check_updatable(self._registry.card(version).config)
         usable = {row.image for row in self._store.reviews.current(name) if row.verdict in DECIDED}
