@@ -30,6 +30,18 @@ CONNECTION_TIMEOUTS = {
     "tcp_user_timeout": 30_000,  # milliseconds
 }
 
+# The last id that a table's sequence has given out, and the announcements of those who insert above one.
+_LAST_GIVEN = sa.text("SELECT coalesce(pg_sequence_last_value(CAST(:table || '_id_seq' AS regclass)), 0)")
+_ANNOUNCE = sa.text(
+    "SELECT pg_advisory_xact_lock_shared(hashtext('bgad inserts ' || :table || ' ' || coalesce(current_schema(), '')),"
+    " CAST(coalesce(pg_sequence_last_value(CAST(:table || '_id_seq' AS regclass)), 0) AS integer))"
+)
+_FIRST_ANNOUNCED = sa.text(
+    "SELECT min(CAST(objid AS bigint)) FROM pg_locks WHERE locktype = 'advisory' AND objsubid = 2"
+    " AND database = (SELECT oid FROM pg_database WHERE datname = current_database())"
+    " AND classid = CAST(hashtext('bgad inserts ' || :table || ' ' || coalesce(current_schema(), '')) AS oid)"
+)
+
 
 def url(address: str) -> sa.URL:
     """Parse the address of a store; ConfigError if it names no supported database."""
@@ -130,8 +142,22 @@ def lock_content(connection: sa.Connection, sha256: str) -> None:
         connection.execute(sa.text("SELECT pg_advisory_xact_lock(:key)"), {"key": key})
 
 
+def announce_insert(connection: sa.Connection, table: sa.Table) -> None:
+    """Tell PostgreSQL's other sessions, until the transaction ends, that it inserts rows above the last id given out.
+
+    Lists need it, because a row with a lower id than visible ones may still be uncommitted. The announcement is a
+    shared advisory lock on that last id: it never waits, and nobody waits for it. SQLite has one writer at a time.
+    """
+    if connection.dialect.name == "postgresql":
+        connection.execute(_ANNOUNCE, {"table": table.name})
+
+
 def highest_id(connection: sa.Connection, table: sa.Table, *, settled: bool) -> int:
-    """Return the highest id of a table, 0 if it is empty; with `settled`, no lower id can become visible later."""
-    if settled and connection.dialect.name == "postgresql":  # a writer has its id before others can see the row
-        connection.execute(sa.text(f"LOCK TABLE {table.name} IN SHARE MODE"))
-    return connection.execute(sa.select(sa.func.max(table.c.id))).scalar() or 0
+    """Return the highest visible id of a table, 0 if there is none; with `settled`, no lower id can appear later."""
+    query = sa.select(sa.func.max(table.c.id))
+    if settled and connection.dialect.name == "postgresql":
+        # The order matters: who announces an insert after the first statement inserts above its result.
+        given = connection.execute(_LAST_GIVEN, {"table": table.name}).scalar_one()
+        announced = connection.execute(_FIRST_ANNOUNCED, {"table": table.name}).scalar()
+        query = query.where(table.c.id <= (given if announced is None else min(given, announced)))
+    return connection.execute(query).scalar() or 0

@@ -129,7 +129,8 @@ class ImageLists:
     def snapshot(self, name: str, *, settled: bool = True) -> Snapshot:
         """Return the present state of a model's list.
 
-        With `settled`, the snapshot waits for open transactions, so that its pages cannot change later.
+        With `settled`, it ends before the rows of open transactions, so that its pages cannot change later. It takes no
+        lock that a writer could wait for.
         """
         version = self._versions.released(name).id
         highest = []

@@ -130,6 +130,7 @@ class Scores:
 
     def _add_image(self, connection: sa.Connection, image: NewImage, version: int, result: types.Scores) -> int:
         dialects.lock_content(connection, image.sha256)
+        dialects.announce_insert(connection, scores)
         values = {"sha256": image.sha256, "name": image.name, "width": image.width, "height": image.height}
         values = values | {"received": self._database.clock()}
         number = int(connection.execute(self._upserts.image, values).scalar_one())
@@ -139,11 +140,13 @@ class Scores:
     def add(self, image: int, version: int, result: types.Scores) -> None:
         """Store the score of an image, in place of an earlier score by the same version."""
         with self._database.begin() as connection:
+            dialects.announce_insert(connection, scores)
             connection.execute(self._upserts.replace_score, self._values(image, version, result))
 
     def add_rescored(self, image: int, version: int, result: types.Scores, created: float) -> None:
         """Store the score of an image as of the time it was sent, unless the version has scored it already."""
         with self._database.begin() as connection:
+            dialects.announce_insert(connection, scores)
             values = self._values(image, version, result) | {"created": created}
             connection.execute(self._upserts.keep_score, values)
 

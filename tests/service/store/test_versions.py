@@ -14,7 +14,7 @@ from bgad.service.store.image_list import ImageQuery
 from bgad.service.store.store import Store
 from bgad.service.store.versions import OperatingPoint, Version
 from tests.service.conftest import page_and_total
-from tests.service.store.conftest import at_once, scored
+from tests.service.store.conftest import at_once, fill, scored
 
 OLD, NEW = OperatingPoint(0.05, 1.0), OperatingPoint(0.1, 0.8)
 
@@ -104,18 +104,6 @@ def test_a_threshold_waits_for_nobody_who_holds_scores(address: str, store: Stor
         with closing(Store(address + "%20-clock_timeout%3D5s")) as other:  # a wait is an error, no test that hangs
             other.versions.set_rate(version.id, OLD, NEW, "ann")
     assert store.versions.get(version.id).threshold == 0.8
-
-
-def fill(store: Store, version: Version, count: int) -> None:
-    """Scores of many images, written at once."""
-    numbers, parts = range(1, count + 1), {"map": 0.0}
-    size = {"name": "a.png", "width": 2, "height": 2, "received": 1.0}
-    said = {"version": version.id, "p_value": 0.5, "threshold": 1.0, "is_anomaly": False, "parts": parts}
-    with store.database.begin() as connection:
-        connection.execute(tables.images.insert(), [{"id": i, "sha256": f"{i:064x}", **size} for i in numbers])
-        connection.execute(
-            tables.scores.insert(), [{"image": i, "score": i / count, "created": float(i), **said} for i in numbers]
-        )
 
 
 @pytest.mark.parametrize("merged", [0, 20, 100])
