@@ -56,7 +56,9 @@ class Metrics(Collector):
         free.add_metric([], self._workbench.free_space.free_bytes())
         dropped = CounterMetricFamily("bgad_dropped", "Images dropped because nobody reviewed them")
         dropped.add_metric([], self._workbench.retention.dropped)
-        yield from (scored, level, alarms, dropped, not_kept, up, free)
+        paused = GaugeMetricFamily("bgad_retention_paused", "1 while retention does not trust the clock")
+        paused.add_metric([], 1 if self._workbench.retention.clock.problem else 0)
+        yield from (scored, level, alarms, dropped, not_kept, up, free, paused)
 
     def count(self, scope: Scope, status: int, seconds: float) -> None:
         """Count an answered request."""

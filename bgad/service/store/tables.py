@@ -42,6 +42,15 @@ leftovers = sa.Table(
     "leftovers", metadata, sa.Column("image", sa.Integer, sa.ForeignKey("images.id"), primary_key=True)
 )
 
+# The sweeps of retention: an image is dropped only if it was due in a sweep a grace period ago.
+sweeps = sa.Table(
+    "sweeps",
+    metadata,
+    sa.Column("id", sa.Integer, primary_key=True),
+    sa.Column("created", sa.Double, nullable=False),
+    sa.Column("before", sa.Double, nullable=False),  # images that came earlier were due
+)
+
 # A score keeps the threshold and the decision that the client was told. What counts now follows from the score and from
 # the threshold of its version, so that a new threshold changes no score.
 scores = sa.Table(
