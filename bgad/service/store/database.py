@@ -10,6 +10,7 @@ import threading
 import time
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager, nullcontext, suppress
+from pathlib import Path
 from typing import Any, TypeVar
 
 import alembic.util
@@ -17,7 +18,7 @@ import sqlalchemy as sa
 
 from bgad.errors import ConfigError
 from bgad.service.errors import MissingError
-from bgad.service.store import dialects, schema
+from bgad.service.store import dialects, schema, upgrade
 from bgad.service.store.tables import scores
 
 CHECKPOINT_SECONDS = 10  # between two checkpoints of SQLite's write-ahead log
@@ -34,6 +35,7 @@ class Database:
         The database is migrated unless `migrate` is false; then its schema must be that of this version of bgad.
         """
         self.clock = clock
+        self.copy: Path | None = None  # of an SQLite file that was migrated, as it was before
         self.engine = dialects.engine(address)
         embedded = self.engine.dialect.name == "sqlite"
         self._relaxed = dialects.engine(address, "NORMAL", dialects.RELAXED_SECONDS) if embedded else self.engine
@@ -140,6 +142,7 @@ class Database:
             if connection.dialect.name == "sqlite":
                 # Without it each statement commits by itself, and an interrupted migration cannot be repeated.
                 connection.exec_driver_sql("BEGIN IMMEDIATE")
+                self.copy = upgrade.copy_sqlite(connection)
             schema.upgrade(connection)
 
     def _checkpoint(self) -> None:

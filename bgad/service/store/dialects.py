@@ -8,7 +8,6 @@ from contextlib import contextmanager
 from typing import Any, NamedTuple
 
 import sqlalchemy as sa
-from psycopg import errors as psycopg_errors
 from sqlalchemy.dialects import postgresql, sqlite
 
 from bgad.errors import ConfigError, first_line
@@ -17,6 +16,7 @@ from bgad.service.store.tables import images, scores
 # Errors of a database that does not answer at the moment; a later attempt may succeed.
 UNAVAILABLE = (sa.exc.OperationalError, sa.exc.InterfaceError, sa.exc.TimeoutError)
 DISK_FULL = "the disk of the store is full: free some space"
+POSTGRESQL_DISK_FULL = "53100"  # SQLSTATE
 BUSY_SECONDS = 30
 RELAXED_SECONDS = 0.7  # that the write of a score waits for locks: a camera waits for it
 WAL_PAGES = 50_000  # of 4 KiB: beyond that, writers wait while the write-ahead log is copied into the file
@@ -81,9 +81,8 @@ def engine(address: str, synchronous: str = "FULL", busy_seconds: float = BUSY_S
 def is_disk_full(error: Exception) -> bool:
     """Return whether a database could not write because its disk is full."""
     cause = getattr(error, "orig", None)
-    return getattr(cause, "sqlite_errorcode", None) == sqlite3.SQLITE_FULL or (
-        getattr(cause, "sqlstate", None) == psycopg_errors.DiskFull.sqlstate
-    )
+    code = getattr(cause, "sqlite_errorcode", None)
+    return code == sqlite3.SQLITE_FULL or getattr(cause, "sqlstate", None) == POSTGRESQL_DISK_FULL
 
 
 def limit_waiting(connection: sa.Connection, seconds: float) -> None:
