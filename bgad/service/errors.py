@@ -27,6 +27,10 @@ class StoreAwayError(BusyError):
         self.may_be_written = may_be_written
 
 
+class EngineStuckError(BusyError):
+    """The engine of a model does not return."""
+
+
 class ForbiddenError(BgadError):
     """The caller's role does not permit the operation."""
 

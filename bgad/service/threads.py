@@ -74,13 +74,17 @@ class SupervisedThread:
             except queue.Empty:
                 continue
 
+    def note_failure(self, error: Exception) -> None:
+        """Log and count an error that nobody expected, for work that goes on by itself."""
+        self.failures += 1
+        logger.error("the thread %r goes on after an error: %s", self.name, first_line(error), exc_info=error)
+
     def _run(self) -> None:
         while True:
             try:
                 self._work()
-            except Exception as error:  # whatever it was, the next attempt may succeed
-                self.failures += 1
-                logger.exception("the thread %r failed and begins anew: %s", self.name, first_line(error))
+            except Exception as error:  # noqa: BLE001 - whatever it was, the next attempt may succeed
+                self.note_failure(error)
                 if self._closed.wait(RESTART_SECONDS):
                     return
             else:

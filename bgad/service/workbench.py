@@ -24,6 +24,7 @@ from bgad.service.scoring.rescore import Rescorer
 from bgad.service.scoring.thumbnails import Thumbnails
 from bgad.service.store.store import Store
 from bgad.service.store.versions import Version
+from bgad.service.threads import SupervisedThread
 
 CHECKED_IMAGES = 5  # images whose files a scorer looks for when it starts
 
@@ -109,6 +110,11 @@ class Workbench:
             self.rescorer.add_late(released, scored.image)
         self.drift.notify(model)
         return scored
+
+    def threads(self) -> list[SupervisedThread]:
+        """Return the threads that run in the background."""
+        threads = (self.drift.thread, self.retention.thread, self.thumbnails.thread, self.recorder.thread)
+        return [thread for thread in (*threads, self.store.database.thread) if thread is not None and thread.is_running]
 
     def _check_folder(self) -> None:
         """Raise DataError unless the models and the images of the store are in the folder."""

@@ -46,7 +46,7 @@ def create(workbench: Workbench, runner: JobRunner, rules: AccessRules | None = 
         openapi_url="/v1/openapi.json",
     )
     batches = BatchAdmission()
-    metrics = health.Metrics(workbench, lambda: workbench.models.waiting() + batches.waiting())
+    metrics = health.Metrics(workbench, runner, lambda: workbench.models.waiting() + batches.waiting())
     app.state.workbench, app.state.runner, app.state.batch_admission = workbench, runner, batches
     app.add_middleware(BodyLimitMiddleware, workbench.limits.max_bytes)
     app.add_middleware(SecurityMiddleware, rules or AccessRules(), workbench.store.tokens, metrics.count)

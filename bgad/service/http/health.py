@@ -13,6 +13,7 @@ from starlette.types import Scope
 
 from bgad.service.http.admission import run_now
 from bgad.service.http.security import SAFE_METHODS
+from bgad.service.teaching.runner import JobRunner
 from bgad.service.workbench import Workbench
 
 METHODS = (*SAFE_METHODS, "POST", "PUT", "DELETE", "PATCH")
@@ -23,7 +24,7 @@ STORE_SILENT = "the store does not answer"
 class Metrics(Collector):
     """The metrics of the service."""
 
-    def __init__(self, workbench: Workbench, waiting: Callable[[], int]) -> None:
+    def __init__(self, workbench: Workbench, runner: JobRunner, waiting: Callable[[], int]) -> None:
         """`waiting` returns the number of images that wait to be scored."""
         self.registry = CollectorRegistry()
         self._requests = Counter(
@@ -32,7 +33,7 @@ class Metrics(Collector):
         self._seconds = Histogram("bgad_request_seconds", "Time to answer", ["route"], registry=self.registry)
         gauge = Gauge("bgad_waiting", "Images that wait to be scored", registry=self.registry)
         gauge.set_function(waiting)
-        self._workbench = workbench
+        self._workbench, self._runner = workbench, runner
         self.registry.register(self)
 
     def collect(self) -> Iterator[Metric]:
@@ -58,7 +59,23 @@ class Metrics(Collector):
         dropped.add_metric([], self._workbench.retention.dropped)
         paused = GaugeMetricFamily("bgad_retention_paused", "1 while retention does not trust the clock")
         paused.add_metric([], 1 if self._workbench.retention.clock.problem else 0)
-        yield from (scored, level, alarms, dropped, not_kept, up, free, paused)
+        replaced = CounterMetricFamily("bgad_engine_replaced", "Engines that hung and were replaced", labels=["model"])
+        for model, count in self._workbench.models.replaced.copy().items():
+            replaced.add_metric([model], count)
+        yield from (scored, level, alarms, dropped, not_kept, up, free, paused, replaced)
+        yield from self._threads()
+
+    def _threads(self) -> Iterator[Metric]:
+        """Yield the signs of life of the background threads."""
+        silence = GaugeMetricFamily(
+            "bgad_thread_heartbeat_seconds", "Time since the last sign of life of a thread", labels=["thread"]
+        )
+        failures = CounterMetricFamily("bgad_thread_failures", "Errors that a thread has survived", labels=["thread"])
+        threads = self._workbench.threads()
+        for thread in [*threads, self._runner.thread] if self._runner.thread.is_running else threads:
+            silence.add_metric([thread.name], thread.silence)
+            failures.add_metric([thread.name], thread.failures)
+        yield from (silence, failures)
 
     def count(self, scope: Scope, status: int, seconds: float) -> None:
         """Count an answered request."""

@@ -20,6 +20,7 @@ from bgad.errors import ConfigError
 from bgad.service.errors import MissingError
 from bgad.service.store import dialects, schema, upgrade
 from bgad.service.store.tables import scores
+from bgad.service.threads import SupervisedThread
 
 CHECKPOINT_SECONDS = 10  # between two checkpoints of SQLite's write-ahead log
 
@@ -42,7 +43,7 @@ class Database:
         # SQLite admits one writer at a time. Queueing here is faster than SQLite's own polling for its file lock.
         self._write_lock = threading.Lock() if embedded else nullcontext()
         self._closed = threading.Event()
-        self._checkpointer: threading.Thread | None = None
+        self.thread: SupervisedThread | None = None
         try:
             with dialects.opening(address):
                 self._prepare(migrate)
@@ -55,14 +56,14 @@ class Database:
             self.close()
             raise
         if embedded:
-            self._checkpointer = threading.Thread(target=self._checkpoint, name="store", daemon=True)
-            self._checkpointer.start()
+            self.thread = SupervisedThread("store", self._checkpoint)
+            self.thread.start()
 
     def close(self) -> None:
         """Close all connections."""
         self._closed.set()
-        if self._checkpointer is not None:
-            self._checkpointer.join()
+        if self.thread is not None:
+            self.thread.stop()
         self.engine.dispose()
         self._relaxed.dispose()
 
@@ -151,7 +152,9 @@ class Database:
         A writer that runs the checkpoint itself waits for the disk and delays all other writers. If the log keeps
         growing under constant writes, one checkpoint runs while writers wait.
         """
-        while not self._closed.wait(CHECKPOINT_SECONDS):
+        thread = self.thread
+        assert thread is not None  # noqa: S101 - this runs in it
+        while not thread.wait(self._closed, CHECKPOINT_SECONDS):
             with suppress(sa.exc.SQLAlchemyError), self._relaxed.connect() as connection:
                 row = connection.exec_driver_sql("PRAGMA wal_checkpoint(PASSIVE)").one()
                 if row[1] > dialects.WAL_PAGES:

@@ -78,8 +78,11 @@ class WorkerProcess:
                 continue
             return
 
-    def follow(self, limits: JobLimits, on_message: Callable[[str], None]) -> str:
-        """Pass on each line of output until the process ends; return why it was terminated, or an empty string."""
+    def follow(self, limits: JobLimits, on_message: Callable[[str], None], on_poll: Callable[[], None]) -> str:
+        """Pass on each line of output until the process ends; return why it was terminated, or an empty string.
+
+        `on_poll` is called at short intervals.
+        """
         lines: queue.Queue[str | None] = queue.Queue()
 
         def listen() -> None:
@@ -91,13 +94,20 @@ class WorkerProcess:
         listener = threading.Thread(target=listen, daemon=True)
         listener.start()
         try:
-            return self._watch(lines, limits, on_message)
+            return self._watch(lines, limits, on_message, on_poll)
         finally:
             listener.join(GRACE_SECONDS)
 
-    def _watch(self, lines: queue.Queue[str | None], limits: JobLimits, on_message: Callable[[str], None]) -> str:
+    def _watch(
+        self,
+        lines: queue.Queue[str | None],
+        limits: JobLimits,
+        on_message: Callable[[str], None],
+        on_poll: Callable[[], None],
+    ) -> str:
         began = time.monotonic()
         while True:
+            on_poll()
             try:
                 line = lines.get(timeout=POLL_SECONDS)
             except queue.Empty:

@@ -33,6 +33,7 @@ from bgad.service.store.store import Store
 from bgad.service.store.versions import CANDIDATE
 from bgad.service.teaching.process import JobLimits, WorkerProcess, failure_reason, last_log_line
 from bgad.service.teaching.task import COMPARISONS, LOG_FILE, RESULT_FILE, TASK_FILE, build_task
+from bgad.service.threads import SupervisedThread
 
 # Seconds between attempts to write to a store that does not answer; the last value repeats.
 RETRY_SECONDS = (0.5, 1.0, 2.0, 4.0, 8.0, 15.0, 30.0)
@@ -56,16 +57,17 @@ class JobRunner:
         self.limits, self._free_space = limits or JobLimits(), free_space or FreeSpace(folders.models)
         self._queue: queue.Queue[int | None] = queue.Queue()
         self._cancelled: set[int] = set()
+        self._ending: set[int] = set()  # jobs whose process has ended: they can no longer be cancelled
         self._seconds_left: dict[int, float | None] = {}  # of running jobs, as their processes estimate it
         self._running: tuple[int, WorkerProcess] | None = None
         self._stopped = threading.Event()
         self._lock = threading.Lock()
-        self._thread = threading.Thread(target=self._work, name="jobs", daemon=True)
+        self.thread = SupervisedThread("jobs", self._work)
 
     def start(self) -> None:
         """Mark the unfinished jobs of an earlier process as interrupted, and begin to work."""
         self._store.jobs.interrupt_unfinished()
-        self._thread.start()
+        self.thread.start()
 
     def stop(self) -> None:
         """End the running job; queued jobs are marked as interrupted at the next start."""
@@ -75,8 +77,7 @@ class JobRunner:
         self._queue.put(None)
         if running is not None:
             running[1].terminate()
-        if self._thread.is_alive():
-            self._thread.join()
+        self.thread.stop()
 
     def teach(self, name: str, chosen: Sequence[int] | None, who: str) -> Job:
         """Queue a job that teaches a model the chosen reviewed images, or all of them if None are chosen."""
@@ -107,9 +108,10 @@ class JobRunner:
     def cancel(self, number: int, who: str) -> None:
         """Cancel a job that waits or runs."""
         job = self._store.jobs.get(number)
-        if job.is_finished:
-            raise ConfigError(f"job {number} is {job.state}: it cannot be cancelled")
         with self._lock:
+            if job.is_finished or number in self._ending:
+                state = job.state if job.is_finished else "ending"
+                raise ConfigError(f"job {number} is {state}: it cannot be cancelled")
             self._cancelled.add(number)
             running = self._running
         self._store.history.add(who, "cancel", job.name, f"job {number}")
@@ -137,7 +139,7 @@ class JobRunner:
     # --- background thread
 
     def _work(self) -> None:
-        while (number := self._queue.get()) is not None and not self._stopped.is_set():
+        while (number := self.thread.get(self._queue)) is not None and not self._stopped.is_set():
             if number in self._cancelled:
                 continue
             try:
@@ -160,7 +162,7 @@ class JobRunner:
                     unwanted = number in self._cancelled or self._stopped.is_set()
                 if unwanted:
                     process.terminate()
-                reason = process.follow(self.limits, partial(self._on_message, number))
+                reason = process.follow(self.limits, partial(self._on_message, number), self.thread.beat)
         finally:
             with self._lock:
                 self._running = None
@@ -179,7 +181,10 @@ class JobRunner:
 
     def _conclude(self, job: Job, folder: Path, code: int | None, reason: str) -> None:
         """Record how a job ended, and register the version that it made."""
-        if job.id in self._cancelled:
+        with self._lock:
+            self._ending.add(job.id)
+            is_cancelled = job.id in self._cancelled
+        if is_cancelled:
             self._update(job.id, state="cancelled", message="cancelled")
             shutil.rmtree(folder, ignore_errors=True)
             return
@@ -218,6 +223,7 @@ class JobRunner:
             try:
                 return write()
             except UNAVAILABLE:
+                self.thread.beat()
                 if self._stopped.wait(next(pauses)):
                     return write()
 
