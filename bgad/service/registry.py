@@ -14,6 +14,7 @@ from bgad.service.errors import MissingError
 from bgad.service.folders import MODEL_SUFFIX, Folders
 from bgad.service.scoring.model_cache import ModelCache, check_unchanged
 from bgad.service.store import history
+from bgad.service.store.history import EventFilter
 from bgad.service.store.store import Store
 from bgad.service.store.versions import CANDIDATE, DISCARDED, RELEASED, RETIRED, OperatingPoint, Version
 
@@ -95,17 +96,20 @@ class ModelRegistry:
         """Return the version that was released before the present one."""
         released = self._store.versions.released(name)
         retired = {v.id: v for v in self._store.versions.all(name) if v.state == RETIRED}
-        details = (event.detail for event in self._store.history.events(name, 1000, what=history.RELEASE))
-        numbers = [int(detail.removeprefix("version ")) for detail in details]
+        releases = EventFilter(name, (history.RELEASE, history.ROLL_BACK))
+        numbers = [int(event.detail.removeprefix("version ")) for event in self._store.history.page(releases, None)]
         for number in (*numbers, released.parent):
             if number in retired:
                 return retired[number]
         raise MissingError(f"no other version of {name!r} has been released: there is no way back")
 
-    def release(self, version: Version, who: str) -> None:
-        """Release a version; it is loaded first, so that a damaged one is never released."""
+    def release(self, version: Version, who: str, what: str = history.RELEASE) -> None:
+        """Release a version; it is loaded first, so that a damaged one is never released.
+
+        `what` is how the history calls it.
+        """
         self._cache.batcher(version)
-        self._store.versions.release(version.id, who)
+        self._store.versions.release(version.id, who, what)
         self._forget_released(version.name)
 
     def set_rate(self, name: str, rate: float, who: str) -> Version:

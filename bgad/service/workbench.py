@@ -22,6 +22,7 @@ from bgad.service.scoring.model_cache import MAX_MODELS, ModelCache
 from bgad.service.scoring.recorder import Recorder
 from bgad.service.scoring.rescore import Rescorer
 from bgad.service.scoring.thumbnails import Thumbnails
+from bgad.service.store import history
 from bgad.service.store.store import Store
 from bgad.service.store.versions import Version
 from bgad.service.threads import SupervisedThread
@@ -126,8 +127,11 @@ class Workbench:
             what = "images" if has_model else "models"
             raise DataError(f"{self.folders.models} lacks the {what} of the store: give the main service's --models")
 
-    def release(self, version: Version, who: str) -> None:
-        """Release a version, rescore earlier images with it and start its drift test."""
-        self.registry.release(version, who)
+    def release(self, version: Version, who: str, what: str = history.RELEASE) -> None:
+        """Release a version, rescore earlier images with it and start its drift test.
+
+        `what` is how the history calls it.
+        """
+        self.registry.release(version, who, what)
         self.rescorer.release(version)
         self.drift.notify(version.name)

@@ -116,6 +116,7 @@ events = sa.Table(
     sa.Column("name", sa.String(200), nullable=False),  # name of the model, or empty
     sa.Column("detail", sa.Text, nullable=False),
     sa.Column("created", sa.Double, nullable=False),
+    sa.Column("image", sa.Integer, nullable=True),  # id of the image that the event is about
 )
 
 tokens = sa.Table(

@@ -78,8 +78,8 @@ class Versions:
         query = sa.select(versions.c.name).where(versions.c.state == RELEASED)
         return sorted(set(self._database.values(query)))
 
-    def release(self, number: int, who: str) -> Version:
-        """Release a version and retire the one that was released."""
+    def release(self, number: int, who: str, what: str = history.RELEASE) -> Version:
+        """Release a version and retire the one that was released; `what` is how the history calls it."""
         with self._database.begin() as connection:
             version = _locked(connection, number)
             if version.state == DISCARDED:
@@ -87,7 +87,7 @@ class Versions:
             others = versions.update().where(versions.c.name == version.name, versions.c.state == RELEASED)
             connection.execute(others.values(state=RETIRED))
             _set_state(connection, number, RELEASED)
-            history.record(connection, self._database.clock(), who, history.RELEASE, version.name, f"version {number}")
+            history.record(connection, self._database.clock(), who, what, version.name, f"version {number}")
         return self.get(number)
 
     def discard(self, number: int, who: str) -> Version:
@@ -102,13 +102,19 @@ class Versions:
 
     def mark_replaced(self, number: int) -> None:
         """Discard a version whose folder now holds another model."""
-        with self._database.begin() as connection:
-            _set_state(connection, number, DISCARDED)
+        self._change(number, DISCARDED, "model replaced")
 
     def restore(self, number: int) -> None:
         """Release a version whose folder has come back, where no other version is released."""
+        self._change(number, RELEASED, "model restored")
+
+    def _change(self, number: int, state: str, what: str) -> None:
+        """Set the state of a version as its folder says, and record that if it is new."""
         with self._database.begin() as connection:
-            _set_state(connection, number, RELEASED)
+            version = _locked(connection, number)
+            if version.state != state:
+                _set_state(connection, number, state)
+                history.record(connection, self._database.clock(), "bgad", what, version.name, f"version {number}")
 
     def set_rate(self, number: int, old: OperatingPoint, new: OperatingPoint, who: str) -> None:
         """Set the false-reject rate of a version; decisions on its scores follow, and no score is written."""
