@@ -31,7 +31,7 @@ from bgad.service.store.jobs import INTERRUPTED, Job
 from bgad.service.store.reviews import DECIDED
 from bgad.service.store.store import Store
 from bgad.service.store.versions import CANDIDATE
-from bgad.service.teaching.process import JobLimits, WorkerProcess, failure_reason, last_log_line
+from bgad.service.teaching.process import JobLimits, WorkerProcess, check_system, failure_reason, last_log_line
 from bgad.service.teaching.task import COMPARISONS, LOG_FILE, RESULT_FILE, TASK_FILE, build_task
 from bgad.service.threads import SupervisedThread
 
@@ -81,6 +81,7 @@ class JobRunner:
 
     def teach(self, name: str, chosen: Sequence[int] | None, who: str) -> Job:
         """Queue a job that teaches a model the chosen reviewed images, or all of them if None are chosen."""
+        check_system()
         self._free_space.check()
         version = self._store.versions.released(name)
         check_updatable(self._registry.card(version).config)
@@ -97,6 +98,7 @@ class JobRunner:
 
     def resume(self, number: int, who: str) -> Job:
         """Queue a job anew that was interrupted, cancelled or failed."""
+        check_system()
         old = self._store.jobs.get(number)
         if not old.is_finished or old.state == "done":
             raise ConfigError(f"job {number} is {old.state}: there is nothing to resume")
@@ -156,13 +158,13 @@ class JobRunner:
         build_task(job, folder, self._store, self._blobs, self._folders).write(folder / TASK_FILE)
         self._store.jobs.update(number, state="running", message="starting")
         try:
-            with (folder / LOG_FILE).open("w") as log, WorkerProcess(folder, log) as process:
+            with (folder / LOG_FILE).open("w") as log, WorkerProcess(folder, log, self.limits) as process:
                 with self._lock:
                     self._running = number, process
                     unwanted = number in self._cancelled or self._stopped.is_set()
                 if unwanted:
                     process.terminate()
-                reason = process.follow(self.limits, partial(self._on_message, number), self.thread.beat)
+                reason = process.follow(partial(self._on_message, number), self.thread.beat)
         finally:
             with self._lock:
                 self._running = None
