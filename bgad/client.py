@@ -69,10 +69,12 @@ class Score:
     """The score of an image by the released version of a model.
 
     `parts` add up to the score. `reason` says in words why the image is rejected, None if it is not. `region` is the
-    bounding box (left, top, right, bottom) of the region that stands out.
+    bounding box (left, top, right, bottom) of the region that stands out. `kept` is False, `image` 0, and
+    `map` and `overlay` are empty, if the store did not answer: the score counts, but the image is not stored.
     """
 
     image: int
+    kept: bool
     name: str
     model: str
     version: int
@@ -224,7 +226,7 @@ class Client:
         content, file_name = _content(image)
         query = urlencode({"filename": name or file_name})
         kind = {"Content-Type": "application/octet-stream"}
-        return _parse(Score, self._json("POST", f"/v1/models/{_quoted(model)}/score?{query}", content, kind))
+        return _parse_score(self._json("POST", f"/v1/models/{_quoted(model)}/score?{query}", content, kind))
 
     def batch(self, model: str, images: Sequence[ImageInput]) -> list[Score | Failure]:
         """Score any number of images in order, 64 per request; an unreadable image does not stop the others."""
@@ -241,7 +243,7 @@ class Client:
         body = b"".join([*parts, f"--{boundary}--\r\n".encode()])
         kind = {"Content-Type": f"multipart/form-data; boundary={boundary}"}
         rows = self._json("POST", f"/v1/models/{_quoted(model)}/batches", body, kind)["results"]
-        return [_parse(Failure, row) if "error" in row else _parse(Score, row) for row in rows]
+        return [_parse(Failure, row) if "error" in row else _parse_score(row) for row in rows]
 
     # --- images and reviews
 
@@ -361,6 +363,11 @@ class Client:
                 reason = getattr(error, "reason", None) or error
                 raise ServiceError(f"{self.address} cannot be reached: {_line(str(reason))}", 0) from error
         raise ServiceError("no try was allowed", 0)
+
+
+def _parse_score(row: Any) -> Score:
+    is_kept = not isinstance(row, Mapping) or row.get("kept", True)
+    return _parse(Score, row if is_kept else {**row, "image": 0, "map": "", "overlay": ""})
 
 
 def _parse(kind: type[T], row: Mapping[str, Any]) -> T:

@@ -26,6 +26,7 @@ COMMANDS = {  # name -> the module that adds it to the parser, and its line in t
     "evaluate": ("bgad.cli.evaluate", "Measure a model on labelled images that it has not seen"),
     "update": ("bgad.cli.update", "Teach a model new good parts and new defects"),
     "serve": ("bgad.cli.service", "Start the workbench: score, review, teach, compare and release"),
+    "store": ("bgad.cli.service", "upgrade the store of the workbench to this version"),
     "token": ("bgad.cli.service", "Create, list or revoke the access tokens of the workbench"),
     "export": ("bgad.cli.export", "Write a model's graph, which scores without torch"),
     "pseudo": ("bgad.cli.pseudo", "Draw a contact sheet of the pseudo anomalies that training would use"),

@@ -1,4 +1,4 @@
-"""The commands `serve` and `token`."""
+"""The commands `serve`, `store` and `token`."""
 
 from __future__ import annotations
 
@@ -21,6 +21,7 @@ DEMO = Path("bgad-demo")
 PORT = 8765
 GRACE_SECONDS = 5  # for requests to end when the service is stopped
 JOB_MINUTES, JOB_MEMORY = 120.0, 12.0  # limits of a teaching job
+MIN_FREE_MB = 256.0
 
 
 def add_serve(commands: Any) -> None:
@@ -92,6 +93,13 @@ def _add_limits(group: Any) -> None:
         help="drop images that nobody reviewed in N days; their scores stay (default: keep all)",
     )
     group.add_argument(
+        "--min-free-mb",
+        type=number(float, 0),
+        default=MIN_FREE_MB,
+        metavar="MB",
+        help=f"free space on the disk below which no more images and jobs are taken (default {MIN_FREE_MB:g})",
+    )
+    group.add_argument(
         "--job-minutes",
         type=number(float, 0.01),
         default=JOB_MINUTES,
@@ -159,10 +167,31 @@ def _serve(arguments: argparse.Namespace) -> int:
     # Scorers share the folder with the main service, whose lock it is.
     with files.locked(models / WORKSPACE, "service", "--models") if role is Role.MAIN else nullcontext():
         address = _store_address(arguments, models)
-        with instance_lock.hold(address, role), closing(Store(address, migrate=role is Role.MAIN)) as store:
-            _run(arguments, models, store, address)
+        with instance_lock.hold(address, role):
+            if role is Role.MAIN:
+                _check_upgrade(address)
+            with closing(Store(address, migrate=role is Role.MAIN)) as store:
+                _say_copy(store)
+                _run(arguments, models, store, address)
     console.say(f"stopped; everything is in {models / WORKSPACE}")
     return 0
+
+
+def _check_upgrade(address: str) -> None:
+    """Raise ConfigError if a store on PostgreSQL must be upgraded: nobody but its administrator can copy it first."""
+    from bgad.service.store import dialects, upgrade
+    from bgad.service.store.schema import Age
+
+    if dialects.url(address).get_backend_name() == "postgresql" and upgrade.age_of(address) is Age.OLDER:
+        raise ConfigError(
+            f"the store is of an older version: copy it with `{upgrade.dump_command(address)}`, then run "
+            "`bgad store upgrade --yes` with the same --models and --store"
+        )
+
+
+def _say_copy(store: Store) -> None:
+    if store.database.copy is not None:
+        console.say(f"the store was upgraded; as it was before, it is in {store.database.copy}")
 
 
 def _check_scorer(arguments: argparse.Namespace, workspace: Path) -> None:
@@ -206,7 +235,7 @@ def _run(arguments: argparse.Namespace, models: Path, store: Store, address: str
     if not names:
         raise DataError(f"{models}: no model that could be read; put NAME.bgad folders there")
     limits = JobLimits(arguments.job_minutes, arguments.job_memory)
-    runner = JobRunner(store, workbench.registry, workbench.blobs, workbench.folders, limits)
+    runner = JobRunner(store, workbench.registry, workbench.blobs, workbench.folders, limits, workbench.free_space)
     is_local = access.is_local(arguments.host)
     hosts = (*LOCAL_HOSTS, *host_names) if is_local else ()  # an exposed address can have any name
     service = app.create(workbench, runner, AccessRules(hosts, has_tokens))
@@ -234,6 +263,7 @@ def _workbench(arguments: argparse.Namespace, models: Path, store: Store) -> Wor
         ImageLimits(int(arguments.max_upload_mb * 2**20), int(arguments.max_megapixels * 1e6)),
         arguments.max_models,
         arguments.retention_days,
+        int(arguments.min_free_mb * 2**20),
         Role(arguments.role),
     )
     return Workbench(Folders.of(models, arguments.data), store, settings)
@@ -262,6 +292,45 @@ def _listen(host: str, port: int) -> socket.socket:
     return listening
 
 
+def add_store(commands: Any) -> None:
+    """Register the command `store`."""
+    parser = add_command(
+        commands,
+        "store",
+        _upgrade_store,
+        "Upgrade the store of the workbench to this version of bgad.",
+        "`bgad serve` upgrades an SQLite file by itself; no other command changes a store of an older version. An\n"
+        "SQLite file is copied first. A store on PostgreSQL is yours to copy: the command says how, and goes on with\n"
+        "--yes. All services must have ended.\n\n"
+        "examples:\n  bgad store upgrade --models /srv/models\n"
+        "  bgad store upgrade --models /srv/models --store postgresql://bgad@db/bgad --yes",
+    )
+    parser.add_argument("what", choices=("upgrade",))
+    parser.add_argument("--yes", action="store_true", help="a store on PostgreSQL has been copied: upgrade it")
+    _add_models(parser)
+
+
+def _upgrade_store(arguments: argparse.Namespace) -> int:
+    from bgad.io import files
+    from bgad.service.folders import WORKSPACE
+    from bgad.service.store import instance_lock, upgrade
+    from bgad.service.store.schema import Age
+    from bgad.service.store.store import Store
+
+    models = _models(arguments)
+    address = _store_address(arguments, models)
+    with files.locked(models / WORKSPACE, "service", "--models"), instance_lock.hold(address):
+        age = upgrade.age_of(address)
+        if age is Age.OLDER and not arguments.yes:
+            _check_upgrade(address)
+        if age is not Age.EMPTY:
+            with closing(Store(address)) as store:  # a newer one is refused here
+                _say_copy(store)
+    done = {Age.EMPTY: "there is no store yet: `bgad serve` makes it", Age.OLDER: "the store has been upgraded"}
+    console.say(done.get(age, "the store is of this version already"))
+    return 0
+
+
 def add_token(commands: Any) -> None:
     """Register the command `token`."""
     parser = add_command(
@@ -280,11 +349,13 @@ def add_token(commands: Any) -> None:
 
 
 def _token(arguments: argparse.Namespace) -> int:
-    from bgad.service.store import dialects
+    from bgad.service.store import dialects, upgrade
+    from bgad.service.store.schema import Age
     from bgad.service.store.store import Store
 
     address = _store_address(arguments, _models(arguments))
-    with closing(Store(address)) as store, dialects.opening(address):
+    is_new = upgrade.age_of(address) is Age.EMPTY  # the first token may come before the first service
+    with closing(Store(address, migrate=is_new)) as store, dialects.opening(address):
         return _change_tokens(arguments, store)
 
 

@@ -19,6 +19,18 @@ class ClosedError(BusyError):
     """The model is being unloaded."""
 
 
+class StoreAwayError(BusyError):
+    """The store cannot be written at the moment; `may_be_written` says whether a write may yet succeed."""
+
+    def __init__(self, problem: str, *, may_be_written: bool = False) -> None:
+        super().__init__(f"the store cannot be written: {problem}")
+        self.may_be_written = may_be_written
+
+
+class EngineStuckError(BusyError):
+    """The engine of a model does not return."""
+
+
 class ForbiddenError(BgadError):
     """The caller's role does not permit the operation."""
 

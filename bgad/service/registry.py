@@ -14,8 +14,9 @@ from bgad.service.errors import MissingError
 from bgad.service.folders import MODEL_SUFFIX, Folders
 from bgad.service.scoring.model_cache import ModelCache, check_unchanged
 from bgad.service.store import history
+from bgad.service.store.history import EventFilter
 from bgad.service.store.store import Store
-from bgad.service.store.versions import CANDIDATE, DISCARDED, RELEASED, RETIRED, Version
+from bgad.service.store.versions import CANDIDATE, DISCARDED, RELEASED, RETIRED, OperatingPoint, Version
 
 logger = logging.getLogger(__name__)
 
@@ -95,40 +96,41 @@ class ModelRegistry:
         """Return the version that was released before the present one."""
         released = self._store.versions.released(name)
         retired = {v.id: v for v in self._store.versions.all(name) if v.state == RETIRED}
-        details = (event.detail for event in self._store.history.events(name, 1000, what=history.RELEASE))
-        numbers = [int(detail.removeprefix("version ")) for detail in details]
+        releases = EventFilter(name, (history.RELEASE, history.ROLL_BACK))
+        numbers = [int(event.detail.removeprefix("version ")) for event in self._store.history.page(releases, None)]
         for number in (*numbers, released.parent):
             if number in retired:
                 return retired[number]
         raise MissingError(f"no other version of {name!r} has been released: there is no way back")
 
-    def release(self, version: Version, who: str) -> None:
-        """Release a version; it is loaded first, so that a damaged one is never released."""
+    def release(self, version: Version, who: str, what: str = history.RELEASE) -> None:
+        """Release a version; it is loaded first, so that a damaged one is never released.
+
+        `what` is how the history calls it.
+        """
         self._cache.batcher(version)
-        with self._release_lock:
-            self._store.versions.release(version.id, who)
-            self._released.clear()
+        self._store.versions.release(version.id, who, what)
+        self._forget_released(version.name)
 
     def set_rate(self, name: str, rate: float, who: str) -> Version:
-        """Set the false-reject rate of the released version and decide its recorded scores again."""
+        """Set the false-reject rate of the released version; lists and counts follow from then on."""
         with self._rate_lock:
             version = self.released(name)
             scorer = self._cache.batcher(version).scorer
             calibration = replace(scorer.calibration, rate=rate)  # raises if the calibration normals do not support it
-            with self._release_lock:
-                self._store.versions.set_rate(version.id, rate, calibration.threshold, who)
-                self._released.clear()
+            old, new = (OperatingPoint(c.rate, c.threshold) for c in (scorer.calibration, calibration))
+            self._store.versions.set_rate(version.id, old, new, who)
+            self._forget_released(name)
             scorer.set_rate(rate)
             reloaded = self._cache.cached_scorer(version.id)
             if reloaded is not None and reloaded is not scorer:  # it was unloaded and loaded again meanwhile
                 reloaded.set_rate(rate)
         return self._store.versions.get(version.id)
 
-    def wait_for_rate_change(self) -> None:
-        """Return once no false-reject rate is being set."""
-        if self._rate_lock.locked():
-            with self._rate_lock:
-                pass
+    def _forget_released(self, name: str) -> None:
+        """Ask the store anew after a change. The lock is not held during the change: no other model waits for it."""
+        with self._release_lock:
+            self._released.pop(name, None)
 
     def card(self, version: Version) -> Card:
         """Read a version's model card with its split; the model is not loaded."""

@@ -3,6 +3,9 @@
 Scores, the drift test and the history stay. Reviewed images stay for good, and so do images that a model was taught
 with. Every row stays: an image that is sent again keeps its id.
 
+The clock must be plausible, an image must have been due for a grace period, and a sweep drops a limited number, so that
+a wrong clock or option is noticed before much is lost.
+
 An image is first marked as dropped in the store, so that nobody can review it any more; then its files are removed. The
 table of leftovers lists the dropped images whose files may still exist, whatever interrupts the removal.
 """
@@ -25,12 +28,15 @@ from bgad.service.scoring.thumbnails import Thumbnails
 from bgad.service.store.dropped_images import DueImage, Leftover
 from bgad.service.store.store import Store
 from bgad.service.store.versions import DISCARDED
+from bgad.service.sweep_clock import DAY, SweepClock
+from bgad.service.threads import SupervisedThread
 from bgad.types import TAUGHT
 
-DAY = 86400.0
 SWEEP_SECONDS = 3600.0  # between two sweeps
 BATCH_SIZE = 100  # images that one transaction drops
 PAUSE_SECONDS = 0.05  # between two transactions, for other writers
+MAX_DROPPED = 1000  # images that a sweep drops, or else
+MAX_DROPPED_SHARE = 0.05  # of all kept images, if that is more
 
 logger = logging.getLogger(__name__)
 
@@ -55,19 +61,19 @@ class Retention:
         self._unreported, self._freed = 0, 0  # images and bytes that are not in the history yet
         self._removal_failed = False  # whether this sweep has warned of files that cannot be removed
         self._taught_by_version: dict[int, set[str]] = {}
+        self.clock = SweepClock(store)
         self._closed = threading.Event()
-        self._thread = threading.Thread(target=self._work, name="retention", daemon=True)
+        self.thread = SupervisedThread("retention", self._work)
 
     def start(self) -> None:
         """Sweep now and at intervals."""
         if self.days is not None:
-            self._thread.start()
+            self.thread.start()
 
     def close(self) -> None:
         """Stop after the present batch."""
         self._closed.set()
-        if self._thread.is_alive():
-            self._thread.join()
+        self.thread.stop()
 
     def _work(self) -> None:
         while not self._closed.is_set():
@@ -75,28 +81,37 @@ class Retention:
                 self.sweep()
             except (BgadError, OSError, sa.exc.SQLAlchemyError) as error:
                 logger.warning("old images stay for now: %s", first_line(error))
-            self._closed.wait(SWEEP_SECONDS)
+            self.thread.wait(self._closed, SWEEP_SECONDS)
 
     def sweep(self) -> int:
-        """Drop all images that are due; return their number."""
+        """Drop images that are due, up to a limit, if the clock can be trusted; return their number."""
         if self.days is None:
             return 0
-        before = self._store.database.clock() - self.days * DAY
-        dropped_before, last = self.dropped, (0.0, 0)
-        self._removal_failed = False
-        self._remove_job_folders(before)
+        self._removal_failed, dropped_before = False, self.dropped
         try:
             self._remove_leftovers(None)  # of an earlier sweep
-            taught = self._taught_images()
-            while not self._closed.is_set() and (due := self._store.dropped.due(before, last, BATCH_SIZE)):
-                last = due[-1].received, due[-1].id
-                marked = self._store.dropped.mark([i.id for i in due if self._is_unused(i, taught)], before)
-                self.dropped, self._unreported = self.dropped + len(marked), self._unreported + len(marked)
-                self._remove_leftovers(marked)
-                self._closed.wait(PAUSE_SECONDS)
+            before = self.clock.due_before(self.days * DAY)
+            if before is not None:
+                self._remove_job_folders(before)
+                self._drop(before, max(MAX_DROPPED, int(MAX_DROPPED_SHARE * self._store.dropped.count_kept())))
         finally:
             self._report()
         return self.dropped - dropped_before
+
+    def _drop(self, before: float, limit: int) -> None:
+        """Drop at most `limit` images that came before a time, the oldest first."""
+        last, taught = (0.0, 0), self._taught_images()
+        while limit > 0 and not self._closed.is_set():
+            due = self._store.dropped.due(before, last, min(limit, BATCH_SIZE))
+            if not due:
+                return
+            last = due[-1].received, due[-1].id
+            marked = self._store.dropped.mark([i.id for i in due if self._is_unused(i, taught)], before)
+            limit -= len(marked)
+            self.dropped, self._unreported = self.dropped + len(marked), self._unreported + len(marked)
+            self._remove_leftovers(marked)
+            self.thread.beat()
+            self._closed.wait(PAUSE_SECONDS)
 
     def _is_unused(self, image: DueImage, taught: set[str]) -> bool:
         with self._in_flight.paused(image.sha256) as uploads:

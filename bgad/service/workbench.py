@@ -10,18 +10,22 @@ from bgad.errors import DataError
 from bgad.service.blobs import BlobKind, BlobStore
 from bgad.service.drift.monitor import DriftMonitor
 from bgad.service.folders import Folders
+from bgad.service.free_space import MIN_FREE_BYTES, FreeSpace
 from bgad.service.image_views import ImageViews
 from bgad.service.registry import ModelRegistry
 from bgad.service.retention import Retention
 from bgad.service.reviewing import Reviewing
 from bgad.service.role import Role
 from bgad.service.scoring.in_flight import UploadsInFlight
-from bgad.service.scoring.ingest import ImageLimits, Ingest, ScoredImage
+from bgad.service.scoring.ingest import ImageLimits, Ingest, IngestChecks, ScoredImage
 from bgad.service.scoring.model_cache import MAX_MODELS, ModelCache
+from bgad.service.scoring.recorder import Recorder
 from bgad.service.scoring.rescore import Rescorer
 from bgad.service.scoring.thumbnails import Thumbnails
+from bgad.service.store import history
 from bgad.service.store.store import Store
 from bgad.service.store.versions import Version
+from bgad.service.threads import SupervisedThread
 
 CHECKED_IMAGES = 5  # images whose files a scorer looks for when it starts
 
@@ -33,6 +37,7 @@ class WorkbenchSettings:
     limits: ImageLimits = field(default_factory=ImageLimits)
     max_models: int = MAX_MODELS  # released versions in memory
     retention_days: float | None = None  # for images that nobody reviews; None: for good
+    min_free_bytes: int = MIN_FREE_BYTES  # on the disk, below which no more images and jobs are taken
     role: Role = Role.MAIN
 
 
@@ -45,7 +50,8 @@ class Workbench:
     def __init__(self, folders: Folders, store: Store, settings: WorkbenchSettings | None = None) -> None:
         settings = settings or WorkbenchSettings()
         self.folders, self.store, self.limits, self.role = folders, store, settings.limits, settings.role
-        self.blobs = BlobStore(folders.workspace)
+        self.blobs, self.free_space = BlobStore(folders.workspace), FreeSpace(folders.models, settings.min_free_bytes)
+        self.recorder = Recorder(store.database)
         self.models = ModelCache(folders.models, store.versions, settings.max_models)
         self.registry = ModelRegistry(folders, store, self.models)
         self.thumbnails = Thumbnails(self.blobs, self.models.waiting)
@@ -57,7 +63,7 @@ class Workbench:
             self.blobs,
             self.thumbnails,
             in_flight,
-            settings.limits,
+            IngestChecks(settings.limits, self.free_space, self.recorder),
             releases_elsewhere=self.role is Role.SCORER,
         )
         self.views = ImageViews(store.images, self.blobs, self.models, self.thumbnails)
@@ -68,6 +74,7 @@ class Workbench:
             store, self.registry, self.blobs, self.thumbnails, in_flight, folders, settings.retention_days
         )
         self.decisions: Counter[tuple[str, str]] = Counter()  # images scored, by model and decision
+        self.not_kept: Counter[str] = Counter()  # images scored and not stored, by model
         self._decisions_lock = threading.Lock()
         if self.role is Role.MAIN:
             self.registry.scan()
@@ -89,17 +96,26 @@ class Workbench:
         self.drift.close()
         self.models.close()
         self.thumbnails.close()
+        self.recorder.close()
 
     def score(self, model: str, content: bytes, name: str, *, patient: bool = False) -> ScoredImage:
-        """Score and store an image; then tell those who work with new scores."""
+        """Score an image and store it if the store answers; then tell those who work with new scores."""
         scored = self.ingest.score(model, content, name, patient=patient)
+        with self._decisions_lock:
+            self.decisions[model, "anomalous" if scored.scores.is_anomaly else "normal"] += 1
+            self.not_kept[model] += scored.image is None
+        if scored.image is None:
+            return scored
         released = self.registry.released(model) if self.role is Role.MAIN else scored.version
         if released.id != scored.version.id:  # released meanwhile: the list of images to rescore lacks this one
             self.rescorer.add_late(released, scored.image)
         self.drift.notify(model)
-        with self._decisions_lock:
-            self.decisions[model, "anomalous" if scored.scores.is_anomaly else "normal"] += 1
         return scored
+
+    def threads(self) -> list[SupervisedThread]:
+        """Return the threads that run in the background."""
+        threads = (self.drift.thread, self.retention.thread, self.thumbnails.thread, self.recorder.thread)
+        return [thread for thread in (*threads, self.store.database.thread) if thread is not None and thread.is_running]
 
     def _check_folder(self) -> None:
         """Raise DataError unless the models and the images of the store are in the folder."""
@@ -111,8 +127,11 @@ class Workbench:
             what = "images" if has_model else "models"
             raise DataError(f"{self.folders.models} lacks the {what} of the store: give the main service's --models")
 
-    def release(self, version: Version, who: str) -> None:
-        """Release a version, rescore earlier images with it and start its drift test."""
-        self.registry.release(version, who)
+    def release(self, version: Version, who: str, what: str = history.RELEASE) -> None:
+        """Release a version, rescore earlier images with it and start its drift test.
+
+        `what` is how the history calls it.
+        """
+        self.registry.release(version, who, what)
         self.rescorer.release(version)
         self.drift.notify(version.name)

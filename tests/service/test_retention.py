@@ -15,15 +15,16 @@ import pytest
 import sqlalchemy as sa
 
 from bgad.errors import ModelError
-from bgad.service import retention
+from bgad.service import retention, sweep_clock
 from bgad.service.blobs import BlobKind
 from bgad.service.folders import WORKSPACE
-from bgad.service.retention import DAY, Retention
+from bgad.service.retention import Retention
 from bgad.service.store import dropped_images
 from bgad.service.store.reviews import Review
 from bgad.service.store.store import Store
 from bgad.service.store.tables import images, scores
 from bgad.service.store.versions import Version
+from bgad.service.sweep_clock import DAY
 from tests.service.conftest import Live, Maker, Service, png, sqlite_address, wait_for
 from tests.service.scoring.test_rescore import taught
 
@@ -34,6 +35,8 @@ DAYS = 30.0
 def kept(make: Maker, address: str, monkeypatch: pytest.MonkeyPatch) -> Service:
     """A service that drops what is older than thirty days, when a test tells it to; with each kind of store."""
     monkeypatch.setattr(Retention, "start", lambda self: None)
+    for name, value in {"GRACE_SECONDS": 0.0, "MAX_SILENCE": 1e9, "MAX_BEHIND": 1e9, "MAX_JUMP": 1e9}.items():
+        monkeypatch.setattr(sweep_clock, name, value)  # time passes in leaps here
     return make(address, retention_days=DAYS)
 
 
@@ -464,10 +467,24 @@ def test_the_option(live: Callable[..., Live]) -> None:
         number = json.load(answer)["image"]
     first.end()
     store = Store(sqlite_address(first.models))
-    with store.database.engine.begin() as connection:  # as if it had been two days ago
-        connection.execute(images.update().values(received=time.time() - 2 * DAY))
-        connection.execute(scores.update().values(created=time.time() - 2 * DAY))
+    with store.database.engine.begin() as connection:  # as if it had been three days ago, and due for a day
+        connection.execute(images.update().values(received=time.time() - 3 * DAY))
+        connection.execute(scores.update().values(created=time.time() - 3 * DAY))
+    store.sweeps.add(time.time() - 1.5 * DAY, time.time() - 2.5 * DAY)
     live("--retention-days", "1")
     wait_for(lambda: store.images.get(number).dropped is not None)
     store.close()
     wait_for(lambda: not list((first.models / WORKSPACE / BlobKind.IMAGE).glob("*/*")))
+
+
+def test_a_sweep_drops_a_limited_number(kept: Service, monkeypatch: pytest.MonkeyPatch) -> None:
+    numbers = [kept.score(png(i)) for i in range(5)]
+    monkeypatch.setattr(retention, "MAX_DROPPED", 2)
+    monkeypatch.setattr(retention, "BATCH_SIZE", 1)
+    later(kept, DAYS + 1)
+    assert [kept.bench.retention.sweep() for _ in range(4)] == [2, 2, 1, 0]
+    monkeypatch.setattr(retention, "MAX_DROPPED_SHARE", 0.9)
+    later(kept, 0)
+    assert [kept.score(png(i)) for i in range(5)] == numbers
+    later(kept, DAYS + 1)
+    assert kept.bench.retention.sweep() == 4

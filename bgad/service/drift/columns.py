@@ -14,7 +14,7 @@ from bgad.service.store.tables import images, scores, versions
 from bgad.service.store.versions import Version
 from bgad.types import Index
 
-DTYPES = {"id": np.int64, "created": np.float64, "score": np.float64, "is_anomaly": np.bool_, "image": np.int64}
+DTYPES = {"id": np.int64, "created": np.float64, "score": np.float64, "image": np.int64}
 
 Column = npt.NDArray[Any]
 

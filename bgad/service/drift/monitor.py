@@ -28,6 +28,7 @@ from bgad.service.registry import ModelRegistry
 from bgad.service.store.history import DRIFT_ALARM
 from bgad.service.store.store import Store
 from bgad.service.store.versions import Version
+from bgad.service.threads import SupervisedThread
 from bgad.types import Index
 
 MIN_PAUSE = 5.0  # seconds between two updates
@@ -69,7 +70,7 @@ class _VersionTest:
 
     def __init__(self, store: Store, registry: ModelRegistry, version: Version) -> None:
         card = registry.card(version)
-        self.key = _key(version)
+        self.version = version.id
         self.calibration, self.seed = card.calibration_at().scores, version.id
         self._columns = ScoreColumns(store, version, card.used_sha256)
         self._test = DriftTest(self.calibration, seed=self.seed)
@@ -101,20 +102,19 @@ class DriftMonitor:
         self._lock = threading.Lock()
         self._pending: set[str] = set()
         self._wake, self._closed = threading.Event(), threading.Event()
-        self._thread = threading.Thread(target=self._work, name="drift", daemon=True)
+        self.thread = SupervisedThread("drift", self._work)
 
     def start(self) -> None:
         """Catch up with what an earlier process left, then wait for images."""
         for name in self._registry.names():
             self.notify(name)
-        self._thread.start()
+        self.thread.start()
 
     def close(self) -> None:
         """Stop after the present update."""
         self._closed.set()
         self._wake.set()
-        if self._thread.is_alive():
-            self._thread.join()
+        self.thread.stop()
 
     def notify(self, name: str) -> None:
         """Note that a model has new scores; returns at once."""
@@ -128,7 +128,7 @@ class DriftMonitor:
             lock = self._test_locks.setdefault(version.name, threading.Lock())
         with lock:
             test = self._tests.get(version.name)
-            if test is None or test.key != _key(version):
+            if test is None or test.version != version.id:
                 test = self._tests[version.name] = _VersionTest(self._store, self._registry, version)
             try:
                 state = test.update()
@@ -148,7 +148,7 @@ class DriftMonitor:
 
     def _work(self) -> None:
         while not self._closed.is_set():
-            self._wake.wait(POLL_SECONDS if self._store.database.is_shared else None)
+            self.thread.wait(self._wake, POLL_SECONDS if self._store.database.is_shared else None)
             self._wake.clear()
             self._notice_scorers()
             with self._lock:
@@ -156,7 +156,7 @@ class DriftMonitor:
             began = time.monotonic()
             for name in sorted(names):
                 self._update(name)
-            self._closed.wait(max(MIN_PAUSE, PAUSE_FACTOR * (time.monotonic() - began)))
+            self.thread.wait(self._closed, max(MIN_PAUSE, PAUSE_FACTOR * (time.monotonic() - began)))
 
     def _notice_scorers(self) -> None:
         """Note the models with scores that other services have recorded."""
@@ -179,6 +179,9 @@ class DriftMonitor:
         except SQLAlchemyError as error:
             logger.warning("the drift test of %s waits for the store: %s", name, first_line(error))
             self.notify(name)
+        except Exception as error:  # noqa: BLE001 - the tests of the other models go on
+            self._tests.pop(name, None)  # it may have been updated in part
+            self.thread.note_failure(error)
 
     def _report_alarms(self, version: Version) -> None:
         """Record new alarms in the history. A verdict may shift earlier alarms, which were reported already."""
@@ -202,11 +205,6 @@ class DriftMonitor:
         reported = [*ids[alarms[: len(reported_images)]], *ids[np.isin(images, reported_images)]]
         self._alarm_counts[version.name] = len(events)
         self._reported[version.id] = int(max(reported, default=0))
-
-
-def _key(version: Version) -> tuple[int, float | None]:
-    """Identify a version and its false-reject rate: another rate changes the recorded decisions."""
-    return version.id, version.rate
 
 
 def _restrict(state: DriftState, since: float, test: _VersionTest) -> DriftState:

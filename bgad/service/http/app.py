@@ -12,7 +12,7 @@ from fastapi.responses import FileResponse
 from fastapi.staticfiles import StaticFiles
 
 from bgad import __version__
-from bgad.service.http import health, images, jobs, models, problems, reviews, scoring, security
+from bgad.service.http import health, history, images, jobs, models, problems, reviews, scoring, security
 from bgad.service.http.admission import BatchAdmission, Limiters
 from bgad.service.http.security import AccessRules, SecurityMiddleware
 from bgad.service.http.uploads import BodyLimitMiddleware
@@ -46,14 +46,14 @@ def create(workbench: Workbench, runner: JobRunner, rules: AccessRules | None = 
         openapi_url="/v1/openapi.json",
     )
     batches = BatchAdmission()
-    metrics = health.Metrics(workbench, lambda: workbench.models.waiting() + batches.waiting())
+    metrics = health.Metrics(workbench, runner, lambda: workbench.models.waiting() + batches.waiting())
     app.state.workbench, app.state.runner, app.state.batch_admission = workbench, runner, batches
     app.add_middleware(BodyLimitMiddleware, workbench.limits.max_bytes)
     app.add_middleware(SecurityMiddleware, rules or AccessRules(), workbench.store.tokens, metrics.count)
     problems.install(app)
-    for module in (security, models, scoring, images, reviews, jobs):
+    for module in (security, models, scoring, images, reviews, jobs, history):
         app.include_router(module.router)
-    app.include_router(health.make_router(metrics, workbench.store.database, workbench.role))
+    app.include_router(health.make_router(metrics, workbench))
     _add_pages(app)
     return app
 

@@ -1,4 +1,4 @@
-"""Routes of teaching jobs, and of the history."""
+"""Routes of teaching jobs."""
 
 from __future__ import annotations
 
@@ -6,10 +6,10 @@ import asyncio
 import time
 from collections.abc import AsyncIterator
 from dataclasses import asdict
-from typing import Annotated, Any, Literal
+from typing import Any, Literal
 
 from anyio import to_thread
-from fastapi import Query, Request, Response
+from fastapi import Request, Response
 from fastapi.responses import StreamingResponse
 
 from bgad.service.http import schemas
@@ -91,14 +91,6 @@ async def follow_job(
 
     headers = {"Cache-Control": "no-store", "X-Accel-Buffering": "no"}  # nginx would hold the events back
     return StreamingResponse(events(), media_type="text/event-stream", headers=headers)
-
-
-@router.get("/history")
-def get_history(
-    workbench: Bench, _: MayReview, model: ModelName = "", limit: Annotated[int, Query(ge=1, le=1000)] = 200
-) -> list[schemas.Event]:
-    """List who did what and when, newest first."""
-    return [schemas.Event.model_validate(event) for event in workbench.store.history.events(model, limit)]
 
 
 def _job(workbench: Workbench, runner: JobRunner, job: Job) -> schemas.Job:

@@ -12,6 +12,7 @@ from bgad.service.drift.bins import DAY, MAX_POINTS
 from bgad.service.http import page_data, schemas
 from bgad.service.http.params import Bench, Seconds, valid_id
 from bgad.service.http.security import MayAdminister, MayReview, MayScore, api_router
+from bgad.service.store import history
 from bgad.service.workbench import Workbench
 
 logger = logging.getLogger(__name__)
@@ -89,7 +90,7 @@ def discard(name: str, number: int, workbench: Bench, caller: MayAdminister) -> 
 @router.post("/models/{name}/rollback")
 def rollback(name: str, workbench: Bench, caller: MayAdminister) -> schemas.Model:
     """Release the version that was released before the present one."""
-    workbench.release(workbench.registry.previous(name), caller.name)
+    workbench.release(workbench.registry.previous(name), caller.name, history.ROLL_BACK)
     return _model(workbench, name)
 
 

@@ -78,7 +78,8 @@ def drift(workbench: Workbench, name: str, since: float, options: DriftOptions) 
     version = workbench.store.versions.released(name)
     state = workbench.drift.state(version, since)
     result = state.result
-    times, scores, flagged = (state.columns[key] for key in ("created", "score", "is_anomaly"))
+    times, scores = state.columns["created"], state.columns["score"]
+    flagged = scores > workbench.registry.decision_rule(version).threshold
     seconds = bins.width(options.every, times)
     points = workbench.store.scores.points(version.id, [state.image(i).image for i in result.drivers])
     return schemas.DriftView(

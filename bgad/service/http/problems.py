@@ -19,7 +19,7 @@ from bgad.service.errors import (
     TooLargeError,
 )
 from bgad.service.http import schemas
-from bgad.service.store.dialects import UNAVAILABLE
+from bgad.service.store import dialects
 
 RETRY_AFTER_SECONDS = 1
 DESCRIPTIONS: dict[int | str, dict[str, Any]] = {
@@ -60,8 +60,10 @@ def problem(status: int, text: str) -> JSONResponse:
     return JSONResponse({"detail": text}, status_code=status)
 
 
-def store_unavailable() -> JSONResponse:
-    """Return the answer while the store does not respond."""
+def store_unavailable(error: Exception) -> JSONResponse:
+    """Return the answer while the store does not respond, or cannot write for want of space."""
+    if dialects.is_disk_full(error):
+        return problem(507, dialects.DISK_FULL)
     return _busy("the store does not answer: try again later")
 
 
@@ -70,8 +72,8 @@ def install(app: FastAPI) -> None:
     for kind, status in STATUS.items():
         app.add_exception_handler(kind, _handler(status))
     app.add_exception_handler(RequestValidationError, _invalid)
-    for unavailable in UNAVAILABLE:
-        app.add_exception_handler(unavailable, lambda _request, _error: store_unavailable())
+    for unavailable in dialects.UNAVAILABLE:
+        app.add_exception_handler(unavailable, lambda _request, error: store_unavailable(error))
 
 
 def _busy(text: str) -> JSONResponse:

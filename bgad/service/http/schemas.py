@@ -86,7 +86,11 @@ class Model(BaseModel):
 class Score(BaseModel):
     """The score of an image by the released version of a model."""
 
-    image: int
+    image: int | None = Field(description="number of the image; null if it is not kept")
+    kept: bool = Field(
+        description="whether the image and its score are stored; false while the store does not answer: the score "
+        "counts all the same, and the image may be sent again later"
+    )
     name: str
     model: str
     version: int
@@ -99,8 +103,10 @@ class Score(BaseModel):
     parts: Parts
     reason: Reason
     region: Region
-    map: str = Field(description="path of the anomaly map")
-    overlay: str = Field(description="path of the image with its anomaly map as a heat map")
+    map: str | None = Field(description="path of the anomaly map; null if the image is not kept")
+    overlay: str | None = Field(
+        description="path of the image with its anomaly map as a heat map; null if the image is not kept"
+    )
 
 
 class Failure(BaseModel):
@@ -226,9 +232,11 @@ class VersionScore(Row):
 
 
 class RecordedScore(VersionScore):
-    """A recorded score of an image by one version."""
+    """A recorded score of an image by one version, with the present decision and the one that the client was told."""
 
     created: float
+    sent_threshold: float = Field(description="the threshold when the score was recorded")
+    sent_is_anomaly: bool = Field(description="the decision by that threshold, which is what the client was told")
 
 
 class ComputedScore(VersionScore):

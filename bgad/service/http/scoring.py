@@ -46,7 +46,7 @@ async def score_batch(
 ) -> schemas.Batch:
     """Score several images, sent as the fields `files` of a form. An image that cannot be read or is too large does not
     stop the others."""
-    await to_thread.run_sync(workbench.store.versions.released, name)
+    await to_thread.run_sync(workbench.registry.released, name)
 
     async def score_one(file: UploadFile) -> schemas.Score | schemas.Failure:
         async with threads.batches:
@@ -79,10 +79,11 @@ def _score_file(workbench: Workbench, model: str, file: UploadFile) -> schemas.S
 
 def _score(scored: ScoredImage, name: str) -> schemas.Score:
     scores, version = scored.scores, scored.version
-    base = f"/v1/images/{scored.image}"
+    base = None if scored.image is None else f"/v1/images/{scored.image}"
     query = f"?model={quote(version.name, safe='')}&version={version.id}"
     return schemas.Score(
         image=scored.image,
+        kept=scored.image is not None,
         name=name,
         model=version.name,
         version=version.id,
@@ -95,6 +96,6 @@ def _score(scored: ScoredImage, name: str) -> schemas.Score:
         parts=dict(scores.parts),
         reason=scores.reason or None,
         region=scores.region and list(scores.region),
-        map=f"{base}/map.png{query}",
-        overlay=f"{base}/overlay.png{query}",
+        map=base and f"{base}/map.png{query}",
+        overlay=base and f"{base}/overlay.png{query}",
     )

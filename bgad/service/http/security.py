@@ -8,7 +8,6 @@ from collections.abc import Awaitable, Callable, Coroutine
 from dataclasses import dataclass
 from typing import Annotated, Any
 
-from anyio import to_thread
 from fastapi import APIRouter, Depends, Request, Response
 from fastapi.routing import APIRoute
 from starlette.requests import ClientDisconnect
@@ -18,6 +17,7 @@ from bgad.service import access
 from bgad.service.access import Caller
 from bgad.service.errors import ForbiddenError, MisdirectedError
 from bgad.service.http import schemas
+from bgad.service.http.callers import Callers
 from bgad.service.http.problems import DESCRIPTIONS, problem, store_unavailable
 from bgad.service.role import Role
 from bgad.service.store.dialects import UNAVAILABLE
@@ -55,6 +55,7 @@ class SecurityMiddleware:
     ) -> None:
         """`count` receives the scope, the status and the duration in seconds of every answered request."""
         self._app, self._rules, self._tokens, self._count = app, rules, tokens, count
+        self._callers = Callers(tokens)
 
     async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
         """Handle one request."""
@@ -88,8 +89,8 @@ class SecurityMiddleware:
     async def _refusal(self, request: Request) -> Response | None:
         try:
             return refuse(request, self._rules) or await self._identify(request)
-        except UNAVAILABLE:  # while a token is looked up; errors of the API are handled further inside
-            return store_unavailable()
+        except UNAVAILABLE as error:  # while a token is looked up; errors of the API are handled further inside
+            return store_unavailable(error)
 
     async def _identify(self, request: Request) -> Response | None:
         """Attach the caller to the request; return an answer if there is none."""
@@ -100,10 +101,9 @@ class SecurityMiddleware:
         if header is None:
             caller = access.authenticate(self._tokens, None, required=required)  # does not ask the store
         else:
-            caller = await to_thread.run_sync(
-                lambda: access.authenticate(self._tokens, header, required=required),
-                limiter=request.app.state.limiters.tokens,
-            )
+            state = request.app.state
+            is_away = bool(state.workbench.recorder.problem)
+            caller = await self._callers.find(header, state.limiters.tokens, store_is_away=is_away)
         if caller is None:
             answer = problem(401, "a token is needed: send Authorization: Bearer TOKEN (bgad token makes one)")
             answer.headers["WWW-Authenticate"] = "Bearer"

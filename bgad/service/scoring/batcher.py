@@ -12,9 +12,14 @@ from __future__ import annotations
 
 import heapq
 import threading
-from concurrent.futures import Future
+import time
+from collections.abc import Callable
+from concurrent.futures import Future, InvalidStateError
+from contextlib import suppress
 from dataclasses import dataclass, field, replace
+from functools import partial
 from pathlib import Path
+from typing import Any, TypeVar
 
 import numpy as np
 
@@ -22,12 +27,16 @@ from bgad.errors import BgadError
 from bgad.inference.base import BaseScorer, Outputs
 from bgad.inference.explain import explain, scale_region
 from bgad.io import images
-from bgad.service.errors import QUEUE_FULL, BusyError, ClosedError
+from bgad.service.errors import QUEUE_FULL, BusyError, ClosedError, EngineStuckError
 from bgad.service.scoring.fair_semaphore import FairSemaphore
 from bgad.types import FloatArray, Scores, Shape
 
 MAX_WAITING = 64  # impatient requests
+ENGINE_SECONDS = 60.0  # in which a batch is scored; beyond that the engine hangs
+WATCH_SECONDS = 1.0  # between two looks of a waiting request at the engine
 PATIENT_PLACES = 8  # under overload, patient requests receive one score in nine
+
+T = TypeVar("T")
 
 
 @dataclass(frozen=True)
@@ -48,8 +57,20 @@ class _Request:
 class Batcher:
     """Scores images of many clients with one model."""
 
-    def __init__(self, scorer: BaseScorer, *, batch: int | None = None, max_waiting: int = MAX_WAITING) -> None:
-        """`batch` is the largest number of images scored together; by default the scorer's."""
+    def __init__(
+        self,
+        scorer: BaseScorer,
+        *,
+        batch: int | None = None,
+        max_waiting: int = MAX_WAITING,
+        on_stuck: Callable[[Batcher], None] | None = None,
+    ) -> None:
+        """`batch` is the largest number of images scored together; by default the scorer's.
+
+        `on_stuck` is called if the engine does not return within ENGINE_SECONDS; the batcher is closed then.
+        """
+        self._on_stuck, self._is_stuck = on_stuck, False
+        self._in_engine: dict[int, tuple[float, list[Future[Any]]]] = {}  # by batch: its begin and what it answers
         self.scorer, self.batch, self.max_waiting = scorer, batch or scorer.batch, max_waiting
         self._queue: list[_Request] = []  # a heap
         self._arrivals = 0
@@ -87,9 +108,8 @@ class Batcher:
         number = self._enter(patient)
         try:
             if self.scorer.tile.size:
-                with self._tiled:
-                    scores = self.scorer.score(path)
-                    return Answer(_limit_map(scores, max_map_side), _shape(scores.map))
+                scores = self._score_tiled(path)
+                return Answer(_limit_map(scores, max_map_side), _shape(scores.map))
             with self._decoding.acquire():
                 pixels, shape = self.scorer.prepare(path)
             output = self._enqueue(_Request(number, pixels))
@@ -102,9 +122,48 @@ class Batcher:
 
     def _enqueue(self, request: _Request) -> Outputs:
         with self._changed:
+            if self._is_stuck:
+                raise _stuck_error()
             heapq.heappush(self._queue, request)
             self._changed.notify_all()
-        return request.output.result()
+        return self._wait(request.output)
+
+    def _score_tiled(self, path: Path) -> Scores:
+        """Score an image that is cut into tiles, in a thread that can be left behind."""
+        output: Future[Scores] = Future()
+        with self._tiled:
+            if self._is_stuck:
+                raise _stuck_error()
+            work = partial(self._answer, [output], lambda: [self.scorer.score(path)])
+            threading.Thread(target=work, name="score tiles", daemon=True).start()
+            return self._wait(output)
+
+    def _wait(self, output: Future[T]) -> T:
+        """Wait for an output; EngineStuckError if the engine hangs."""
+        while True:
+            try:
+                return output.result(WATCH_SECONDS)
+            except TimeoutError:
+                if output.done():
+                    raise
+                self._check_engine()
+
+    def _check_engine(self) -> None:
+        """If a batch is in the engine for too long, fail all requests and let the batcher be replaced."""
+        with self._changed:
+            oldest = min((began for began, _ in self._in_engine.values()), default=time.monotonic())
+            if self._is_stuck or time.monotonic() - oldest <= ENGINE_SECONDS:
+                return
+            self._is_stuck = self._closing = self._closed = True
+            outputs = [output for _, held in self._in_engine.values() for output in held]
+            outputs += [request.output for request in self._queue]
+            self._queue.clear()
+            self._changed.notify_all()
+        if self._on_stuck is not None:
+            self._on_stuck(self)
+        for output in outputs:
+            with suppress(InvalidStateError):  # it has just returned
+                output.set_exception(_stuck_error())
 
     def _finish(self, output: Outputs, shape: Shape) -> Scores:
         (result,) = self.scorer.finish(output, [shape])
@@ -132,7 +191,8 @@ class Batcher:
             self._closed = True
             self._changed.notify_all()
         for thread in self._threads:
-            thread.join()
+            if not self._is_stuck:  # a thread in an engine that hangs is left behind
+                thread.join()
 
     def _enter(self, patient: bool) -> int:
         with self._changed:
@@ -176,14 +236,36 @@ class Batcher:
                 self._changed.notify_all()
 
     def _run(self, requests: list[_Request]) -> None:
-        try:
+        def score() -> list[Outputs]:
             outputs = self.scorer.run(np.stack([request.pixels for request in requests]))
+            return [outputs.select(slice(i, i + 1)) for i in range(len(requests))]
+
+        self._answer([request.output for request in requests], score)
+
+    def _answer(self, outputs: list[Future[T]], score: Callable[[], list[T]]) -> None:
+        """Run the engine, watched by those who wait, and pass on its results or its error."""
+        key = id(outputs)
+        with self._changed:
+            self._in_engine[key] = time.monotonic(), list(outputs)
+        try:
+            results = score()
         except Exception as error:  # noqa: BLE001 - the requests must learn of it, and the thread must survive
-            for request in requests:
-                request.output.set_exception(error)
-            return
-        for i, request in enumerate(requests):
-            request.output.set_result(outputs.select(slice(i, i + 1)))
+            for output in outputs:
+                with suppress(InvalidStateError):  # the engine had been given up
+                    output.set_exception(error)
+        else:
+            for output, result in zip(outputs, results, strict=True):
+                with suppress(InvalidStateError):
+                    output.set_result(result)
+        finally:
+            with self._changed:
+                del self._in_engine[key]
+
+
+def _stuck_error() -> EngineStuckError:
+    return EngineStuckError(
+        f"the engine of the model did not answer in {ENGINE_SECONDS:g} s and is replaced: try again"
+    )
 
 
 def decide_again(scores: Scores, scorer: BaseScorer) -> Scores:

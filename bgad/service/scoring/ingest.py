@@ -4,19 +4,24 @@ from __future__ import annotations
 
 import hashlib
 from collections.abc import Iterator
-from contextlib import contextmanager
+from contextlib import contextmanager, suppress
 from dataclasses import dataclass
+from functools import partial
 from pathlib import Path
+
+from sqlalchemy.exc import SQLAlchemyError
 
 from bgad.errors import ImageError, ModelError
 from bgad.inference.base import BaseScorer
 from bgad.io import images
 from bgad.service.blobs import BlobKind, BlobStore, display_name
-from bgad.service.errors import BusyError
+from bgad.service.errors import BusyError, StoreAwayError
+from bgad.service.free_space import FreeSpace
 from bgad.service.registry import ModelRegistry
 from bgad.service.scoring.batcher import Answer, decide_again
 from bgad.service.scoring.in_flight import UploadsInFlight
 from bgad.service.scoring.model_cache import ModelCache
+from bgad.service.scoring.recorder import Recorder
 from bgad.service.scoring.thumbnails import Thumbnails
 from bgad.service.store.scores import NewImage
 from bgad.service.store.store import Store
@@ -41,10 +46,19 @@ class ImageLimits:
 
 
 @dataclass(frozen=True)
+class IngestChecks:
+    """What an upload must pass: the limits of an image, free space on the disk, and a store that answers."""
+
+    limits: ImageLimits
+    free_space: FreeSpace
+    recorder: Recorder
+
+
+@dataclass(frozen=True)
 class ScoredImage:
     """An image that was sent, and the scores of the version that was released then."""
 
-    image: int
+    image: int | None  # None: the store did not answer, and the image is not kept
     version: Version
     scores: Scores
 
@@ -60,34 +74,46 @@ class Ingest:
         blobs: BlobStore,
         thumbnails: Thumbnails,
         in_flight: UploadsInFlight,
-        limits: ImageLimits,
+        checks: IngestChecks,
         *,
         releases_elsewhere: bool = False,
     ) -> None:
         """With `releases_elsewhere`, another service releases versions and sets their rates."""
         self._releases_elsewhere = releases_elsewhere
         self._store, self._registry, self._cache = store, registry, cache
-        self._blobs, self._thumbnails, self._in_flight, self.limits = blobs, thumbnails, in_flight, limits
+        self._blobs, self._thumbnails, self._in_flight = blobs, thumbnails, in_flight
+        self._limits, self._free_space = checks.limits, checks.free_space
+        self._recorder = checks.recorder
 
     def score(self, model: str, content: bytes, name: str, *, patient: bool = False) -> ScoredImage:
-        """Score an image and store it with its score; a patient request waits for a place."""
-        self.limits.check(content)
+        """Score an image and store it with its score; a patient request waits for a place.
+
+        If the store does not answer, the score is returned all the same, and nothing is kept.
+        """
+        self._limits.check(content)
+        self._free_space.check()
         version = self._registry.released(model)
         self._cache.batcher(version)
         sha256 = hashlib.sha256(content).hexdigest()
+        is_new = not self._blobs.has(BlobKind.IMAGE, sha256)
         with self._stored(sha256, content) as path:
             image = None
             while image is None:
                 answer, scorer = self._score(version, path, content, patient=patient)
-                scores, (height, width) = answer.scores, answer.shape
-                image = self._record(NewImage(sha256, display_name(name), width, height), version, scores)
+                # Another rate may have been set while the image was being scored.
+                scores, (height, width) = decide_again(answer.scores, scorer), answer.shape
+                new = NewImage(sha256, display_name(name), width, height)
+                try:
+                    image = self._recorder.run(partial(self._record, new, version, scores))
+                except StoreAwayError as error:
+                    if is_new and not error.may_be_written:
+                        self._remove_unkept(sha256)
+                    return ScoredImage(None, version, scores)
                 if image is None:  # released or changed by another service since the store was asked
                     self._registry.forget(version)
                     version = self._registry.released(model)
             if not self._blobs.has(BlobKind.IMAGE, sha256, len(content)):
                 self._blobs.put_as(BlobKind.IMAGE, sha256, content)  # another service had just removed it
-        if not self._releases_elsewhere:
-            scores = self._decide_by_new_rate(image, version, scores, scorer)
         self._thumbnails.enqueue(sha256, version.id, scores.map, scorer.card)
         return ScoredImage(image, version, scores)
 
@@ -98,15 +124,6 @@ class Ingest:
         if scores.threshold != self._registry.decision_rule(version).threshold:
             return None
         return self._store.scores.add_image_if_current(new, version, scores)
-
-    def _decide_by_new_rate(self, image: int, version: Version, scores: Scores, scorer: BaseScorer) -> Scores:
-        """Decide a recorded score again if another rate was set while the image was being scored."""
-        self._registry.wait_for_rate_change()
-        if scores.threshold == scorer.threshold:
-            return scores
-        scores = decide_again(scores, scorer)
-        self._store.scores.add(image, version.id, scores)
-        return scores
 
     def _score(self, version: Version, path: Path, content: bytes, *, patient: bool) -> tuple[Answer, BaseScorer]:
         try:
@@ -129,12 +146,19 @@ class Ingest:
                     self._blobs.put_as(BlobKind.IMAGE, sha256, content)  # a review makes it durable
                 yield self._blobs.path(BlobKind.IMAGE, sha256)
             except (ImageError, BusyError, ModelError):
-                with self._in_flight.paused(sha256) as uploads:
-                    if uploads == 1:
-                        self._remove_unused(sha256)
+                self._remove_unused(sha256)
                 raise
 
     def _remove_unused(self, sha256: str) -> None:
-        with self._store.images.removing(sha256) as unused:
-            if unused:
+        """Remove the file of this upload unless its image is known or uploaded twice, or the store does not say."""
+        with self._in_flight.paused(sha256) as uploads, suppress(SQLAlchemyError):
+            if uploads == 1:
+                with self._store.images.removing(sha256) as unused:
+                    if unused:
+                        self._blobs.remove(BlobKind.IMAGE, sha256)
+
+    def _remove_unkept(self, sha256: str) -> None:
+        """Remove the file that this upload has written, while the store cannot say whether its image is known."""
+        with self._in_flight.paused(sha256) as uploads:
+            if uploads == 1:
                 self._blobs.remove(BlobKind.IMAGE, sha256)

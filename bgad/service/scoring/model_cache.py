@@ -2,8 +2,10 @@
 
 from __future__ import annotations
 
+import logging
 import threading
-from collections import OrderedDict, defaultdict
+from collections import Counter, OrderedDict, defaultdict
+from functools import partial
 from pathlib import Path
 
 from bgad.artifact.card import Card
@@ -17,6 +19,8 @@ from bgad.service.store.versions import RELEASED, Version, Versions
 MAX_MODELS = 16  # released versions in memory
 MAX_OTHERS = 2  # other versions in memory: candidates that are being reviewed, and retired ones
 
+logger = logging.getLogger(__name__)
+
 
 class ModelCache:
     """Batchers of versions, ready to score; safe to use from many threads."""
@@ -26,6 +30,7 @@ class ModelCache:
         self._models, self._versions, self._max_models = models, versions, max_models
         self._batchers: OrderedDict[int, Batcher] = OrderedDict()  # the most recently used one is the last
         self._loading: defaultdict[int, threading.Lock] = defaultdict(threading.Lock)  # one lock for each version
+        self.replaced: Counter[str] = Counter()  # engines that hung, by model
         self._lock = threading.Lock()
         self._closed = False
 
@@ -98,7 +103,7 @@ class ModelCache:
         released = {v.id for v in self._versions.all() if v.state == RELEASED}
         with self._lock:
             self._cached(version.id)  # raises if the service is being stopped
-            batcher = self._batchers[version.id] = Batcher(scorer)
+            batcher = self._batchers[version.id] = Batcher(scorer, on_stuck=partial(self._drop_stuck, version))
             evicted = [self._batchers.pop(number) for number in self._surplus(released)]
         try:
             # Once more: the rate may have been set between loading the model and entering it in the cache.
@@ -107,6 +112,14 @@ class ModelCache:
             for old in evicted:  # they answer their requests while all other models go on
                 old.close()
         return batcher
+
+    def _drop_stuck(self, version: Version, batcher: Batcher) -> None:
+        """Forget a batcher whose engine hangs; the next request loads the version anew."""
+        logger.error("the engine of %s, version %d, hangs and is replaced", version.name, version.id)
+        with self._lock:
+            self.replaced[version.name] += 1
+            if self._batchers.get(version.id) is batcher:
+                del self._batchers[version.id]
 
     def _surplus(self, released: set[int]) -> list[int]:
         """Return the least recently used versions beyond the limits; released and other versions count separately."""

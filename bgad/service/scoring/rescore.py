@@ -198,3 +198,7 @@ class Rescorer:
         except (BgadError, OSError) as error:
             if not self._closed.is_set():
                 logger.warning("image %d is not rescored: %s", image.id, error)
+        except SQLAlchemyError:
+            raise  # the store is asked again
+        except Exception:  # the other images do not suffer from one that nobody expected
+            logger.exception("image %d is not rescored", image.id)

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import logging
 import queue
-import threading
 import time
 from collections.abc import Callable, Iterable
 from contextlib import suppress
@@ -16,6 +15,7 @@ from bgad.errors import BgadError, DataError
 from bgad.io import images
 from bgad.io import render as heat_maps
 from bgad.service.blobs import BlobKind, BlobStore
+from bgad.service.threads import SupervisedThread
 from bgad.types import FloatArray
 
 MAX_SIDE = 192  # pixels
@@ -41,15 +41,15 @@ class Thumbnails:
         self._blobs, self._waiting = blobs, waiting
         self._closed = False
         self._queue: queue.Queue[_Drawing | None] = queue.Queue(MAX_QUEUED)
-        self._thread = threading.Thread(target=self._work, name="thumbnails", daemon=True)
-        self._thread.start()
+        self.thread = SupervisedThread("thumbnails", self._work)
+        self.thread.start()
 
     def close(self) -> None:
         """Stop the thread and abandon the queue."""
         self._closed = True
         with suppress(queue.Full):  # a full queue wakes the thread by itself
             self._queue.put_nowait(None)
-        self._thread.join()
+        self.thread.stop()
 
     def has(self, sha256: str, version: int) -> bool:
         """Return whether a thumbnail has been drawn."""
@@ -82,8 +82,9 @@ class Thumbnails:
         return sum(self._blobs.remove(BlobKind.THUMBNAIL, _name(sha256, version)) for version in versions)
 
     def _work(self) -> None:
-        while (drawing := self._queue.get()) is not None:
+        while (drawing := self.thread.get(self._queue)) is not None:
             while self._waiting() and not self._closed:
+                self.thread.beat()
                 time.sleep(POLL_SECONDS)
             if self._closed:
                 return

@@ -10,6 +10,7 @@ import threading
 import time
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager, nullcontext, suppress
+from pathlib import Path
 from typing import Any, TypeVar
 
 import alembic.util
@@ -17,7 +18,9 @@ import sqlalchemy as sa
 
 from bgad.errors import ConfigError
 from bgad.service.errors import MissingError
-from bgad.service.store import dialects, schema
+from bgad.service.store import dialects, schema, upgrade
+from bgad.service.store.tables import scores
+from bgad.service.threads import SupervisedThread
 
 CHECKPOINT_SECONDS = 10  # between two checkpoints of SQLite's write-ahead log
 
@@ -33,13 +36,14 @@ class Database:
         The database is migrated unless `migrate` is false; then its schema must be that of this version of bgad.
         """
         self.clock = clock
+        self.copy: Path | None = None  # of an SQLite file that was migrated, as it was before
         self.engine = dialects.engine(address)
         embedded = self.engine.dialect.name == "sqlite"
-        self._relaxed = dialects.engine(address, "NORMAL") if embedded else self.engine
+        self._relaxed = dialects.engine(address, "NORMAL", dialects.RELAXED_SECONDS) if embedded else self.engine
         # SQLite admits one writer at a time. Queueing here is faster than SQLite's own polling for its file lock.
         self._write_lock = threading.Lock() if embedded else nullcontext()
         self._closed = threading.Event()
-        self._checkpointer: threading.Thread | None = None
+        self.thread: SupervisedThread | None = None
         try:
             with dialects.opening(address):
                 self._prepare(migrate)
@@ -52,14 +56,14 @@ class Database:
             self.close()
             raise
         if embedded:
-            self._checkpointer = threading.Thread(target=self._checkpoint, name="store", daemon=True)
-            self._checkpointer.start()
+            self.thread = SupervisedThread("store", self._checkpoint)
+            self.thread.start()
 
     def close(self) -> None:
         """Close all connections."""
         self._closed.set()
-        if self._checkpointer is not None:
-            self._checkpointer.join()
+        if self.thread is not None:
+            self.thread.stop()
         self.engine.dispose()
         self._relaxed.dispose()
 
@@ -69,10 +73,9 @@ class Database:
         return self.engine.dialect.name == "postgresql"
 
     def alive(self) -> bool:
-        """Return whether the database answers a query."""
+        """Return whether the database answers and can be written."""
         try:
-            with self.engine.connect() as connection:
-                connection.execute(sa.select(1))
+            self.check_writable()
         except sa.exc.SQLAlchemyError:
             return False
         return True
@@ -91,11 +94,24 @@ class Database:
 
     @contextmanager
     def begin_relaxed(self) -> Iterator[sa.Connection]:
-        """Open a transaction that a power failure may undo; for data that can be computed again."""
+        """Open a transaction that a power failure may undo; for data that can be computed again.
+
+        It waits for locks for a short time only.
+        """
         with self._write_lock, self._relaxed.begin() as connection:
             if connection.dialect.name == "postgresql":
                 connection.execute(sa.text("SET LOCAL synchronous_commit TO off"))
+                dialects.limit_waiting(connection, dialects.RELAXED_SECONDS)
             yield connection
+
+    def check_writable(self) -> None:
+        """Raise the database's error unless a score could be written now; nothing is written."""
+        with self.begin_relaxed() as connection:
+            if connection.dialect.name == "sqlite":
+                connection.exec_driver_sql("BEGIN IMMEDIATE")
+                connection.exec_driver_sql("ROLLBACK")
+            else:
+                connection.execute(scores.update().where(sa.false()).values(id=scores.c.id))
 
     def rows(self, kind: Callable[..., R], query: sa.Select[Any]) -> list[R]:
         """Return every row of a query as an instance of `kind`, whose fields are the selected columns."""
@@ -127,6 +143,7 @@ class Database:
             if connection.dialect.name == "sqlite":
                 # Without it each statement commits by itself, and an interrupted migration cannot be repeated.
                 connection.exec_driver_sql("BEGIN IMMEDIATE")
+                self.copy = upgrade.copy_sqlite(connection)
             schema.upgrade(connection)
 
     def _checkpoint(self) -> None:
@@ -135,7 +152,9 @@ class Database:
         A writer that runs the checkpoint itself waits for the disk and delays all other writers. If the log keeps
         growing under constant writes, one checkpoint runs while writers wait.
         """
-        while not self._closed.wait(CHECKPOINT_SECONDS):
+        thread = self.thread
+        assert thread is not None  # noqa: S101 - this runs in it
+        while not thread.wait(self._closed, CHECKPOINT_SECONDS):
             with suppress(sa.exc.SQLAlchemyError), self._relaxed.connect() as connection:
                 row = connection.exec_driver_sql("PRAGMA wal_checkpoint(PASSIVE)").one()
                 if row[1] > dialects.WAL_PAGES:

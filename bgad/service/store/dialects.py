@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import sqlite3
 from collections.abc import Iterator
 from contextlib import contextmanager
 from typing import Any, NamedTuple
@@ -14,7 +15,10 @@ from bgad.service.store.tables import images, scores
 
 # Errors of a database that does not answer at the moment; a later attempt may succeed.
 UNAVAILABLE = (sa.exc.OperationalError, sa.exc.InterfaceError, sa.exc.TimeoutError)
+DISK_FULL = "the disk of the store is full: free some space"
+POSTGRESQL_DISK_FULL = "53100"  # SQLSTATE
 BUSY_SECONDS = 30
+RELAXED_SECONDS = 0.7  # that the write of a score waits for locks: a camera waits for it
 WAL_PAGES = 50_000  # of 4 KiB: beyond that, writers wait while the write-ahead log is copied into the file
 POOL_SIZE = 16
 # A silent or dead server is noticed: at once when a connection is opened, otherwise within half a minute.
@@ -25,6 +29,18 @@ CONNECTION_TIMEOUTS = {
     "keepalives_count": 3,
     "tcp_user_timeout": 30_000,  # milliseconds
 }
+
+# The last id that a table's sequence has given out, and the announcements of those who insert above one.
+_LAST_GIVEN = sa.text("SELECT coalesce(pg_sequence_last_value(CAST(:table || '_id_seq' AS regclass)), 0)")
+_ANNOUNCE = sa.text(
+    "SELECT pg_advisory_xact_lock_shared(hashtext('bgad inserts ' || :table || ' ' || coalesce(current_schema(), '')),"
+    " CAST(coalesce(pg_sequence_last_value(CAST(:table || '_id_seq' AS regclass)), 0) AS integer))"
+)
+_FIRST_ANNOUNCED = sa.text(
+    "SELECT min(CAST(objid AS bigint)) FROM pg_locks WHERE locktype = 'advisory' AND objsubid = 2"
+    " AND database = (SELECT oid FROM pg_database WHERE datname = current_database())"
+    " AND classid = CAST(hashtext('bgad inserts ' || :table || ' ' || coalesce(current_schema(), '')) AS oid)"
+)
 
 
 def url(address: str) -> sa.URL:
@@ -39,13 +55,16 @@ def url(address: str) -> sa.URL:
     return parts.set(drivername="postgresql+psycopg") if backend == "postgresql" else parts
 
 
-def engine(address: str, synchronous: str = "FULL") -> sa.Engine:
-    """Create the connection pool of a database; `synchronous` is the SQLite pragma of that name."""
+def engine(address: str, synchronous: str = "FULL", busy_seconds: float = BUSY_SECONDS) -> sa.Engine:
+    """Create the connection pool of a database.
+
+    `synchronous` is the SQLite pragma of that name, and `busy_seconds` how long SQLite waits for another writer.
+    """
     parts = url(address)
     if parts.get_backend_name() == "postgresql":
         timeouts = {name: value for name, value in CONNECTION_TIMEOUTS.items() if name not in parts.query}
         return sa.create_engine(parts, pool_pre_ping=True, pool_size=POOL_SIZE, connect_args=timeouts)
-    pool = sa.create_engine(parts, connect_args={"timeout": BUSY_SECONDS}, pool_size=POOL_SIZE)
+    pool = sa.create_engine(parts, connect_args={"timeout": busy_seconds}, pool_size=POOL_SIZE)
 
     def prepare(connection: Any, _: object) -> None:
         cursor = connection.cursor()
@@ -57,6 +76,20 @@ def engine(address: str, synchronous: str = "FULL") -> sa.Engine:
 
     sa.event.listen(pool, "connect", prepare)
     return pool
+
+
+def is_disk_full(error: Exception) -> bool:
+    """Return whether a database could not write because its disk is full."""
+    cause = getattr(error, "orig", None)
+    code = getattr(cause, "sqlite_errorcode", None)
+    return code == sqlite3.SQLITE_FULL or getattr(cause, "sqlstate", None) == POSTGRESQL_DISK_FULL
+
+
+def limit_waiting(connection: sa.Connection, seconds: float) -> None:
+    """Let PostgreSQL end the statements of a transaction that wait longer; SQLite has a setting for a connection."""
+    if connection.dialect.name == "postgresql":
+        for setting in ("lock_timeout", "statement_timeout"):
+            connection.execute(sa.text(f"SET LOCAL {setting} TO {round(1000 * seconds)}"))
 
 
 @contextmanager
@@ -85,7 +118,7 @@ def upserts(backend: str) -> Upserts:
         index_elements=["sha256"], set_={"width": image.excluded.width, "dropped": None}
     )
     score, key = dialect.insert(scores), ["image", "version"]
-    columns = ("score", "p_value", "threshold", "is_anomaly", "distance", "created", "parts", "region")
+    columns = ("score", "p_value", "threshold", "is_anomaly", "created", "parts", "region")
     replace = score.on_conflict_do_update(index_elements=key, set_={name: score.excluded[name] for name in columns})
     return Upserts(image.returning(images.c.id), replace, score.on_conflict_do_nothing(index_elements=key))
 
@@ -108,8 +141,22 @@ def lock_content(connection: sa.Connection, sha256: str) -> None:
         connection.execute(sa.text("SELECT pg_advisory_xact_lock(:key)"), {"key": key})
 
 
+def announce_insert(connection: sa.Connection, table: sa.Table) -> None:
+    """Tell PostgreSQL's other sessions, until the transaction ends, that it inserts rows above the last id given out.
+
+    Lists need it, because a row with a lower id than visible ones may still be uncommitted. The announcement is a
+    shared advisory lock on that last id: it never waits, and nobody waits for it. SQLite has one writer at a time.
+    """
+    if connection.dialect.name == "postgresql":
+        connection.execute(_ANNOUNCE, {"table": table.name})
+
+
 def highest_id(connection: sa.Connection, table: sa.Table, *, settled: bool) -> int:
-    """Return the highest id of a table, 0 if it is empty; with `settled`, no lower id can become visible later."""
-    if settled and connection.dialect.name == "postgresql":  # a writer has its id before others can see the row
-        connection.execute(sa.text(f"LOCK TABLE {table.name} IN SHARE MODE"))
-    return connection.execute(sa.select(sa.func.max(table.c.id))).scalar() or 0
+    """Return the highest visible id of a table, 0 if there is none; with `settled`, no lower id can appear later."""
+    query = sa.select(sa.func.max(table.c.id))
+    if settled and connection.dialect.name == "postgresql":
+        # The order matters: who announces an insert after the first statement inserts above its result.
+        given = connection.execute(_LAST_GIVEN, {"table": table.name}).scalar_one()
+        announced = connection.execute(_FIRST_ANNOUNCED, {"table": table.name}).scalar()
+        query = query.where(table.c.id <= (given if announced is None else min(given, announced)))
+    return connection.execute(query).scalar() or 0

@@ -43,6 +43,10 @@ class DroppedImages:
         """
         return self._database.rows(DueImage, _due(before, after).limit(limit))
 
+    def count_kept(self) -> int:
+        """Return the number of images whose files are kept."""
+        return self._database.count(sa.select(images.c.id).where(images.c.dropped.is_(None)))
+
     def mark(self, numbers: Sequence[int], before: float) -> list[int]:
         """Mark images as dropped unless they were reviewed or sent again meanwhile; return the ids of those marked.
 

@@ -3,7 +3,8 @@
 from __future__ import annotations
 
 import re
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
+from typing import Any
 
 import sqlalchemy as sa
 
@@ -11,6 +12,7 @@ from bgad.service.store.database import Database
 from bgad.service.store.tables import events, images
 
 DRIFT_ALARM, RELEASE, REVIEW, UNDO_REVIEW = "drift alarm", "release", "review", "undo review"
+ROLL_BACK, THRESHOLD = "roll back", "threshold"
 ABOUT_IMAGES = (REVIEW, UNDO_REVIEW, DRIFT_ALARM)
 _IMAGE_DETAIL = re.compile(r"image (\d+): ")  # how the detail of an event about an image begins
 
@@ -25,8 +27,35 @@ class Event:
     name: str  # of the model, or empty
     detail: str
     created: float
-    image: int | None = None  # id of the image that the event is about
-    image_name: str = ""  # name of that image
+    image: int | None  # id of the image that the event is about
+    image_name: str  # name of that image, or empty
+
+
+@dataclass(frozen=True)
+class EventFilter:
+    """Which events are wanted; an empty field matches all."""
+
+    name: str = ""  # of the model
+    what: tuple[str, ...] = ()
+    search: str = ""  # text that occurs in a field or in the name of the image, in any case
+    since: float = 0.0
+    until: float = 0.0
+
+    def conditions(self) -> list[sa.ColumnElement[bool]]:
+        """Return the conditions of a query."""
+        conditions: list[sa.ColumnElement[bool]] = []
+        if self.name:
+            conditions.append(events.c.name == self.name)
+        if self.what:
+            conditions.append(events.c.what.in_(self.what))
+        if self.since:
+            conditions.append(events.c.created >= self.since)
+        if self.until:
+            conditions.append(events.c.created < self.until)
+        if self.search:
+            columns = (*(events.c[key] for key in ("who", "what", "name", "detail")), images.c.name)
+            conditions.append(sa.or_(*(column.icontains(self.search, autoescape=True) for column in columns)))
+        return conditions
 
 
 class History:
@@ -41,26 +70,23 @@ class History:
             record(connection, self._database.clock(), who, what, name, detail)
 
     def events(self, name: str = "", limit: int | None = None, *, what: str = "") -> list[Event]:
-        """Return the events of a model or of a kind, newest first; an event about an image carries its id and name."""
-        query = sa.select(events).order_by(events.c.id.desc()).limit(limit)
-        filters = [column == value for column, value in ((events.c.name, name), (events.c.what, what)) if value]
-        rows = [_with_image_id(event) for event in self._database.rows(Event, query.where(*filters))]
-        names = self._image_names({event.image for event in rows if event.image is not None})
-        return [
-            event if event.image is None else replace(event, image_name=names.get(event.image, "")) for event in rows
-        ]
+        """Return the events of a model or of a kind, newest first."""
+        return self.page(EventFilter(name, (what,) if what else ()), limit)
 
-    def _image_names(self, numbers: set[int]) -> dict[int, str]:
-        query = sa.select(images.c.id, images.c.name).where(images.c.id.in_(numbers))
-        with self._database.engine.connect() as connection:
-            return {row.id: row.name for row in connection.execute(query)}
+    def page(self, wanted: EventFilter, limit: int | None, before: int | None = None) -> list[Event]:
+        """Return events, newest first; `before` is the id of the last event of the page before."""
+        query: sa.Select[Any] = (
+            sa.select(events, sa.func.coalesce(images.c.name, "").label("image_name"))
+            .outerjoin(images, images.c.id == events.c.image)
+            .where(*wanted.conditions())
+        )
+        if before is not None:
+            query = query.where(events.c.id < before)
+        return self._database.rows(Event, query.order_by(events.c.id.desc()).limit(limit))
 
 
 def record(connection: sa.Connection, created: float, who: str, what: str, name: str, detail: str) -> None:
     """Record an event as part of the caller's transaction."""
-    connection.execute(events.insert().values(who=who, what=what, name=name, detail=detail, created=created))
-
-
-def _with_image_id(event: Event) -> Event:
-    match = _IMAGE_DETAIL.match(event.detail) if event.what in ABOUT_IMAGES else None
-    return replace(event, image=int(match[1])) if match else event
+    match = _IMAGE_DETAIL.match(detail) if what in ABOUT_IMAGES else None
+    values = {"who": who, "what": what, "name": name, "detail": detail, "created": created}
+    connection.execute(events.insert().values(**values, image=int(match[1]) if match else None))

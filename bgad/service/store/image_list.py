@@ -15,10 +15,11 @@ from bgad.service.store.tables import images, reviews, scores
 from bgad.service.store.versions import Versions
 
 ORDERS: dict[str, tuple[sa.Column[Any], bool]] = {  # sort key, and whether the highest comes first
-    "uncertain": (scores.c.distance, False),
     "anomalous": (scores.c.score, True),
     "newest": (scores.c.created, True),
 }
+UNCERTAIN = "uncertain"  # by the distance from the present threshold, which is not stored
+MAX_NEAREST = 2000  # rows from the first to the end of a page up to which both sides of the threshold are merged
 SNAPSHOT_PATTERN = r"^[0-9]{1,10}(\.[0-9]{1,10}){2}\.[0-9]{1,15}$"
 MAX_ID = 2**31 - 1  # of an integer column
 
@@ -51,7 +52,7 @@ class ImageQuery:
     """The filters, order and page of a list."""
 
     name: str  # of the model
-    order: str = "uncertain"
+    order: str = UNCERTAIN
     anomalous: bool | None = None
     review: str = ""  # good, bad, unsure; none: not reviewed; any: reviewed
     since: float = 0.0
@@ -85,6 +86,13 @@ class ListedImage:
     note: str | None
 
 
+class _Rule(NamedTuple):
+    """The version whose scores a list shows, and the threshold that decides on them now."""
+
+    version: int
+    threshold: float
+
+
 class ImageLists:
     """Reads pages of lists of scored images."""
 
@@ -93,31 +101,36 @@ class ImageLists:
 
     def page(self, query: ImageQuery) -> list[ListedImage]:
         """Return one page of a list."""
+        rule = self._rule(query)
+        rows = _filtered(query, rule)
+        if query.order == UNCERTAIN:
+            return self._database.rows(ListedImage, _most_uncertain(query, rows, rule.threshold))
         column, descending = ORDERS[query.order]
-        order = column.desc() if descending else column.asc()
-        rows = _filtered(query, self._version(query)).order_by(order, images.c.id)
+        rows = rows.order_by(column.desc() if descending else column.asc(), images.c.id)
         return self._database.rows(ListedImage, rows.limit(query.limit).offset(query.offset))
 
     def total(self, query: ImageQuery) -> int:
         """Return the number of images on all pages of a list."""
-        return self._database.count(_filtered(query, self._version(query)))
+        return self._database.count(_filtered(query, self._rule(query)))
 
     def position(self, query: ImageQuery, image: int) -> int | None:
         """Return the position of an image in a list, counted from 0; None if the list does not contain it."""
-        version = self._version(query)
-        column, descending = ORDERS[query.order]
-        sort_key = _filtered(query, version).where(images.c.id == image).with_only_columns(column)
-        value = next(iter(self._database.values(sort_key)), None)
+        rule = self._rule(query)
+        column, descending = ORDERS.get(query.order, (scores.c.score, False))
+        rows = _filtered(query, rule)
+        value = next(iter(self._database.values(rows.where(images.c.id == image).with_only_columns(column))), None)
         if value is None:
             return None
+        if query.order == UNCERTAIN:
+            return self._database.count(_more_uncertain(rows, rule.threshold, value, image))
         up_to = column >= value if descending else column <= value  # a condition of its own, so that the index applies
-        before = _filtered(query, version).where(up_to, sa.or_(column != value, images.c.id < image))
-        return self._database.count(before)
+        return self._database.count(rows.where(up_to, sa.or_(column != value, images.c.id < image)))
 
     def snapshot(self, name: str, *, settled: bool = True) -> Snapshot:
         """Return the present state of a model's list.
 
-        With `settled`, the snapshot waits for open transactions, so that its pages cannot change later.
+        With `settled`, it ends before the rows of open transactions, so that its pages cannot change later. It takes no
+        lock that a writer could wait for.
         """
         version = self._versions.released(name).id
         highest = []
@@ -127,14 +140,19 @@ class ImageLists:
         with self._database.engine.connect() as connection:
             return Snapshot(version, highest[0], highest[1], last_drop(connection))
 
-    def _version(self, query: ImageQuery) -> int:
-        """Return the version whose scores a list shows."""
+    def _rule(self, query: ImageQuery) -> _Rule:
+        """Return the version whose scores a list shows, and its present threshold."""
         if query.as_of is None:
-            return self._versions.released(query.name).id
-        version = self._versions.get(query.as_of.version)
+            version = self._versions.released(query.name)
+        else:
+            version = self._versions.get(query.as_of.version)
         if version.name != query.name:
-            raise MissingError(f"there is no version {query.as_of.version} of {query.name!r}")
-        return version.id
+            raise MissingError(f"there is no version {version.id} of {query.name!r}")
+        threshold = version.threshold
+        if threshold is None:  # no other one than the model card's was ever set: every score has it
+            any_score = sa.select(scores.c.threshold).where(scores.c.version == version.id).limit(1)
+            threshold = next(iter(self._database.values(any_score)), 0.0)
+        return _Rule(version.id, threshold)
 
 
 def last_drop(connection: sa.Connection) -> int:
@@ -143,28 +161,56 @@ def last_drop(connection: sa.Connection) -> int:
     return round(1000 * (connection.execute(query).scalar() or 0.0))
 
 
-def _filtered(query: ImageQuery, version: int) -> sa.Select[Any]:
+def _most_uncertain(query: ImageQuery, rows: sa.Select[Any], threshold: float) -> sa.Select[Any]:
+    """Select a page of rows in the order of the distance of their scores from a threshold."""
+    score, key, count = scores.c.score, scores.c.id, query.offset + query.limit
+    candidates = rows
+    if count <= MAX_NEAREST:  # they are among as many on either side of the threshold, which the index of scores finds
+        below = rows.where(score <= threshold).order_by(score.desc(), images.c.id)
+        above = rows.where(score > threshold).order_by(score.asc(), images.c.id)
+        nearest = [sa.select(side.with_only_columns(key).limit(count).subquery()) for side in (below, above)]
+        candidates = rows.where(key.in_(sa.union_all(*nearest)))
+    order = sa.func.abs(score - threshold), images.c.id
+    page = candidates.with_only_columns(key).order_by(*order).limit(query.limit).offset(query.offset)
+    return rows.where(key.in_(sa.select(page.subquery()))).order_by(*order)
+
+
+def _more_uncertain(rows: sa.Select[Any], threshold: float, score: float, image: int) -> sa.Select[Any]:
+    """Select the rows that come before an image of a given score in the order of `_most_uncertain`."""
+    distance = abs(score - threshold)
+    margin = distance * (1 + 1e-9)  # conditions on the score, so that the index applies, beside the exact ones
+    own = sa.func.abs(scores.c.score - threshold)
+    return rows.where(
+        scores.c.score.between(threshold - margin, threshold + margin),
+        sa.or_(own < distance, sa.and_(own == distance, images.c.id < image)),
+    )
+
+
+def _filtered(query: ImageQuery, rule: _Rule) -> sa.Select[Any]:
     """Select all rows of a list, with the verdicts of today, in no order."""
     current = sa.select(reviews).where(IS_CURRENT).subquery()
+    is_anomaly = scores.c.score > rule.threshold
     kept: sa.ColumnElement[bool] = images.c.dropped.is_(None)
     if query.as_of is not None:
         kept = sa.or_(kept, 1000 * images.c.dropped > query.as_of.dropped + 0.5)
     rows = (
         sa.select(
             images,
-            *(scores.c[key] for key in ("score", "p_value", "threshold", "is_anomaly", "created", "parts", "region")),
+            *(scores.c[key] for key in ("score", "p_value", "created", "parts", "region")),
+            sa.literal(rule.threshold, sa.Double).label("threshold"),
+            is_anomaly.label("is_anomaly"),
             *(current.c[key] for key in ("verdict", "mask", "note")),
         )
         .join(scores, scores.c.image == images.c.id)
         .outerjoin(current, current.c.image == images.c.id)
-        .where(scores.c.version == version, kept)
+        .where(scores.c.version == rule.version, kept)
     )
     if query.as_of is not None:
         rows = rows.where(scores.c.id <= query.as_of.score)
     if query.after is not None:
         rows = rows.where(scores.c.id > query.after.score)
     if query.anomalous is not None:
-        rows = rows.where(scores.c.is_anomaly == query.anomalous)
+        rows = rows.where(is_anomaly if query.anomalous else ~is_anomaly)
     if query.review:
         verdict: sa.ColumnElement[Any] = current.c.verdict
         if query.as_of is not None:

@@ -18,6 +18,7 @@ from bgad.errors import ConfigError
 from bgad.io import files
 from bgad.service.role import Role
 from bgad.service.store import dialects, schema
+from bgad.service.threads import SupervisedThread
 
 CHECK_SECONDS = 5.0  # between two checks that the lock is still held
 # PostgreSQL keeps the lock of a machine that lost power until it notices: after a minute with these, not two hours.
@@ -72,13 +73,13 @@ class AdvisoryLock:
             self._disconnect()
             self._engine.dispose()
             raise
-        self._thread = threading.Thread(target=self._check, name="instance lock", daemon=True)
+        self._thread = SupervisedThread("instance lock", self._check)
         self._thread.start()
 
     def release(self) -> None:
         """Release the locks for the next service."""
         self._released.set()
-        self._thread.join(CHECK_SECONDS)
+        self._thread.stop(CHECK_SECONDS)
         self._disconnect()
         self._engine.dispose()
 

@@ -71,12 +71,14 @@ class Jobs:
         query = sa.select(jobs.c.id).where(jobs.c.name == name, jobs.c.state.in_(UNFINISHED))
         return self._database.values(query.order_by(jobs.c.id))
 
-    def update(self, number: int, **values: Any) -> None:
-        """Change state, progress, message, result or resulting version of a job."""
+    def update(self, number: int, **values: Any) -> bool:
+        """Change state, progress, message, result or resulting version of a job, unless it has ended; return whether
+        it had not."""
         if values.get("state") not in (None, *UNFINISHED):
             values["ended"] = self._database.clock()
         with self._database.begin() as connection:
-            connection.execute(jobs.update().where(jobs.c.id == number).values(**values))
+            unfinished = jobs.update().where(jobs.c.id == number, jobs.c.state.in_(UNFINISHED))
+            return bool(connection.execute(unfinished.values(**values)).rowcount)
 
     def interrupt_unfinished(self) -> list[int]:
         """Mark the unfinished jobs of an earlier process as interrupted, so that a person can resume them."""

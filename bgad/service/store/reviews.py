@@ -9,7 +9,7 @@ import sqlalchemy as sa
 
 from bgad.errors import ConfigError
 from bgad.service.errors import MissingError
-from bgad.service.store import history
+from bgad.service.store import dialects, history
 from bgad.service.store.database import Database, insert
 from bgad.service.store.images import dropped_error
 from bgad.service.store.tables import images, reviews, scores, versions
@@ -140,6 +140,7 @@ class Reviews:
         return set(self._database.values(query))
 
     def _insert(self, connection: sa.Connection, values: dict[str, Any]) -> Review:
+        dialects.announce_insert(connection, reviews)
         connection.execute(reviews.update().where(reviews.c.image == values["image"]).values(last=False))
         number = insert(connection, reviews, values | {"created": self._database.clock(), "last": True})
         return Review(**connection.execute(sa.select(reviews).where(reviews.c.id == number)).mappings().one())

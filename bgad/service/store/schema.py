@@ -7,6 +7,7 @@ uses.
 
 from __future__ import annotations
 
+from enum import Enum
 from pathlib import Path
 
 import alembic.command
@@ -17,6 +18,16 @@ from alembic.script import ScriptDirectory
 
 from bgad._version import __version__
 from bgad.errors import ConfigError
+
+
+class Age(Enum):
+    """How the schema of a database compares with that of this version of bgad."""
+
+    EMPTY = "no tables"
+    OLDER = "of an older version"
+    CURRENT = "of this version"
+    NEWER = "of a newer version"
+
 
 _ANNOUNCE = sa.text(
     "SELECT pg_advisory_lock_shared(hashtext('bgad version ' || coalesce(current_schema(), '')), hashtext(:version))"
@@ -42,6 +53,17 @@ def revision(connection: sa.Connection) -> str | None:
     return MigrationContext.configure(connection).get_current_revision()
 
 
+def age(connection: sa.Connection) -> Age:
+    """Compare the schema of a database with that of this version of bgad."""
+    present = revision(connection)
+    if present is None:
+        return Age.EMPTY
+    if present == head():
+        return Age.CURRENT
+    known = {script.revision for script in ScriptDirectory.from_config(_config()).walk_revisions()}
+    return Age.OLDER if present in known else Age.NEWER
+
+
 def upgrade(connection: sa.Connection) -> None:
     """Migrate a database; ConfigError if services of another version use it."""
     if connection.dialect.name == "postgresql" and revision(connection) != head():
@@ -53,11 +75,14 @@ def upgrade(connection: sa.Connection) -> None:
 
 def check_current(connection: sa.Connection) -> None:
     """Raise ConfigError unless a database has the schema of this version of bgad."""
-    if revision(connection) != head():
-        raise ConfigError(
-            f"the store {_shown(connection)} does not have the schema of bgad {__version__}: start the main service of "
-            "this version first, or install the version of the main service"
-        )
+    found = age(connection)
+    if found is not Age.CURRENT:
+        remedy = {
+            Age.EMPTY: "start the main service first",
+            Age.OLDER: "run `bgad store upgrade` with the same --models and --store, or install the version before",
+            Age.NEWER: "a newer bgad made it, so update bgad",
+        }[found]
+        raise ConfigError(f"the store {shown(connection)} does not have the schema of bgad {__version__}: {remedy}")
 
 
 def announce_version(connection: sa.Connection, *, until_commit: bool = False) -> None:
@@ -70,12 +95,13 @@ def announce_version(connection: sa.Connection, *, until_commit: bool = False) -
     connection.execute(_ANNOUNCE_UNTIL_COMMIT if until_commit else _ANNOUNCE, version)
     if connection.execute(_OTHERS, version).scalar_one():
         raise ConfigError(
-            f"the store {_shown(connection)} is in use by services of another version than bgad {__version__}: end all "
+            f"the store {shown(connection)} is in use by services of another version than bgad {__version__}: end all "
             "of them first, or install their version"
         )
 
 
-def _shown(connection: sa.Connection) -> str:
+def shown(connection: sa.Connection) -> str:
+    """Return the address of a database without its password."""
     return connection.engine.url.render_as_string()
 
 

@@ -12,15 +12,23 @@ from bgad import types
 from bgad.service.store import dialects
 from bgad.service.store.database import Database
 from bgad.service.store.reviews import DECIDED, IS_CURRENT
-from bgad.service.store.tables import images, reviews, scores, versions
+from bgad.service.store.tables import (
+    CURRENT_IS_ANOMALY,
+    CURRENT_THRESHOLD,
+    images,
+    reviews,
+    scores,
+    versions,
+)
 from bgad.service.store.versions import Version, is_current
 
-_POINT = ("created", "score", "p_value", "is_anomaly", "image")
+_IS_ANOMALY = CURRENT_IS_ANOMALY.label("is_anomaly")
+_POINT = (scores.c.created, scores.c.score, scores.c.p_value, _IS_ANOMALY, scores.c.image)
 
 
 @dataclass(frozen=True, slots=True)
 class RecordedScore:
-    """The score of an image by one version."""
+    """The score of an image by one version, with the present decision and the one that was sent."""
 
     id: int
     image: int
@@ -29,7 +37,8 @@ class RecordedScore:
     p_value: float
     threshold: float
     is_anomaly: bool
-    distance: float  # from the threshold
+    sent_threshold: float
+    sent_is_anomaly: bool
     created: float
     parts: dict[str, float]  # of the score, by name
     region: list[int] | None  # left, top, right, bottom of the region that stands out
@@ -112,7 +121,7 @@ class Scores:
         """Do what `add_image` does, unless another service has released another version or set another rate.
 
         Return None in that case. The release or the new rate waits for this transaction: whoever releases a version
-        finds all scores of the one before it, and a new threshold decides all scores again.
+        finds all scores of the one before it, and no decision is sent by a rate that no longer holds.
         """
         with self._database.begin_relaxed() as connection:
             if not is_current(connection, version):
@@ -121,6 +130,7 @@ class Scores:
 
     def _add_image(self, connection: sa.Connection, image: NewImage, version: int, result: types.Scores) -> int:
         dialects.lock_content(connection, image.sha256)
+        dialects.announce_insert(connection, scores)
         values = {"sha256": image.sha256, "name": image.name, "width": image.width, "height": image.height}
         values = values | {"received": self._database.clock()}
         number = int(connection.execute(self._upserts.image, values).scalar_one())
@@ -130,23 +140,32 @@ class Scores:
     def add(self, image: int, version: int, result: types.Scores) -> None:
         """Store the score of an image, in place of an earlier score by the same version."""
         with self._database.begin() as connection:
+            dialects.announce_insert(connection, scores)
             connection.execute(self._upserts.replace_score, self._values(image, version, result))
 
     def add_rescored(self, image: int, version: int, result: types.Scores, created: float) -> None:
         """Store the score of an image as of the time it was sent, unless the version has scored it already."""
         with self._database.begin() as connection:
+            dialects.announce_insert(connection, scores)
             values = self._values(image, version, result) | {"created": created}
             connection.execute(self._upserts.keep_score, values)
 
     def _values(self, image: int, version: int, result: types.Scores) -> dict[str, Any]:
         values = {key: getattr(result, key) for key in ("score", "p_value", "threshold", "is_anomaly")}
-        values |= {"distance": abs(result.score - result.threshold), "created": self._database.clock()}
         values |= {"parts": dict(result.parts), "region": result.region and list(result.region)}
-        return values | {"image": image, "version": version}
+        return values | {"image": image, "version": version, "created": self._database.clock()}
 
     def of_image(self, image: int) -> list[RecordedScore]:
         """Return all scores of an image, oldest first."""
-        query = sa.select(scores, versions.c.name.label("model"), versions.c.checksum).join(versions)
+        query = sa.select(
+            *(scores.c[key] for key in ("id", "image", "version", "score", "p_value", "created", "parts", "region")),
+            CURRENT_THRESHOLD.label("threshold"),
+            _IS_ANOMALY,
+            scores.c.threshold.label("sent_threshold"),
+            scores.c.is_anomaly.label("sent_is_anomaly"),
+            versions.c.name.label("model"),
+            versions.c.checksum,
+        ).join(versions)
         return self._database.rows(RecordedScore, query.where(scores.c.image == image).order_by(scores.c.id))
 
     def count(self, version: int) -> int:
@@ -170,8 +189,9 @@ class Scores:
         if score is None:
             return []
         base = (
-            sa.select(images.c.id, images.c.name, scores.c.score, scores.c.is_anomaly, reviews.c.verdict)
+            sa.select(images.c.id, images.c.name, scores.c.score, _IS_ANOMALY, reviews.c.verdict)
             .join(scores, scores.c.image == images.c.id)
+            .join(versions, versions.c.id == scores.c.version)
             .outerjoin(reviews, sa.and_(reviews.c.image == images.c.id, IS_CURRENT))
             .where(scores.c.version == version, images.c.id != image, images.c.dropped.is_(None))
         )
@@ -182,8 +202,7 @@ class Scores:
 
     def series(self, version: int, since: float = 0.0, last: int | None = None) -> list[Point]:
         """Return the scores of a version in the order of time: all of them, or the `last` ones."""
-        columns = (scores.c[key] for key in _POINT)
-        query = sa.select(*columns).where(scores.c.version == version, scores.c.created >= since)
+        query = sa.select(*_POINT).join(versions).where(scores.c.version == version, scores.c.created >= since)
         return self._database.rows(
             Point, query.order_by(scores.c.created.desc(), scores.c.id.desc()).limit(last)
         )[::-1]  # fmt: skip
@@ -191,8 +210,9 @@ class Scores:
     def points(self, version: int, chosen: Sequence[int]) -> dict[int, NamedPoint]:
         """Return a version's scores of the chosen images by image, with names and verdicts."""
         query = (
-            sa.select(*(scores.c[key] for key in _POINT), images.c.name, images.c.dropped, reviews.c.verdict)
+            sa.select(*_POINT, images.c.name, images.c.dropped, reviews.c.verdict)
             .join(images, images.c.id == scores.c.image)
+            .join(versions, versions.c.id == scores.c.version)
             .outerjoin(reviews, sa.and_(reviews.c.image == scores.c.image, IS_CURRENT))
             .where(scores.c.version == version, scores.c.image.in_(chosen))
         )

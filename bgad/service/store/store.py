@@ -13,6 +13,7 @@ from bgad.service.store.images import Images
 from bgad.service.store.jobs import Jobs
 from bgad.service.store.reviews import Reviews
 from bgad.service.store.scores import Scores
+from bgad.service.store.sweeps import Sweeps
 from bgad.service.store.tokens import Tokens
 from bgad.service.store.versions import Versions
 
@@ -29,6 +30,7 @@ class Store:
         self.lists = ImageLists(self.database, self.versions)
         self.reviews = Reviews(self.database)
         self.dropped = DroppedImages(self.database)
+        self.sweeps = Sweeps(self.database)
         self.jobs = Jobs(self.database)
         self.history = History(self.database)
         self.tokens = Tokens(self.database)

@@ -17,6 +17,7 @@ versions = sa.Table(
     sa.Column("parent", sa.Integer, sa.ForeignKey("versions.id"), nullable=True),
     sa.Column("state", sa.String(20), nullable=False),  # released, candidate, retired, discarded
     sa.Column("rate", sa.Float, nullable=True),  # false-reject rate set in the service; None: the model card's
+    sa.Column("threshold", sa.Double, nullable=True),  # of that rate; None: the model card's, as in the scores
     sa.Column("created", sa.Double, nullable=False),
     sa.UniqueConstraint("name", "checksum", name="uq_versions_name_checksum"),
 )
@@ -41,6 +42,17 @@ leftovers = sa.Table(
     "leftovers", metadata, sa.Column("image", sa.Integer, sa.ForeignKey("images.id"), primary_key=True)
 )
 
+# The sweeps of retention: an image is dropped only if it was due in a sweep a grace period ago.
+sweeps = sa.Table(
+    "sweeps",
+    metadata,
+    sa.Column("id", sa.Integer, primary_key=True),
+    sa.Column("created", sa.Double, nullable=False),
+    sa.Column("before", sa.Double, nullable=False),  # images that came earlier were due
+)
+
+# A score keeps the threshold and the decision that the client was told. What counts now follows from the score and from
+# the threshold of its version, so that a new threshold changes no score.
 scores = sa.Table(
     "scores",
     metadata,
@@ -49,17 +61,17 @@ scores = sa.Table(
     sa.Column("version", sa.Integer, sa.ForeignKey("versions.id"), nullable=False),
     sa.Column("score", sa.Double, nullable=False),
     sa.Column("p_value", sa.Double, nullable=False),
-    sa.Column("threshold", sa.Double, nullable=False),
-    sa.Column("is_anomaly", sa.Boolean, nullable=False),
-    sa.Column("distance", sa.Double, nullable=False),  # from the threshold: a small distance is an uncertain decision
+    sa.Column("threshold", sa.Double, nullable=False),  # as sent
+    sa.Column("is_anomaly", sa.Boolean, nullable=False),  # as sent
     sa.Column("created", sa.Double, nullable=False),
     sa.Column("parts", sa.JSON, nullable=False),  # by name; their sum is `score`
     sa.Column("region", sa.JSON(none_as_null=True), nullable=True),  # left, top, right, bottom of what stands out
     sa.UniqueConstraint("image", "version", name="uq_scores_image_version"),
 )
 sa.Index("ix_scores_version_score", scores.c.version, scores.c.score)
-sa.Index("ix_scores_version_distance", scores.c.version, scores.c.distance)
 sa.Index("ix_scores_version_created", scores.c.version, scores.c.created)
+CURRENT_THRESHOLD = sa.func.coalesce(versions.c.threshold, scores.c.threshold)
+CURRENT_IS_ANOMALY = scores.c.score > CURRENT_THRESHOLD  # in queries that join `versions`
 
 # Reviews are never changed or deleted: the last review of an image counts, the others are its history.
 reviews = sa.Table(
@@ -104,6 +116,7 @@ events = sa.Table(
     sa.Column("name", sa.String(200), nullable=False),  # name of the model, or empty
     sa.Column("detail", sa.Text, nullable=False),
     sa.Column("created", sa.Double, nullable=False),
+    sa.Column("image", sa.Integer, nullable=True),  # id of the image that the event is about
 )
 
 tokens = sa.Table(

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from dataclasses import dataclass
+from typing import NamedTuple
 
 import sqlalchemy as sa
 
@@ -10,9 +11,16 @@ from bgad.errors import ConfigError
 from bgad.service.errors import MissingError
 from bgad.service.store import dialects, history
 from bgad.service.store.database import Database
-from bgad.service.store.tables import scores, versions
+from bgad.service.store.tables import versions
 
 RELEASED, CANDIDATE, RETIRED, DISCARDED = "released", "candidate", "retired", "discarded"
+
+
+class OperatingPoint(NamedTuple):
+    """A false-reject rate and its threshold."""
+
+    rate: float
+    threshold: float
 
 
 @dataclass(frozen=True, slots=True)
@@ -27,6 +35,7 @@ class Version:
     state: str  # released, candidate, retired, discarded
     rate: float | None  # false-reject rate set in the service; None: the model card's
     created: float
+    threshold: float | None = None  # of that rate; None: the model card's
 
 
 class Versions:
@@ -69,8 +78,8 @@ class Versions:
         query = sa.select(versions.c.name).where(versions.c.state == RELEASED)
         return sorted(set(self._database.values(query)))
 
-    def release(self, number: int, who: str) -> Version:
-        """Release a version and retire the one that was released."""
+    def release(self, number: int, who: str, what: str = history.RELEASE) -> Version:
+        """Release a version and retire the one that was released; `what` is how the history calls it."""
         with self._database.begin() as connection:
             version = _locked(connection, number)
             if version.state == DISCARDED:
@@ -78,7 +87,7 @@ class Versions:
             others = versions.update().where(versions.c.name == version.name, versions.c.state == RELEASED)
             connection.execute(others.values(state=RETIRED))
             _set_state(connection, number, RELEASED)
-            history.record(connection, self._database.clock(), who, history.RELEASE, version.name, f"version {number}")
+            history.record(connection, self._database.clock(), who, what, version.name, f"version {number}")
         return self.get(number)
 
     def discard(self, number: int, who: str) -> Version:
@@ -93,30 +102,31 @@ class Versions:
 
     def mark_replaced(self, number: int) -> None:
         """Discard a version whose folder now holds another model."""
-        with self._database.begin() as connection:
-            _set_state(connection, number, DISCARDED)
+        self._change(number, DISCARDED, "model replaced")
 
     def restore(self, number: int) -> None:
         """Release a version whose folder has come back, where no other version is released."""
-        with self._database.begin() as connection:
-            _set_state(connection, number, RELEASED)
+        self._change(number, RELEASED, "model restored")
 
-    def set_rate(self, number: int, rate: float, threshold: float, who: str) -> None:
-        """Set the false-reject rate of a version and decide its recorded scores again by the new threshold."""
+    def _change(self, number: int, state: str, what: str) -> None:
+        """Set the state of a version as its folder says, and record that if it is new."""
         with self._database.begin() as connection:
-            connection.execute(versions.update().where(versions.c.id == number).values(rate=rate))
-            connection.execute(
-                scores.update()
-                .where(scores.c.version == number)
-                .values(
-                    threshold=threshold,
-                    is_anomaly=scores.c.score > threshold,
-                    distance=sa.func.abs(scores.c.score - threshold),
-                )
-            )
+            version = _locked(connection, number)
+            if version.state != state:
+                _set_state(connection, number, state)
+                history.record(connection, self._database.clock(), "bgad", what, version.name, f"version {number}")
+
+    def set_rate(self, number: int, old: OperatingPoint, new: OperatingPoint, who: str) -> None:
+        """Set the false-reject rate of a version; decisions on its scores follow, and no score is written."""
+        change = versions.update().where(versions.c.id == number).values(rate=new.rate, threshold=new.threshold)
+        detail = (
+            f"version {number}: false-reject rate {old.rate:g} -> {new.rate:g}, "
+            f"threshold {old.threshold:.6g} -> {new.threshold:.6g}"
+        )
+        with self._database.begin_queued() as connection:
+            connection.execute(change)
             name = connection.execute(sa.select(versions.c.name).where(versions.c.id == number)).scalar_one()
-            detail = f"version {number}: false-reject rate {rate:g}"
-            history.record(connection, self._database.clock(), who, "threshold", name, detail)
+            history.record(connection, self._database.clock(), who, history.THRESHOLD, name, detail)
 
 
 def is_current(connection: sa.Connection, version: Version) -> bool:

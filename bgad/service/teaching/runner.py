@@ -24,14 +24,16 @@ from bgad.errors import ConfigError, OutputError, first_line
 from bgad.service.blobs import BlobKind, BlobStore
 from bgad.service.errors import MissingError
 from bgad.service.folders import Folders
+from bgad.service.free_space import FreeSpace
 from bgad.service.registry import ModelRegistry
 from bgad.service.store.dialects import UNAVAILABLE
 from bgad.service.store.jobs import INTERRUPTED, Job
 from bgad.service.store.reviews import DECIDED
 from bgad.service.store.store import Store
 from bgad.service.store.versions import CANDIDATE
-from bgad.service.teaching.process import JobLimits, WorkerProcess, failure_reason, last_log_line
+from bgad.service.teaching.process import JobLimits, WorkerProcess, check_system, failure_reason, last_log_line
 from bgad.service.teaching.task import COMPARISONS, LOG_FILE, RESULT_FILE, TASK_FILE, build_task
+from bgad.service.threads import SupervisedThread
 
 # Seconds between attempts to write to a store that does not answer; the last value repeats.
 RETRY_SECONDS = (0.5, 1.0, 2.0, 4.0, 8.0, 15.0, 30.0)
@@ -49,21 +51,23 @@ class JobRunner:
         blobs: BlobStore,
         folders: Folders,
         limits: JobLimits | None = None,
+        free_space: FreeSpace | None = None,
     ) -> None:
         self._store, self._registry, self._blobs, self._folders = store, registry, blobs, folders
-        self.limits = limits or JobLimits()
+        self.limits, self._free_space = limits or JobLimits(), free_space or FreeSpace(folders.models)
         self._queue: queue.Queue[int | None] = queue.Queue()
         self._cancelled: set[int] = set()
+        self._ending: set[int] = set()  # jobs whose process has ended: they can no longer be cancelled
         self._seconds_left: dict[int, float | None] = {}  # of running jobs, as their processes estimate it
         self._running: tuple[int, WorkerProcess] | None = None
         self._stopped = threading.Event()
         self._lock = threading.Lock()
-        self._thread = threading.Thread(target=self._work, name="jobs", daemon=True)
+        self.thread = SupervisedThread("jobs", self._work)
 
     def start(self) -> None:
         """Mark the unfinished jobs of an earlier process as interrupted, and begin to work."""
         self._store.jobs.interrupt_unfinished()
-        self._thread.start()
+        self.thread.start()
 
     def stop(self) -> None:
         """End the running job; queued jobs are marked as interrupted at the next start."""
@@ -73,11 +77,12 @@ class JobRunner:
         self._queue.put(None)
         if running is not None:
             running[1].terminate()
-        if self._thread.is_alive():
-            self._thread.join()
+        self.thread.stop()
 
     def teach(self, name: str, chosen: Sequence[int] | None, who: str) -> Job:
         """Queue a job that teaches a model the chosen reviewed images, or all of them if None are chosen."""
+        check_system()
+        self._free_space.check()
         version = self._store.versions.released(name)
         check_updatable(self._registry.card(version).config)
         usable = {row.image for row in self._store.reviews.current(name) if row.verdict in DECIDED}
@@ -93,6 +98,7 @@ class JobRunner:
 
     def resume(self, number: int, who: str) -> Job:
         """Queue a job anew that was interrupted, cancelled or failed."""
+        check_system()
         old = self._store.jobs.get(number)
         if not old.is_finished or old.state == "done":
             raise ConfigError(f"job {number} is {old.state}: there is nothing to resume")
@@ -104,9 +110,10 @@ class JobRunner:
     def cancel(self, number: int, who: str) -> None:
         """Cancel a job that waits or runs."""
         job = self._store.jobs.get(number)
-        if job.is_finished:
-            raise ConfigError(f"job {number} is {job.state}: it cannot be cancelled")
         with self._lock:
+            if job.is_finished or number in self._ending:
+                state = job.state if job.is_finished else "ending"
+                raise ConfigError(f"job {number} is {state}: it cannot be cancelled")
             self._cancelled.add(number)
             running = self._running
         self._store.history.add(who, "cancel", job.name, f"job {number}")
@@ -134,7 +141,7 @@ class JobRunner:
     # --- background thread
 
     def _work(self) -> None:
-        while (number := self._queue.get()) is not None and not self._stopped.is_set():
+        while (number := self.thread.get(self._queue)) is not None and not self._stopped.is_set():
             if number in self._cancelled:
                 continue
             try:
@@ -151,13 +158,13 @@ class JobRunner:
         build_task(job, folder, self._store, self._blobs, self._folders).write(folder / TASK_FILE)
         self._store.jobs.update(number, state="running", message="starting")
         try:
-            with (folder / LOG_FILE).open("w") as log, WorkerProcess(folder, log) as process:
+            with (folder / LOG_FILE).open("w") as log, WorkerProcess(folder, log, self.limits) as process:
                 with self._lock:
                     self._running = number, process
                     unwanted = number in self._cancelled or self._stopped.is_set()
                 if unwanted:
                     process.terminate()
-                reason = process.follow(self.limits, partial(self._on_message, number))
+                reason = process.follow(partial(self._on_message, number), self.thread.beat)
         finally:
             with self._lock:
                 self._running = None
@@ -176,7 +183,10 @@ class JobRunner:
 
     def _conclude(self, job: Job, folder: Path, code: int | None, reason: str) -> None:
         """Record how a job ended, and register the version that it made."""
-        if job.id in self._cancelled:
+        with self._lock:
+            self._ending.add(job.id)
+            is_cancelled = job.id in self._cancelled
+        if is_cancelled:
             self._update(job.id, state="cancelled", message="cancelled")
             shutil.rmtree(folder, ignore_errors=True)
             return
@@ -215,6 +225,7 @@ class JobRunner:
             try:
                 return write()
             except UNAVAILABLE:
+                self.thread.beat()
                 if self._stopped.wait(next(pauses)):
                     return write()
 

@@ -42,7 +42,7 @@ def sent(store: Store, version: Version, scores: Iterable[float], first: int = 1
 
 def row(image: int, version: Version, score: float) -> dict[str, Any]:
     of = {"image": image, "version": version.id, "score": float(score), "p_value": 0.5, "threshold": 2.0}
-    more = {"is_anomaly": bool(score > 2), "distance": abs(float(score) - 2), "created": START + image}
+    more = {"is_anomaly": bool(score > 2), "created": START + image}
     return of | more | {"parts": {"map": float(score)}}
 
 

@@ -108,10 +108,10 @@ def test_a_threshold_that_could_not_be_kept_is_not_in_force(service: Service, mo
     assert service.client.post(SCORE, content=png(2)).json()["threshold"] == before["threshold"]
 
 
-def test_an_image_that_is_kept_while_a_threshold_is_set_is_judged_by_it(
+def test_an_image_that_is_kept_while_a_threshold_is_set_is_listed_by_it_and_kept_as_sent(
     service: Service, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """Its score comes after those that are judged anew, and before the threshold is in force."""
+    """Its score comes after the new threshold is in the store, and before it is in force."""
     store, there, on = service.store, threading.Event(), threading.Event()
     set_rate, add_image = store.versions.set_rate, store.scores.add_image
     told: list[dict[str, Any]] = []
@@ -134,7 +134,9 @@ def test_an_image_that_is_kept_while_a_threshold_is_set_is_judged_by_it(
     changed = service.client.put("/v1/models/plate/threshold", json={"rate": 0.5}).json()
     sender.join()
     ((row,), _) = page_and_total(store, ImageQuery("plate"))
-    assert row.threshold == told[0]["threshold"] == changed["threshold"]
+    assert row.threshold == changed["threshold"]
+    (sent,) = store.scores.of_image(row.id)
+    assert sent.sent_threshold == told[0]["threshold"] != changed["threshold"]
 
 
 def test_another_rate_is_there_after_a_restart(make: Maker) -> None:
@@ -159,14 +161,14 @@ def test_drift_shows_the_series_without_what_was_called_bad(service: Service) ->
 def test_drift_of_many_is_summed_up(service: Service) -> None:
     version, count = service.store.versions.released("plate"), 50_000
     rng = np.random.default_rng(0)
-    found = rng.normal(size=count)
+    found = rng.normal(service.bench.registry.decision_rule(version).threshold - 1, size=count)
     times = 1.7e9 + np.sort(rng.uniform(0, 200 * 86400, count))
     pictures = [
         {"id": i + 1, "sha256": f"{i:064x}", "name": "p", "width": 1, "height": 1, "received": 0} for i in range(count)
     ]
     said = [
         {"image": i + 1, "version": version.id, "score": score, "p_value": 0.5, "threshold": 1.0}
-        | {"is_anomaly": score > 1, "distance": 0, "created": created, "parts": {"map": score}}
+        | {"is_anomaly": score > 1, "created": created, "parts": {"map": score}}
         for i, (score, created) in enumerate(zip(found.tolist(), times.tolist(), strict=True))
     ]
     with service.store.database.engine.begin() as connection:
@@ -189,7 +191,8 @@ def test_drift_of_many_is_summed_up(service: Service) -> None:
     second = days["bins"][1]
     inside = found[(times >= second["start"]) & (times < second["end"])]
     assert second["count"] == len(inside)
-    assert second["flagged"] == pytest.approx((inside > 1).mean())
+    threshold = service.bench.registry.decision_rule(version).threshold
+    assert 0 < second["flagged"] == pytest.approx((inside > threshold).mean())
     quantiles = [second[key] for key in ("low", "median", "high")]
     assert quantiles == pytest.approx(np.quantile(inside, (0.05, 0.5, 0.95)).tolist())
     assert second["start"] % 86400 == 0

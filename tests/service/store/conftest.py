@@ -10,6 +10,7 @@ from collections.abc import Iterator
 import numpy as np
 import pytest
 
+from bgad.service.store import tables
 from bgad.service.store.scores import NewImage
 from bgad.service.store.store import Store
 from bgad.service.store.versions import Version
@@ -47,6 +48,18 @@ def scored(store: Store, version: Version, score: float, name: str = "part.png")
     """A new image with that score."""
     digest = hashlib.sha256(f"{name} {score}".encode()).hexdigest()
     return store.scores.add_image(NewImage(digest, name, 64, 48), version.id, said(score))
+
+
+def fill(store: Store, version: Version, count: int) -> None:
+    """Scores of many images, written at once."""
+    numbers, parts = range(1, count + 1), {"map": 0.0}
+    size = {"name": "a.png", "width": 2, "height": 2, "received": 1.0}
+    said = {"version": version.id, "p_value": 0.5, "threshold": 1.0, "is_anomaly": False, "parts": parts}
+    with store.database.begin() as connection:
+        connection.execute(tables.images.insert(), [{"id": i, "sha256": f"{i:064x}", **size} for i in numbers])
+        connection.execute(
+            tables.scores.insert(), [{"image": i, "score": i / count, "created": float(i), **said} for i in numbers]
+        )
 
 
 def at_once(calls: list[object]) -> list[object]:

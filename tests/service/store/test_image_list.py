@@ -1,18 +1,19 @@
 from __future__ import annotations
 
-import threading
+from concurrent.futures import ThreadPoolExecutor
+from contextlib import closing
 from dataclasses import replace
 
 import pytest
 import sqlalchemy as sa
 
 from bgad.service.errors import MissingError
-from bgad.service.store import tables
-from bgad.service.store.image_list import ImageQuery, Snapshot
+from bgad.service.store import dialects, tables
+from bgad.service.store.image_list import ImageQuery
 from bgad.service.store.store import Store
 from bgad.service.store.versions import Version
 from tests.service.conftest import page_and_total
-from tests.service.store.conftest import scored
+from tests.service.store.conftest import fill, scored
 
 
 def test_the_orders_of_a_list(store: Store, version: Version) -> None:
@@ -86,25 +87,62 @@ def test_a_list_stays_as_it_was_while_others_score_review_and_release(
 
 
 @pytest.mark.parametrize("address", ["postgresql"], indirect=True)
-def test_a_list_waits_for_those_who_are_writing(store: Store, version: Version) -> None:
+def test_a_list_ends_before_the_rows_of_those_who_are_writing(store: Store, version: Version) -> None:
     """They may have a lower number than one that is there already."""
+    empty = store.lists.snapshot("gear").score
     first = scored(store, version, 5.0)
     score = {"version": version.id, "score": 2.0, "p_value": 0.5, "threshold": 1.0, "is_anomaly": True}
     other = store.versions.add("gear", "b" * 64, "2.bgad", state="candidate").id
-    found: list[Snapshot] = []
-    asking = threading.Thread(target=lambda: found.append(store.lists.snapshot("gear")))
+    before = store.lists.snapshot("gear")
     with store.database.engine.begin() as connection:
-        values = score | {"image": first, "version": other, "distance": 1.0, "created": 1.0, "parts": {"map": 2.0}}
+        dialects.announce_insert(connection, tables.scores)
+        values = score | {"image": first, "version": other, "created": 1.0, "parts": {"map": 2.0}}
         number = connection.execute(tables.scores.insert().values(values)).inserted_primary_key
         scored(store, version, 4.0)
-        asking.start()
-        waiting = sa.text("SELECT count(*) FROM pg_locks WHERE NOT granted")
-        with store.database.engine.connect() as watching:
-            while not watching.execute(waiting).scalar():
-                assert found == []
-    asking.join()
-    assert number is not None
-    assert found[0].score == number[0] + 1
+        assert number is not None
+        assert empty < before.score < number[0]
+        assert store.lists.snapshot("gear").score == before.score
+    assert store.lists.snapshot("gear").score == number[0] + 1
+
+
+@pytest.mark.parametrize("address", ["postgresql"], indirect=True)
+def test_opening_the_queue_holds_up_no_insert_beside_a_long_reader_and_a_vacuum(
+    address: str, store: Store, version: Version
+) -> None:
+    """A table lock would wait for the VACUUM, and every insert for that lock."""
+    fill(store, version, 2000)
+    with store.database.begin() as connection:
+        connection.execute(sa.text("SELECT setval('images_id_seq', 2000)"))
+    slow = address + "%20-cvacuum_cost_delay%3D100%20-cvacuum_cost_limit%3D1%20-cvacuum_cost_page_hit%3D10000"
+    quick = address + "%20-clock_timeout%3D10s"  # a wait is an error, and not a test that hangs
+    ready = sa.text("SELECT pid FROM pg_stat_progress_vacuum WHERE datname = current_database()")
+    with (
+        closing(Store(slow)) as vacuuming,
+        closing(Store(quick)) as writing,
+        store.database.engine.connect() as watching,
+        store.database.engine.connect() as reading,
+    ):
+        assert len(reading.execute(sa.select(tables.scores.c.id)).all()) == 2000  # and its transaction stays open
+        watching = watching.execution_options(isolation_level="AUTOCOMMIT")
+        with ThreadPoolExecutor() as threads:
+            cleaning = threads.submit(vacuum, vacuuming)
+            while not (pids := watching.execute(ready).scalars().all()):
+                assert not cleaning.done()
+            opened = [threads.submit(writing.lists.snapshot, "gear") for _ in range(4)]
+            added = [scored(writing, version, 1.0, f"{i}.png") for i in range(100)]
+            last = writing.scores.highest_id()
+            assert (min(added), last) == (2001, 2100)
+            assert all(2000 <= future.result().score <= last for future in opened)
+            assert writing.lists.snapshot("gear").score == last
+            assert watching.execute(ready).scalars().all() == pids  # it was there all the time
+            watching.execute(sa.text(f"SELECT pg_cancel_backend({pids[0]})"))
+            with pytest.raises(sa.exc.OperationalError, match="canceling statement"):
+                cleaning.result()
+
+
+def vacuum(store: Store) -> None:
+    with store.database.engine.connect().execution_options(isolation_level="AUTOCOMMIT") as connection:
+        connection.execute(sa.text("VACUUM (INDEX_CLEANUP ON) scores"))
 
 
 def test_a_list_shows_the_released_version_only(store: Store, version: Version) -> None:

@@ -33,3 +33,12 @@ def test_what_was_not_finished_is_called_interrupted(store: Store, version: Vers
         ("interrupted", said), ("interrupted", said), ("done", "done"),
     ]  # fmt: skip
     assert store.jobs.interrupt_unfinished() == []
+
+
+def test_a_job_that_has_ended_stays_as_it_ended(store: Store, version: Version) -> None:
+    job = store.jobs.add("teach", version, [], "ann")
+    assert store.jobs.update(job.id, state="done", message="done", progress=1.0)
+    assert not store.jobs.update(job.id, state="cancelled", message="cancelled by ann")
+    assert not store.jobs.update(job.id, progress=0.5)
+    ended = store.jobs.get(job.id)
+    assert (ended.state, ended.message, ended.progress) == ("done", "done", 1.0)

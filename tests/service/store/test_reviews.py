@@ -136,7 +136,7 @@ def test_lessons_and_what_is_to_be_scored_are_found_by_index(store: Store, versi
     review = {"verdict": "good", "note": "", "who": "ann", "last": True}
     rows: dict[sa.Table, list[dict[str, object]]] = {
         tables.images: [{"id": i, "sha256": f"{i:064x}", **image} for i in numbers],
-        tables.scores: [{"image": i, "distance": 0.5, "created": float(i), "parts": parts, **said_of} for i in numbers],
+        tables.scores: [{"image": i, "created": float(i), "parts": parts, **said_of} for i in numbers],
         tables.reviews: [{"image": i, "created": float(i), **review} for i in numbers[::10]],
     }
     with store.database.engine.begin() as connection:

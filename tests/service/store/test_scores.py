@@ -12,7 +12,7 @@ from bgad.service.store.image_list import ImageQuery
 from bgad.service.store.scores import NewImage
 from bgad.service.store.store import Store
 from bgad.service.store.tables import versions
-from bgad.service.store.versions import Version
+from bgad.service.store.versions import OperatingPoint, Version
 from tests.service.conftest import new_schema, page_and_total
 from tests.service.store.conftest import at_once, said, scored
 
@@ -34,7 +34,6 @@ def test_a_second_score_of_a_version_takes_the_place_of_the_first(store: Store, 
     store.scores.add(number, version.id, said(0.7))
     (only,) = store.scores.of_image(number)
     assert (only.score, only.model) == (0.7, "gear")
-    assert only.distance == pytest.approx(0.3)
 
 
 def test_a_score_keeps_its_parts_and_region(store: Store, version: Version) -> None:
@@ -99,7 +98,7 @@ def test_a_score_is_recorded_only_while_its_version_and_rate_are_current(store: 
     image = NewImage("c" * 64, "a.png", 2, 2)
     number = store.scores.add_image_if_current(image, version, said(0.5))
     assert number is not None
-    store.versions.set_rate(version.id, 0.25, 2.0, "ann")
+    store.versions.set_rate(version.id, OperatingPoint(0.1, 1.0), OperatingPoint(0.25, 2.0), "ann")
     assert store.scores.add_image_if_current(image, version, said(0.7)) is None
     changed = store.versions.get(version.id)
     assert store.scores.add_image_if_current(image, changed, said(0.6, 2.0)) == number

@@ -40,7 +40,7 @@ def add(
         pictures.append({"id": i, "sha256": sha256, "name": f"part-{i}.png", "width": 64, "height": 64, "received": 0})
         said: dict[str, Any] = {"image": i, "version": version, "score": float(score), "p_value": 0.5, "threshold": 1.0}
         said |= {"parts": {"map": float(score), "image": 0.0, "known": 0.0}}
-        scores.append(said | {"is_anomaly": score > 1, "distance": abs(score - 1), "created": began + every * i})
+        scores.append(said | {"is_anomaly": score > 1, "created": began + every * i})
     with store.database.engine.begin() as connection:
         connection.execute(tables.images.insert(), pictures)
         connection.execute(tables.scores.insert(), scores)

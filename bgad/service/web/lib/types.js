@@ -118,7 +118,7 @@ export {};
  * @property {Record<string, number> | null} limits
  */
 
-/** @typedef {Judged & { created: number }} RecordedScore */
+/** @typedef {Judged & { created: number, sent_threshold: number, sent_is_anomaly: boolean }} RecordedScore */
 
 /** @typedef {Judged & { calibration: number }} ComputedScore */
 

@@ -12,10 +12,11 @@ import { state } from "../lib/state.js";
 
 /**
  * Shows the score of one version.
- * @param {Judged} score
+ * @param {Judged | RecordedScore} score
  * @param {number} calibrationCount the calibration normals that the p-value rests on
  */
 export function scoreFacts(score, calibrationCount) {
+  const wasOther = "sent_threshold" in score && score.sent_threshold !== score.threshold;
   return el("div", {},
     el("p", { class: "words" }, decisionBadge(score.is_anomaly), ` ${pValueText(score.p_value, calibrationCount)}`),
     score.reason && el("p", { class: "why" }, reasonText(score), score.region && " A dashed frame marks the region."),
@@ -23,6 +24,7 @@ export function scoreFacts(score, calibrationCount) {
     el("dl", { class: "facts" },
       el("dt", {}, "Score"), el("dd", {}, formatNumber(score.score)),
       el("dt", {}, "Threshold"), el("dd", {}, formatNumber(score.threshold)),
+      wasOther && [el("dt", {}, "As sent"), el("dd", {}, `${formatNumber(score.sent_threshold)} `, decisionBadge(score.sent_is_anomaly))],
       el("dt", {}, "p-value"), el("dd", {}, score.p_value.toPrecision(2)),
       el("dt", {}, "Model"), el("dd", {}, scorerText(score))));
 }

@@ -1,0 +1,159 @@
+"""Threads that survive what nobody expected, and engines that do not return."""
+
+from __future__ import annotations
+
+import queue
+import threading
+from typing import Any
+
+import pytest
+
+from bgad.errors import ConfigError
+from bgad.service import threads
+from bgad.service.drift import monitor
+from bgad.service.drift.monitor import DriftMonitor
+from bgad.service.scoring import batcher
+from bgad.service.scoring.thumbnails import Thumbnails
+from bgad.service.teaching.runner import JobRunner
+from bgad.service.threads import SupervisedThread
+from tests.service.conftest import SCORE, Maker, Service, png, problem, wait_for
+from tests.service.http.test_store_away import metric
+from tests.service.teaching.test_runner import ended, in_its_place, teach
+
+
+@pytest.fixture(autouse=True)
+def quick(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(threads, "RESTART_SECONDS", 0.01)
+
+
+def test_work_that_fails_begins_anew_and_is_counted(caplog: pytest.LogCaptureFixture) -> None:
+    calls: list[int] = []
+
+    def work() -> None:
+        calls.append(1)
+        if len(calls) < 3:
+            raise RuntimeError("unexpected")
+
+    thread = SupervisedThread("worker", work)
+    thread.start()
+    wait_for(lambda: not thread.is_running)
+    assert (len(calls), thread.failures) == (3, 2)
+    assert "the thread 'worker' goes on after an error: unexpected" in caplog.text
+
+
+def test_a_thread_that_waits_gives_signs_of_life(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(threads, "BEAT_SECONDS", 0.01)
+    items: queue.Queue[int] = queue.Queue()
+    event, beats = threading.Event(), []
+
+    class Counting(SupervisedThread):
+        def beat(self) -> None:
+            beats.append(1)
+
+    thread = Counting("worker", lambda: (thread.get(items), thread.wait(event), None)[2])
+    thread.start()
+    wait_for(lambda: len(beats) > 5)
+    items.put(1)
+    at = len(beats)
+    wait_for(lambda: len(beats) > at + 5)
+    event.set()
+    wait_for(lambda: not thread.is_running)
+
+
+def test_the_drift_thread_survives_and_goes_on_with_the_other_models(
+    service: Service, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(monitor, "MIN_PAUSE", 0.01)
+    monkeypatch.setattr(monitor, "PAUSE_FACTOR", 0)
+    real, failures = DriftMonitor._report_alarms, [RuntimeError("unexpected")]
+    reported: list[str] = []
+
+    def failing(self: DriftMonitor, version: Any) -> None:
+        if failures:
+            raise failures.pop()
+        real(self, version)
+        reported.append(version.name)
+
+    wait_for(lambda: "plate" in service.bench.drift.figures())  # what it had to do at the start
+    monkeypatch.setattr(DriftMonitor, "_report_alarms", failing)
+    service.score(png(1))
+    wait_for(lambda: not failures)
+    service.score(png(2))
+    wait_for(lambda: reported == ["plate"] or len(reported) > 1)
+    text = service.client.get("/metrics").text
+    assert 'bgad_thread_failures_total{thread="drift"} 1.0' in text
+    assert 'bgad_thread_heartbeat_seconds{thread="drift"}' in text
+
+
+@pytest.mark.parametrize(("owner", "name", "thread"), [(Thumbnails, "draw", "thumbnails"), (JobRunner, "_run", "jobs")])
+def test_the_other_threads_survive_too(
+    service: Service, owner: type, name: str, thread: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    real, failures = getattr(owner, name), [RuntimeError("unexpected")]
+
+    def failing(*given: Any) -> None:
+        if failures:
+            raise failures.pop()
+        real(*given)
+
+    in_its_place(monkeypatch, "pass")
+    monkeypatch.setattr(owner, name, failing)
+    first = teach(service)["id"]
+    wait_for(lambda: not failures)
+    assert ended(service, first)["state"] == "failed"
+    second = ended(service, teach(service)["id"])
+    assert second["state"] == "failed"
+    assert "RuntimeError" not in second["message"]
+    wait_for(lambda: metric(service, f'bgad_thread_heartbeat_seconds{{thread="{thread}"}}') < 60)
+    version = service.store.versions.released("plate").id
+    sha256 = service.store.images.get(service.score(png(7))).sha256
+    wait_for(lambda: service.bench.thumbnails.has(sha256, version))
+
+
+def test_a_job_that_is_done_cannot_be_cancelled_any_more(service: Service, monkeypatch: pytest.MonkeyPatch) -> None:
+    """The process has ended, and its end is being recorded: the state in the store still says that it runs."""
+    in_its_place(monkeypatch, "pass")
+    said: list[str] = []
+    real = JobRunner._update
+
+    def update(self: JobRunner, number: int, **values: Any) -> None:
+        with pytest.raises(ConfigError) as refused:
+            self.cancel(number, "ann")
+        said.append(str(refused.value))
+        real(self, number, **values)
+
+    monkeypatch.setattr(JobRunner, "_update", update)
+    job = ended(service, teach(service)["id"])
+    assert said == [f"job {job['id']} is ending: it cannot be cancelled"]
+    assert job["state"] == "failed"
+    assert not [event for event in service.store.history.events("plate") if event.what == "cancel"]
+
+
+def test_an_engine_that_does_not_return_is_replaced(
+    make: Maker, gate: threading.Event, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
+) -> None:
+    service = make()
+    service.score(png(0))
+    version = service.store.versions.released("plate")
+    stuck = service.bench.models.batcher(version)
+    monkeypatch.setattr(batcher, "WATCH_SECONDS", 0.02)
+    monkeypatch.setattr(batcher, "ENGINE_SECONDS", 0.3)
+    gate.clear()
+    answers: list[Any] = []
+    senders = [
+        threading.Thread(target=lambda i=i: answers.append(service.client.post(SCORE, content=png(i))))
+        for i in range(1, 6)
+    ]
+    for sender in senders:
+        sender.start()
+    for sender in senders:
+        sender.join()
+    for answer in answers:
+        assert "the engine of the model did not answer in 0.3 s and is replaced" in problem(answer, 503)
+        assert answer.headers["retry-after"]
+    assert metric(service, "bgad_engine_replaced_total") == 1
+    assert f"the engine of plate, version {version.id}, hangs and is replaced" in caplog.text
+    gate.set()
+    assert service.client.post(SCORE, content=png(9)).json()["kept"] is True
+    assert service.bench.models.batcher(version) is not stuck
+    stuck.close()  # returns at once, and its threads end
