@@ -15,6 +15,7 @@ from bgad.service.registry import ModelRegistry
 from bgad.service.retention import Retention
 from bgad.service.reviewing import Reviewing
 from bgad.service.role import Role
+from bgad.service.scoring.decoding import DecodingBudget
 from bgad.service.scoring.in_flight import UploadsInFlight
 from bgad.service.scoring.ingest import ImageLimits, Ingest, ScoredImage
 from bgad.service.scoring.model_cache import MAX_MODELS, ModelCache
@@ -46,9 +47,10 @@ class Workbench:
         settings = settings or WorkbenchSettings()
         self.folders, self.store, self.limits, self.role = folders, store, settings.limits, settings.role
         self.blobs = BlobStore(folders.workspace)
-        self.models = ModelCache(folders.models, store.versions, settings.max_models)
+        self.decoding = DecodingBudget(settings.limits.max_pixels)
+        self.models = ModelCache(folders.models, store.versions, settings.max_models, self.decoding)
         self.registry = ModelRegistry(folders, store, self.models)
-        self.thumbnails = Thumbnails(self.blobs, self.models.waiting)
+        self.thumbnails = Thumbnails(self.blobs, self.models.waiting, self.decoding)
         in_flight = UploadsInFlight()
         self.ingest = Ingest(
             store,
@@ -60,8 +62,8 @@ class Workbench:
             settings.limits,
             releases_elsewhere=self.role is Role.SCORER,
         )
-        self.views = ImageViews(store.images, self.blobs, self.models, self.thumbnails)
-        self.reviewing = Reviewing(store, self.blobs, self.views, settings.limits)
+        self.views = ImageViews(store.images, self.blobs, self.models, self.thumbnails, self.decoding)
+        self.reviewing = Reviewing(store, self.blobs, self.views, settings.limits, self.decoding)
         self.rescorer = Rescorer(store, self.registry, self.models, self.blobs, self.thumbnails)
         self.drift = DriftMonitor(store, self.registry)
         self.retention = Retention(

@@ -23,6 +23,7 @@ from bgad.inference.base import BaseScorer, Outputs
 from bgad.inference.explain import explain, scale_region
 from bgad.io import images
 from bgad.service.errors import QUEUE_FULL, BusyError, ClosedError
+from bgad.service.scoring.decoding import DecodingBudget
 from bgad.service.scoring.fair_semaphore import FairSemaphore
 from bgad.types import FloatArray, Scores, Shape
 
@@ -48,8 +49,19 @@ class _Request:
 class Batcher:
     """Scores images of many clients with one model."""
 
-    def __init__(self, scorer: BaseScorer, *, batch: int | None = None, max_waiting: int = MAX_WAITING) -> None:
-        """`batch` is the largest number of images scored together; by default the scorer's."""
+    def __init__(
+        self,
+        scorer: BaseScorer,
+        *,
+        batch: int | None = None,
+        max_waiting: int = MAX_WAITING,
+        budget: DecodingBudget | None = None,
+    ) -> None:
+        """`batch` is the largest number of images scored together; by default the scorer's.
+
+        All batchers of a process share one `budget`.
+        """
+        self._budget = budget or DecodingBudget()
         self.scorer, self.batch, self.max_waiting = scorer, batch or scorer.batch, max_waiting
         self._queue: list[_Request] = []  # a heap
         self._arrivals = 0
@@ -90,7 +102,7 @@ class Batcher:
                 with self._tiled:
                     scores = self.scorer.score(path)
                     return Answer(_limit_map(scores, max_map_side), _shape(scores.map))
-            with self._decoding.acquire():
+            with self._decoding.acquire(), self._budget.hold_file(path):
                 pixels, shape = self.scorer.prepare(path)
             output = self._enqueue(_Request(number, pixels))
             if max_map_side and self.scorer.roi is None:

@@ -15,6 +15,7 @@ from bgad.service.blobs import BlobKind, BlobStore, display_name
 from bgad.service.errors import BusyError
 from bgad.service.registry import ModelRegistry
 from bgad.service.scoring.batcher import Answer, decide_again
+from bgad.service.scoring.decoding import MAX_PIXELS
 from bgad.service.scoring.in_flight import UploadsInFlight
 from bgad.service.scoring.model_cache import ModelCache
 from bgad.service.scoring.thumbnails import Thumbnails
@@ -29,7 +30,7 @@ class ImageLimits:
     """The largest image that the service accepts."""
 
     max_bytes: int = 64 * 2**20
-    max_pixels: int = 50_000_000
+    max_pixels: int = MAX_PIXELS
 
     def check(self, content: bytes) -> None:
         """Raise ImageError unless the bytes are an image within the limits; its pixels are not decoded."""
