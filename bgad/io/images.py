@@ -149,9 +149,10 @@ def mask_from_png(content: bytes) -> BoolArray:
     with _identified(io.BytesIO(content), "", ["PNG"]) as image:
         marked = np.empty((image.height, image.width), np.bool_)
         for rows, band in _bands(image):
-            marked[rows] = np.asarray(band.convert("L")) > 0
+            part = band.convert("RGBA") if image.has_transparency_data else band
+            marked[rows] = np.asarray(part.convert("L")) > 0
             if image.has_transparency_data:
-                marked[rows] &= np.asarray(band.convert("RGBA").getchannel("A")) > 0
+                marked[rows] &= np.asarray(part.getchannel("A")) > 0
         return marked
 
 

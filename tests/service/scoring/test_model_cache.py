@@ -21,7 +21,7 @@ from tests.service.conftest import wait_for
 class Fake:
     """A model that can be told to take its time."""
 
-    def __init__(self, scorer: Any) -> None:
+    def __init__(self, scorer: Any, budget: Any) -> None:
         self.scorer, self.waiting = scorer, 0
         self.may_end, self.closed = threading.Event(), False
         self.may_end.set()
