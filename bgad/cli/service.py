@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import argparse
+import functools
 import re
 import socket
 from contextlib import closing, nullcontext, suppress
@@ -19,6 +20,7 @@ if TYPE_CHECKING:
 
 DEMO = Path("bgad-demo")
 PORT = 8765
+OPEN_FILES, RESERVED_FILES = 2**14, 256  # wanted, and of them for other things than connections
 GRACE_SECONDS = 5  # for requests to end when the service is stopped
 JOB_MINUTES, JOB_MEMORY = 120.0, 12.0  # limits of a teaching job
 
@@ -186,6 +188,7 @@ def _run(arguments: argparse.Namespace, models: Path, store: Store, address: str
 
     from bgad.service import access, demo_seed
     from bgad.service.http import app
+    from bgad.service.http.protocol import MAX_CONNECTIONS, ConnectionPool, GuardedProtocol
     from bgad.service.http.security import LOCAL_HOSTS, AccessRules
     from bgad.service.role import Role
     from bgad.service.store import dialects
@@ -217,11 +220,32 @@ def _run(arguments: argparse.Namespace, models: Path, store: Store, address: str
     console.say(f"{len(names)} models from {models}: {', '.join(names)}")
     opening = "open" if workbench.role is Role.MAIN else "scorer: send images to"
     console.say(f"{opening} http://{'localhost' if is_local else arguments.host}:{port} (stop with Ctrl-C)")
+    pool = ConnectionPool(min(MAX_CONNECTIONS, _raise_open_files() - RESERVED_FILES))
     config = uvicorn.Config(
-        service, log_level="warning", server_header=False, proxy_headers=False, timeout_graceful_shutdown=GRACE_SECONDS
+        service,
+        http=functools.partial(GuardedProtocol, pool=pool),  # type: ignore[arg-type] - anything that makes a protocol
+        ws="none",
+        log_level="warning",
+        server_header=False,
+        proxy_headers=False,
+        timeout_graceful_shutdown=GRACE_SECONDS,
     )
     with listening, suppress(KeyboardInterrupt):
         uvicorn.Server(config).run(sockets=[listening])
+
+
+def _raise_open_files() -> int:
+    """Let this process open as many files as the system allows; return how many connections and files that is."""
+    try:
+        import resource
+    except ImportError:  # on Windows, whose sockets have no such limit
+        return RESERVED_FILES + 2**14
+    soft, hard = resource.getrlimit(resource.RLIMIT_NOFILE)
+    wanted = OPEN_FILES if hard == resource.RLIM_INFINITY else min(hard, OPEN_FILES)
+    if soft != resource.RLIM_INFINITY and soft < wanted:
+        resource.setrlimit(resource.RLIMIT_NOFILE, (wanted, hard))
+        soft = wanted
+    return OPEN_FILES if soft == resource.RLIM_INFINITY else soft
 
 
 def _workbench(arguments: argparse.Namespace, models: Path, store: Store) -> Workbench:

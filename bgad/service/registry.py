@@ -74,6 +74,10 @@ class ModelRegistry:
                 self._released[name] = self._store.versions.released(name)
             return self._released[name]
 
+    def remembered(self, name: str) -> Version | None:
+        """Return the released version of a model if it is known without asking the store; never waits."""
+        return self._released.get(name)
+
     def forget(self, version: Version) -> None:
         """Ask the store anew which version is released: another service has released or changed one since."""
         with self._release_lock:

@@ -14,6 +14,7 @@ from starlette.requests import ClientDisconnect
 from bgad.client import MAX_BATCH
 from bgad.errors import ImageError
 from bgad.service.blobs import display_name
+from bgad.service.errors import QUEUE_FULL, BusyError
 from bgad.service.http import admission, schemas, uploads
 from bgad.service.http.params import Batches, Bench, Threads
 from bgad.service.http.security import MayScore, api_router
@@ -33,11 +34,19 @@ async def score(
     filename: Annotated[str, Query(max_length=1000, description="name of an image that is the body itself")] = "",
 ) -> Response:
     """Score one image, sent as the body or as the field `file` of a form."""
+    await _admit(workbench, name)
     content, form_name = await uploads.read_image(request, workbench.limits.max_bytes)
     shown = display_name(form_name or filename)
     scored = await to_thread.run_sync(lambda: workbench.score(name, content, shown), limiter=threads.scoring)
     # The model is valid by construction; serialising it here saves FastAPI's second validation.
     return Response(_score(scored, shown).model_dump_json(), media_type="application/json")
+
+
+async def _admit(workbench: Workbench, name: str) -> None:
+    """Refuse a request before its body is read if its model is unknown or has no room for another image."""
+    version = workbench.registry.remembered(name) or await to_thread.run_sync(workbench.registry.released, name)
+    if workbench.models.is_full(version):
+        raise BusyError(QUEUE_FULL)
 
 
 @router.post("/models/{name}/batches", openapi_extra=uploads.SEVERAL_IMAGES)

@@ -135,6 +135,11 @@ class Batcher:
         """Number of requests that have arrived and are not answered."""
         return self._admitted + self._patient.waiting
 
+    @property
+    def is_full(self) -> bool:
+        """Whether another impatient request would be refused."""
+        return self._admitted - self._admitted_patient >= self.max_waiting
+
     def close(self) -> None:
         """Answer the admitted requests, then stop the worker threads."""
         with self._changed:
@@ -150,7 +155,7 @@ class Batcher:
         with self._changed:
             if self._closing:
                 raise ClosedError("the model is being unloaded: try again later")
-            if not patient and self._admitted - self._admitted_patient >= self.max_waiting:
+            if not patient and self.is_full:
                 raise BusyError(QUEUE_FULL)
             self._admitted += 1
             self._admitted_patient += patient

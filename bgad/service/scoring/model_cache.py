@@ -73,6 +73,11 @@ class ModelCache:
                 continue
             return answer, batcher.scorer
 
+    def is_full(self, version: Version) -> bool:
+        """Return whether a version has no room for another request at the moment; never waits."""
+        batcher = self._batchers.get(version.id)
+        return batcher is not None and batcher.is_full
+
     def cached_scorer(self, number: int) -> BaseScorer | None:
         """Return the scorer of a version if it is in memory."""
         with self._lock:

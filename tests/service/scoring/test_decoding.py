@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import base64
+import functools
 import io
 import struct
 import threading
@@ -131,7 +132,7 @@ def test_large_images_are_decoded_two_at_a_time_and_nobody_is_overtaken() -> Non
     threads = [threading.Thread(target=decode, args=pair) for pair in names]
     for i, thread in enumerate(threads):
         thread.start()
-        wait_for(lambda waiting=max(0, i - 1): len(order) + len(budget._queue) == waiting + min(i + 1, 2))  # type: ignore[misc]
+        wait_for(functools.partial(lambda count: len(order) + len(budget._queue) == count, i + 1))
     assert (order, budget.used) == (["first", "second"], 160)
     may_end.set()
     for thread in threads:
