@@ -92,9 +92,9 @@ class Workbench:
         self.models.close()
         self.thumbnails.close()
 
-    def score(self, model: str, content: bytes, name: str, *, patient: bool = False) -> ScoredImage:
+    def score(self, model: str, content: bytes, name: str, *, patient: bool = False, sender: str = "") -> ScoredImage:
         """Score and store an image; then tell those who work with new scores."""
-        scored = self.ingest.score(model, content, name, patient=patient)
+        scored = self.ingest.score(model, content, name, patient=patient, sender=sender)
         released = self.registry.released(model) if self.role is Role.MAIN else scored.version
         if released.id != scored.version.id:  # released meanwhile: the list of images to rescore lacks this one
             self.rescorer.add_late(released, scored.image)

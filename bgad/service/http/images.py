@@ -92,14 +92,18 @@ def get_changes(
 
 
 @router.get("/images/{number}")
-def get_image(number: int, workbench: Bench, _: MayReview, model: ModelName = "") -> schemas.ImageDetail:
+def get_image(number: int, workbench: Bench, caller: MayReview, model: ModelName = "") -> schemas.ImageDetail:
     """Get one image with all its scores and reviews; with a model, also the images with the closest scores."""
     store = workbench.store
     image = store.images.get(valid_id(number))
     neighbours = store.scores.neighbours(number, store.versions.released(model).id) if model else []
     return schemas.ImageDetail(
         **{key: getattr(image, key) for key in ("id", "name", "width", "height", "received", "dropped")},
-        scores=[_recorded(row, workbench.registry.part_limits(row.version)) for row in store.scores.of_image(number)],
+        scores=[
+            _recorded(row, workbench.registry.part_limits(row.version))
+            for row in store.scores.of_image(number)
+            if caller.may_use(row.model)
+        ],
         reviews=[review_schema(row) for row in store.reviews.of_image(number)],
         neighbours=[schemas.Neighbour.model_validate(row) for row in neighbours],
     )

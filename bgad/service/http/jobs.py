@@ -28,14 +28,15 @@ router = api_router()
 
 
 @router.get("/jobs")
-def list_jobs(workbench: Bench, runner: Runner, _: MayReview, model: ModelName = "") -> list[schemas.Job]:
+def list_jobs(workbench: Bench, runner: Runner, caller: MayReview, model: ModelName = "") -> list[schemas.Job]:
     """List all jobs, or those of a model, newest first and without their results."""
-    return [_job(workbench, runner, row) for row in workbench.store.jobs.all(model)]
+    return [_job(workbench, runner, row) for row in workbench.store.jobs.all(model) if caller.may_use(row.name)]
 
 
 @router.post("/jobs", status_code=201)
 def teach(new: schemas.NewJob, workbench: Bench, runner: Runner, caller: MayAdminister) -> schemas.Job:
     """Start a job that teaches a model its reviewed images."""
+    caller.check_model(new.model)
     return _job(workbench, runner, runner.teach(new.model, new.images, caller.name))
 
 
@@ -95,10 +96,13 @@ async def follow_job(
 
 @router.get("/history")
 def get_history(
-    workbench: Bench, _: MayReview, model: ModelName = "", limit: Annotated[int, Query(ge=1, le=1000)] = 200
+    workbench: Bench, caller: MayReview, model: ModelName = "", limit: Annotated[int, Query(ge=1, le=1000)] = 200
 ) -> list[schemas.Event]:
-    """List who did what and when, newest first."""
-    return [schemas.Event.model_validate(event) for event in workbench.store.history.events(model, limit)]
+    """List who did what and when, newest first; a token for single models sees what is about these."""
+    names = caller.models if caller.models is not None and not model else (model,)
+    events = [event for name in names for event in workbench.store.history.events(name, limit)]
+    events.sort(key=lambda event: event.id, reverse=True)
+    return [schemas.Event.model_validate(event) for event in events[:limit]]
 
 
 def _job(workbench: Workbench, runner: JobRunner, job: Job) -> schemas.Job:

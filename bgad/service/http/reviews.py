@@ -20,6 +20,7 @@ router = api_router()
 @router.post("/images/{number}/reviews", status_code=201)
 def add_review(number: int, new: schemas.NewReview, workbench: Bench, caller: MayReview) -> schemas.Review:
     """Review an image; the review is durable when the answer arrives."""
+    caller.check_model(new.model)
     review = workbench.reviewing.review(
         valid_id(number),
         new.verdict,

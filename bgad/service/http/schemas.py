@@ -410,3 +410,4 @@ class Me(BaseModel):
 
     name: str
     role: Literal["score", "review", "admin"]
+    models: list[str] | None = Field(description="the only models that the token is for; null: all")

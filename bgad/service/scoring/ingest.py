@@ -70,8 +70,11 @@ class Ingest:
         self._store, self._registry, self._cache = store, registry, cache
         self._blobs, self._thumbnails, self._in_flight, self.limits = blobs, thumbnails, in_flight, limits
 
-    def score(self, model: str, content: bytes, name: str, *, patient: bool = False) -> ScoredImage:
-        """Score an image and store it with its score; a patient request waits for a place."""
+    def score(self, model: str, content: bytes, name: str, *, patient: bool = False, sender: str = "") -> ScoredImage:
+        """Score an image and store it with its score; a patient request waits for a place.
+
+        `sender` is the token that may see the maps of the image because it sent it.
+        """
         self.limits.check(content)
         version = self._registry.released(model)
         self._cache.batcher(version)
@@ -81,7 +84,7 @@ class Ingest:
             while image is None:
                 answer, scorer = self._score(version, path, content, patient=patient)
                 scores, (height, width) = answer.scores, answer.shape
-                image = self._record(NewImage(sha256, display_name(name), width, height), version, scores)
+                image = self._record(NewImage(sha256, display_name(name), width, height, sender), version, scores)
                 if image is None:  # released or changed by another service since the store was asked
                     self._registry.forget(version)
                     version = self._registry.released(model)

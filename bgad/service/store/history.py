@@ -11,6 +11,7 @@ from bgad.service.store.database import Database
 from bgad.service.store.tables import events, images
 
 DRIFT_ALARM, RELEASE, REVIEW, UNDO_REVIEW = "drift alarm", "release", "review", "undo review"
+SERVICE = "bgad"  # who did what the service or a command did by itself
 ABOUT_IMAGES = (REVIEW, UNDO_REVIEW, DRIFT_ALARM)
 _IMAGE_DETAIL = re.compile(r"image (\d+): ")  # how the detail of an event about an image begins
 
