@@ -13,6 +13,7 @@ from fastapi import Query, Request, Response
 from fastapi.responses import StreamingResponse
 
 from bgad.service.http import schemas
+from bgad.service.http.caching import REVALIDATE
 from bgad.service.http.params import EVENTS, JPEG, Bench, ModelName, Runner, valid_id
 from bgad.service.http.security import MayAdminister, MayReview, api_router
 from bgad.service.store.images import Images
@@ -22,7 +23,7 @@ from bgad.service.workbench import Workbench
 
 POLL_SECONDS = 0.5
 KEEPALIVE_SECONDS = 15  # after which an empty comment is sent, so that no proxy closes the connection
-CACHED = {"Cache-Control": "private, max-age=3600"}
+CACHED = {"Cache-Control": REVALIDATE}
 
 router = api_router()
 

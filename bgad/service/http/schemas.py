@@ -258,6 +258,7 @@ class ImageDetail(BaseModel):
     dropped: float | None = Field(description="when retention removed its file; null: the file is kept")
     scores: list[RecordedScore]
     reviews: list[Review]
+    view: str = Field(description="path of the image as any browser shows it")
     neighbours: list[Neighbour]
 
 
