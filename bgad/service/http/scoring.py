@@ -20,6 +20,7 @@ from bgad.service.http import admission, schemas, uploads
 from bgad.service.http.params import Batches, Bench, Threads
 from bgad.service.http.security import MayScore, api_router
 from bgad.service.scoring.ingest import ScoredImage
+from bgad.service.text import check_file_name
 from bgad.service.workbench import Workbench
 
 router = api_router()
@@ -35,8 +36,10 @@ async def score(
     filename: Annotated[str, Query(max_length=1000, description="name of an image that is the body itself")] = "",
 ) -> Response:
     """Score one image, sent as the body or as the field `file` of a form."""
+    check_file_name(filename)
     await _admit(workbench, name)
     content, form_name = await uploads.read_image(request, workbench.limits.max_bytes)
+    check_file_name(form_name or filename)
     shown = display_name(form_name or filename)
     sender = _sender(caller)
     scored = await to_thread.run_sync(
@@ -90,6 +93,7 @@ def _score_file(workbench: Workbench, model: str, file: UploadFile, sender: str)
     if (file.size or 0) > workbench.limits.max_bytes:
         return schemas.Failure(name=shown, error=uploads.too_large(workbench.limits.max_bytes))
     try:
+        check_file_name(file.filename or "")
         return _score(workbench.score(model, file.file.read(), shown, patient=True, sender=sender), shown)
     except ImageError as error:
         return schemas.Failure(name=shown, error=str(error))
