@@ -145,15 +145,19 @@ def read_mask(path: str | Path) -> BoolArray:
 
 
 def mask_from_png(content: bytes) -> BoolArray:
-    """Return where a PNG that this package wrote is marked (H, W): all pixels but black and transparent ones."""
-    with _identified(io.BytesIO(content), "", ["PNG"]) as image:
-        marked = np.empty((image.height, image.width), np.bool_)
-        for rows, band in _bands(image):
-            part = band.convert("RGBA") if image.has_transparency_data else band
-            marked[rows] = np.asarray(part.convert("L")) > 0
-            if image.has_transparency_data:
-                marked[rows] &= np.asarray(part.getchannel("A")) > 0
-        return marked
+    """Return where a PNG marks a pixel (H, W): all pixels but black and transparent ones."""
+    try:
+        with _identified(io.BytesIO(content), "", ["PNG"]) as image:
+            image.load()
+            marked = np.empty((image.height, image.width), np.bool_)
+            for rows, band in _bands(image):
+                part = band.convert("RGBA") if image.has_transparency_data else band
+                marked[rows] = np.asarray(part.convert("L")) > 0
+                if image.has_transparency_data:
+                    marked[rows] &= np.asarray(part.getchannel("A")) > 0
+            return marked
+    except Exception as error:  # a decoder may raise anything
+        raise ImageError(f"it is not a PNG that can be read: {cause(error)}") from error
 
 
 def fit_shape(shape: Sequence[int], max_side: int) -> Shape:

@@ -83,5 +83,5 @@ class Reviewing:
         try:
             with self._budget.hold(height * width):
                 return images.mask_from_png(content)
-        except Exception as error:  # a decoder may raise anything
+        except ImageError as error:
             raise ImageError(f"the {kind} is not a PNG that can be read") from error
