@@ -31,6 +31,7 @@ from bgad.data.manifest import read_manifest
 from bgad.data.split import Split
 from bgad.errors import BgadError
 from bgad.io import images
+from bgad.io.files import sha256_bytes
 
 MAX_PIXELS = 1_000_000
 SLOW_SECONDS = 5.0  # for one small file
@@ -128,7 +129,7 @@ def make_readers(model: Path, work: Path) -> dict[str, Reader]:
     def read_model_split(content: bytes) -> None:
         """A split in a model whose card has its hash."""
         stored = json.loads(card)
-        stored["files"][model_folder.SPLIT] = model_folder.sha256_bytes(content)
+        stored["files"][model_folder.SPLIT] = sha256_bytes(content)
         (copy / model_folder.SPLIT).write_bytes(content)
         (copy / model_folder.CARD).write_bytes(_with_checksum(json.dumps(stored).encode()))
         try:
@@ -222,7 +223,9 @@ def damaged(draw: st.DrawFn, reader: Reader) -> bytes:
 
 def _replaced(draw: st.DrawFn, value: Any) -> bytes:
     """Replace or remove a value somewhere in JSON, or nest it deeply."""
-    holder, key, inner = None, None, value
+    holder: Any = None
+    key: Any = None
+    inner = value
     while isinstance(inner, dict | list) and inner and (holder is None or draw(st.integers(0, 3))):
         keys: list[Any] = list(inner) if isinstance(inner, dict) else list(range(len(inner)))
         holder, key = inner, draw(st.sampled_from(keys))

@@ -10,7 +10,7 @@ import time
 from contextlib import closing, nullcontext, suppress
 from datetime import UTC, datetime
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, cast
 
 from bgad.cli import console
 from bgad.cli.options import add_command, number
@@ -226,7 +226,7 @@ def _run(arguments: argparse.Namespace, models: Path, store: Store, address: str
     pool = ConnectionPool(min(MAX_CONNECTIONS, _raise_open_files() - RESERVED_FILES))
     config = uvicorn.Config(
         service,
-        http=functools.partial(GuardedProtocol, pool=pool),  # type: ignore[arg-type] - anything that makes a protocol
+        http=cast(Any, functools.partial(GuardedProtocol, pool=pool)),  # anything that makes a protocol will do
         ws="none",
         log_level="warning",
         server_header=False,
@@ -349,8 +349,8 @@ def _change_tokens(arguments: argparse.Namespace, store: Store) -> int:
         if model not in store.versions.names() and not (_models(arguments) / f"{model}.bgad").is_dir():
             raise ConfigError(f"there is no model {model!r}: give the NAME of a folder NAME.bgad")
     expires = None if arguments.expires is None else time.time() + arguments.expires
-    token = access.new_token(store.tokens, arguments.name, arguments.role, models=arguments.model, expires=expires)
-    print(token)  # noqa: T201
+    made = access.new_token(store.tokens, arguments.name, arguments.role, models=arguments.model, expires=expires)
+    print(made)  # noqa: T201
     console.say(f"the token of {arguments.name} ({arguments.role}); it is not shown again")
     return 0
 

@@ -239,7 +239,7 @@ class Elsewhere(BaseHTTPRequestHandler):
     seen: list[tuple[int, str, str | None]] = []  # noqa: RUF012 - port, path and token of each request
 
     def do_GET(self) -> None:
-        port = int(self.server.server_address[1])
+        port = int(self.connection.getsockname()[1])
         self.seen.append((port, self.path, self.headers.get("Authorization")))
         redirects = Elsewhere.to and len(self.seen) == 1
         body = b"" if redirects else b"[]"

@@ -137,7 +137,13 @@ def test_a_body_that_is_too_slow_is_given_up(service: Service, trickles: bool, m
         (SCORE, []),
         ("/v1/jobs", [(b"content-type", b"application/json"), (b"connection", b"close")]),
     ):
-        scope = {"type": "http", "http_version": "1.1", "method": "POST", "scheme": "http", "path": path}
+        scope: dict[str, Any] = {
+            "type": "http",
+            "http_version": "1.1",
+            "method": "POST",
+            "scheme": "http",
+            "path": path,
+        }
         scope |= {"raw_path": path.encode(), "query_string": b"", "root_path": ""}
         scope |= {"headers": [(b"host", b"localhost"), *headers]}
         service.client.portal.call(service.client.app, scope, receive, send)

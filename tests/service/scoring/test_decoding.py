@@ -73,7 +73,8 @@ def test_an_image_takes_its_pixels_once_and_its_colours_once(tmp_path: Path) -> 
     (path := tmp_path / "large.png").write_bytes(palette_png(SIDE))
     before = reset_peak()
     decoded = images.read(path)
-    assert (decoded.shape, decoded.dtype) == ((SIDE, SIDE, 3), np.uint8)
+    assert decoded.shape == (SIDE, SIDE, 3)
+    assert decoded.dtype == np.uint8
     assert grown(before) < 250  # 4 bytes a pixel, and a band; 954 MB before
 
 
