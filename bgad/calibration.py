@@ -100,10 +100,10 @@ def _step(scores: Sequence[float], share: float) -> float:
 def rank(n: int, rate: float) -> int:
     """Return the rank of the threshold among n scores, floor(rate (n + 1)), safe against rounding of the product.
 
-    >>> rank(99, 0.01), rank(98, 0.01)
-    (1, 0)
+    >>> rank(99, 0.01), rank(98, 0.01), rank(5, 1 - 2**-52)
+    (1, 0, 5)
     """
-    return math.floor(rate * (n + 1) + 1e-9)
+    return min(n, math.floor(rate * (n + 1) + 1e-9))
 
 
 def smallest_rate(n: int) -> float:

@@ -177,6 +177,21 @@ class Job:
     result: dict[str, Any] | None
 
 
+class _SameOrigin(urllib.request.HTTPRedirectHandler):
+    """Refuses redirects to another origin: they would receive the token and the images."""
+
+    def redirect_request(self, req: urllib.request.Request, *details: Any) -> urllib.request.Request | None:
+        """Return the request to send instead; `details` end with its address."""
+        if _origin(details[-1]) != _origin(req.full_url):
+            scheme, host, port = _origin(details[-1])
+            where = _line(f"{scheme}://{host}:{port}")
+            raise ServiceError(f"the service sends us on to {where}: if you trust it, use that address", details[1])
+        return super().redirect_request(req, *details)
+
+
+_OPENER = urllib.request.build_opener(_SameOrigin)
+
+
 class Client:
     """A connection to one service."""
 
@@ -347,11 +362,13 @@ class Client:
             raise ServiceError(f"{self.address} does not answer like a workbench: is it one?", 0) from error
 
     def _bytes(self, method: str, path: str, body: bytes | None = None, kind: Mapping[str, str] | None = None) -> bytes:
+        if not path.startswith("/"):  # an address such as http://HOST@elsewhere would come of it
+            raise ConfigError(f"{path!r} is no path of the service: give one that begins with /")
         headers = dict(kind or {}) | ({"Authorization": f"Bearer {self.token}"} if self.token else {})
         request = urllib.request.Request(f"{self.address}{path}", body, headers, method=method)  # noqa: S310 - http(s)
         for left in range(self.tries - 1, -1, -1):
             try:
-                with urllib.request.urlopen(request, timeout=self.timeout) as answer:  # noqa: S310
+                with _OPENER.open(request, timeout=self.timeout) as answer:
                     return bytes(answer.read())
             except urllib.error.HTTPError as error:
                 with error:
@@ -368,6 +385,16 @@ class Client:
 def _parse_score(row: Any) -> Score:
     is_kept = not isinstance(row, Mapping) or row.get("kept", True)
     return _parse(Score, row if is_kept else {**row, "image": 0, "map": "", "overlay": ""})
+
+
+def _origin(address: str) -> tuple[str, str, int | None]:
+    """Return the scheme, host and port of an address."""
+    parts = urlsplit(address)
+    try:
+        port = parts.port or {"http": 80, "https": 443}.get(parts.scheme)
+    except ValueError:  # no port that exists
+        port = None
+    return parts.scheme, parts.hostname or "", port
 
 
 def _parse(kind: type[T], row: Mapping[str, Any]) -> T:

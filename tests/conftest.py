@@ -149,9 +149,9 @@ def decoded(monkeypatch: pytest.MonkeyPatch) -> list[Path]:
     paths: list[Path] = []
     decode = images._decode
 
-    def recorded(path: Path, max_pixels: int) -> np.ndarray:
+    def recorded(path: Path, max_pixels: int, *, keep_alpha: bool = False) -> np.ndarray:
         paths.append(path)
-        return decode(path, max_pixels)
+        return decode(path, max_pixels, keep_alpha=keep_alpha)
 
     monkeypatch.setattr(images, "_decode", recorded)
     return paths

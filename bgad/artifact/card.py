@@ -261,7 +261,7 @@ def _read_value(hint: Any, value: Any, source: str, path: str) -> Any:
         if not isinstance(value, dict):
             raise _invalid(source, path, f"must be an object, not {value!r:.60}")
         return {key: _read_value(arguments[1], item, source, f"{path}.{key}") for key, item in value.items()}
-    if hint is float and type(value) is int:
+    if hint is float and type(value) is int and abs(value) < 2**63:  # a larger one may have no float
         return float(value)
     if type(value) is not hint:
         raise _invalid(source, path, f"must be {_TYPE_NAMES[hint]}, not {value!r:.60}")

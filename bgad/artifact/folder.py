@@ -106,7 +106,7 @@ def read_card(folder: Path) -> Card:
         content = json.loads(path.read_bytes())
     except OSError as error:
         raise ModelError(f"{folder} is not a model folder: cannot read {CARD} ({error.strerror})") from error
-    except ValueError as error:
+    except (ValueError, RecursionError) as error:
         raise ModelError(f"{path} is damaged: not valid JSON") from error
     version = content.get("format") if isinstance(content, dict) else None
     if type(version) is not int:
@@ -160,11 +160,14 @@ def _verified(path: Path, sha256: str) -> bytes:
 
 
 def _split(path: Path, content: bytes) -> dict[str, Any]:
-    """Parse split.json; ModelError unless it is an object with a list of images."""
+    """Parse split.json; ModelError unless it is an object with a list of images, each with its hash and role."""
     try:
         split = json.loads(content)
-    except ValueError as error:
+    except (ValueError, RecursionError) as error:
         raise ModelError(f"{path} is damaged: not valid JSON") from error
     if not isinstance(split, dict) or not isinstance(split.get("images"), list):
         raise ModelError(f"{path} is not a split: it has no list of images")
+    for number, image in enumerate(split["images"], start=1):
+        if not isinstance(image, dict) or not all(isinstance(image.get(key), str) for key in ("sha256", "role")):
+            raise ModelError(f"{path} is not a split: image {number} has no sha256 and role")
     return split

@@ -3,11 +3,14 @@
 from __future__ import annotations
 
 import argparse
+import functools
 import re
 import socket
+import time
 from contextlib import closing, nullcontext, suppress
+from datetime import UTC, datetime
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, cast
 
 from bgad.cli import console
 from bgad.cli.options import add_command, number
@@ -15,10 +18,12 @@ from bgad.errors import ConfigError, DataError
 
 if TYPE_CHECKING:
     from bgad.service.store.store import Store
+    from bgad.service.store.tokens import Token
     from bgad.service.workbench import Workbench
 
 DEMO = Path("bgad-demo")
 PORT = 8765
+OPEN_FILES, RESERVED_FILES = 2**14, 256  # wanted, and of them for other things than connections
 GRACE_SECONDS = 5  # for requests to end when the service is stopped
 JOB_MINUTES, JOB_MEMORY = 120.0, 12.0  # limits of a teaching job
 MIN_FREE_MB = 256.0
@@ -215,6 +220,7 @@ def _run(arguments: argparse.Namespace, models: Path, store: Store, address: str
 
     from bgad.service import access, demo_seed
     from bgad.service.http import app
+    from bgad.service.http.protocol import MAX_CONNECTIONS, ConnectionPool, GuardedProtocol
     from bgad.service.http.security import LOCAL_HOSTS, AccessRules
     from bgad.service.role import Role
     from bgad.service.store import dialects
@@ -246,11 +252,32 @@ def _run(arguments: argparse.Namespace, models: Path, store: Store, address: str
     console.say(f"{len(names)} models from {models}: {', '.join(names)}")
     opening = "open" if workbench.role is Role.MAIN else "scorer: send images to"
     console.say(f"{opening} http://{'localhost' if is_local else arguments.host}:{port} (stop with Ctrl-C)")
+    pool = ConnectionPool(min(MAX_CONNECTIONS, _raise_open_files() - RESERVED_FILES))
     config = uvicorn.Config(
-        service, log_level="warning", server_header=False, proxy_headers=False, timeout_graceful_shutdown=GRACE_SECONDS
+        service,
+        http=cast(Any, functools.partial(GuardedProtocol, pool=pool)),  # anything that makes a protocol will do
+        ws="none",
+        log_level="warning",
+        server_header=False,
+        proxy_headers=False,
+        timeout_graceful_shutdown=GRACE_SECONDS,
     )
     with listening, suppress(KeyboardInterrupt):
         uvicorn.Server(config).run(sockets=[listening])
+
+
+def _raise_open_files() -> int:
+    """Let this process open as many files as the system allows; return how many connections and files that is."""
+    try:
+        import resource
+    except ImportError:  # on Windows, whose sockets have no such limit
+        return RESERVED_FILES + 2**14
+    soft, hard = resource.getrlimit(resource.RLIMIT_NOFILE)
+    wanted = OPEN_FILES if hard == resource.RLIM_INFINITY else min(hard, OPEN_FILES)
+    if soft != resource.RLIM_INFINITY and soft < wanted:
+        resource.setrlimit(resource.RLIMIT_NOFILE, (wanted, hard))
+        soft = wanted
+    return OPEN_FILES if soft == resource.RLIM_INFINITY else soft
 
 
 def _workbench(arguments: argparse.Namespace, models: Path, store: Store) -> Workbench:
@@ -339,13 +366,29 @@ def add_token(commands: Any) -> None:
         _token,
         "Create, list or revoke the access tokens of the workbench.",
         "Roles: score (send images), review (also look at results and review them), admin (also teach and release).\n"
+        "A token with the role score sees the maps of the images that it sent itself.\n"
         "A token is shown once; the store keeps only its hash.\n\n"
-        "examples:\n  bgad token add camera-3 --role score\n  bgad token list\n  bgad token drop camera-3",
+        "examples:\n  bgad token add camera-3 --role score --model gear --expires 365d\n  bgad token list\n"
+        "  bgad token drop camera-3",
     )
     parser.add_argument("what", choices=("add", "list", "drop"))
     parser.add_argument("name", nargs="?", metavar="NAME", help="person or machine that uses the token")
     parser.add_argument("--role", choices=("score", "review", "admin"), default="score", help="(default: score)")
+    parser.add_argument(
+        "--model", action="append", metavar="NAME", help="model that the token is for; may be repeated (default: all)"
+    )
+    parser.add_argument(
+        "--expires", type=_seconds, metavar="TIME", help="time until it expires: 12h, 30d, 8w (default: never)"
+    )
     _add_models(parser)
+
+
+def _seconds(text: str) -> float:
+    """Parse a time such as 12h, 30d or 8w."""
+    match = re.fullmatch(r"([0-9]{1,6})([hdw])", text)
+    if match is None or int(match[1]) == 0:
+        raise argparse.ArgumentTypeError(f"{text!r} is no time: give hours, days or weeks, such as 12h, 30d or 8w")
+    return int(match[1]) * {"h": 3600.0, "d": 86400.0, "w": 7 * 86400.0}[match[2]]
 
 
 def _token(arguments: argparse.Namespace) -> int:
@@ -364,7 +407,7 @@ def _change_tokens(arguments: argparse.Namespace, store: Store) -> int:
 
     if arguments.what == "list":
         for token in store.tokens.all():
-            print(f"{token.role:7s} {console.printable(token.name)}")  # noqa: T201
+            print(_token_line(token, is_expired=store.tokens.is_expired(token)))  # noqa: T201
         return 0
     if not arguments.name:
         raise ConfigError(f"whose token is to be {'made' if arguments.what == 'add' else 'dropped'}? Give a NAME")
@@ -373,6 +416,23 @@ def _change_tokens(arguments: argparse.Namespace, store: Store) -> int:
             raise ConfigError(f"{arguments.name!r} has no token; `bgad token list` shows who has")
         console.say(f"{arguments.name} has no token any more")
         return 0
-    print(access.new_token(store.tokens, arguments.name, arguments.role))  # noqa: T201
+    for model in arguments.model or ():
+        if model not in store.versions.names() and not (_models(arguments) / f"{model}.bgad").is_dir():
+            raise ConfigError(f"there is no model {model!r}: give the NAME of a folder NAME.bgad")
+    expires = None if arguments.expires is None else time.time() + arguments.expires
+    made = access.new_token(store.tokens, arguments.name, arguments.role, models=arguments.model, expires=expires)
+    print(made)  # noqa: T201
     console.say(f"the token of {arguments.name} ({arguments.role}); it is not shown again")
     return 0
+
+
+def _token_line(token: Token, *, is_expired: bool) -> str:
+    def day(seconds: float) -> str:
+        return datetime.fromtimestamp(seconds, UTC).strftime("%Y-%m-%d %H:%M UTC")
+
+    ends = (
+        "never expires" if token.expires is None else f"{'expired' if is_expired else 'expires'} {day(token.expires)}"
+    )
+    used = "never used" if token.used is None else f"used {day(token.used)}"
+    models = "all models" if token.models is None else ", ".join(token.models)
+    return f"{token.role:7s} {console.printable(token.name)}: {console.printable(models)}; {ends}; {used}"

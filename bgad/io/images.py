@@ -46,7 +46,8 @@ FORMATS = {  # name -> Pillow's plugin, which registers itself when it is import
 _DEPTHS = (8, 10, 12, 14, 16)
 _GREY_DEEP = ("I", "I;16", "I;16B", "I;16L", "I;16N")
 _DEEP_RAW = re.compile(r"(LA|RGB|RGBA|RGBa|RGBX);16([BLN])")
-_BITS_PER_SAMPLE, _PLANAR = 258, 284  # TIFF tags
+_BITS_PER_SAMPLE, _PLANAR, _TILE_WIDTH, _TILE_HEIGHT = 258, 284, 322, 323  # TIFF tags
+_BAND_PIXELS = 2**20  # converted at a time, so that a large image is not in memory in several forms
 # How files of unsupported formats begin, some of them after a length of 4 bytes.
 _MAGIC = {b"GIF8": "GIF", b"ftyphei": "HEIC", b"ftypmif1": "HEIF", b"ftypavif": "AVIF", b"jP  ": "JPEG 2000"}
 
@@ -118,10 +119,16 @@ def _decoded(raw: AnyArray, where: str) -> Decoded:
     return Decoded(raw.astype(np.float32, copy=False), 8)
 
 
-def check_bytes(content: bytes, *, max_pixels: int = MAX_PIXELS, name: str = "image") -> None:
-    """Raise ImageError, with `name`, where `read` would refuse these bytes because of their header."""
-    with _opened(io.BytesIO(content), name, max_pixels):
-        pass
+def check_bytes(content: bytes, *, max_pixels: int = MAX_PIXELS, name: str = "image") -> Shape:
+    """Return the height and width that a header states; ImageError, with `name`, where `read` would refuse it."""
+    with _opened(io.BytesIO(content), name, max_pixels) as image:
+        return image.height, image.width
+
+
+def read_shape(path: Path, *, max_pixels: int = MAX_PIXELS) -> Shape:
+    """Return the height and width that the header of a file states; ImageError where `read` would refuse it."""
+    with _open(path, max_pixels) as image:
+        return image.height, image.width
 
 
 def read_mask(path: str | Path) -> BoolArray:
@@ -129,7 +136,7 @@ def read_mask(path: str | Path) -> BoolArray:
 
     JPEG leaves faint noise around edges, so a pixel of a JPEG mask is marked from half brightness on.
     """
-    raw, _ = _raw(path, MAX_PIXELS)
+    raw, _ = _raw(path, MAX_PIXELS, keep_alpha=True)
     if raw.shape[2] == 4:
         raw = raw[..., :3] * (raw[..., 3:] > 0)
     with _open(Path(path), MAX_PIXELS) as image:
@@ -138,12 +145,19 @@ def read_mask(path: str | Path) -> BoolArray:
 
 
 def mask_from_png(content: bytes) -> BoolArray:
-    """Return where a PNG that this package wrote is marked (H, W): all pixels but black and transparent ones."""
-    with _identified(io.BytesIO(content), "", ["PNG"]) as image:
-        marked = np.asarray(image.convert("L")) > 0
-        if image.has_transparency_data:
-            marked &= np.asarray(image.convert("RGBA").getchannel("A")) > 0
-        return marked
+    """Return where a PNG marks a pixel (H, W): all pixels but black and transparent ones."""
+    try:
+        with _identified(io.BytesIO(content), "", ["PNG"]) as image:
+            image.load()
+            marked = np.empty((image.height, image.width), np.bool_)
+            for rows, band in _bands(image):
+                part = band.convert("RGBA") if image.has_transparency_data else band
+                marked[rows] = np.asarray(part.convert("L")) > 0
+                if image.has_transparency_data:
+                    marked[rows] &= np.asarray(part.getchannel("A")) > 0
+            return marked
+    except Exception as error:  # a decoder may raise anything
+        raise ImageError(f"it is not a PNG that can be read: {cause(error)}") from error
 
 
 def fit_shape(shape: Sequence[int], max_side: int) -> Shape:
@@ -170,10 +184,13 @@ def resize_map(map: FloatArray, size: tuple[int, int]) -> FloatArray:
     return np.array(image.resize(size[::-1], Image.Resampling.BILINEAR))
 
 
-def _raw(source: ImageLike, max_pixels: int) -> tuple[AnyArray, str]:
-    """Return stored values (H, W, 1|3|4) as uint8, uint16 or float, and the name to use in messages."""
+def _raw(source: ImageLike, max_pixels: int, *, keep_alpha: bool = False) -> tuple[AnyArray, str]:
+    """Return stored values (H, W, 1|3|4) as uint8, uint16 or float, and the name to use in messages.
+
+    Transparency of 8 bits in a file is laid over white unless `keep_alpha` is true.
+    """
     if isinstance(source, str | Path):
-        return _decode(Path(source), max_pixels), str(source)
+        return _decode(Path(source), max_pixels, keep_alpha=keep_alpha), str(source)
     if not isinstance(source, np.ndarray):
         raise ImageError(f"an image is a path or a numpy array, not {type(source).__name__}")
     where = f"array {source.shape} of {source.dtype}"
@@ -192,24 +209,37 @@ def _raw(source: ImageLike, max_pixels: int) -> tuple[AnyArray, str]:
     return raw, where
 
 
-def _decode(path: Path | _Content, max_pixels: int) -> AnyArray:
+def _decode(path: Path | _Content, max_pixels: int, *, keep_alpha: bool = False) -> AnyArray:
     with _open(path, max_pixels) as image:
+        _allocate(image)
         deep = _deep_raw(image, path)
         key = image.info.get("transparency")
         if deep:
             pixels = _join_bytes(path, max_pixels, deep)
             return pixels if key is None or pixels.shape[2] == 4 else _cut_out(pixels, key)
-        upright = ImageOps.exif_transpose(image)
+        ImageOps.exif_transpose(image, in_place=True)  # copies the pixels only where it turns them
         if image.mode in _GREY_DEEP:
-            values = np.asarray(upright)[..., None]  # (H, W, 1)
+            values = np.asarray(image)[..., None]  # (H, W, 1)
             if values.min() < 0 or values.max() > 0xFFFF:
                 raise ImageError(f"{path}: integer values must lie in 0..65535; save it as 16-bit unsigned")
-            values = values.astype(np.uint16)
+            values = values.astype(np.uint16, copy=False)
             return values if key is None else _cut_out(values, key)
         if image.mode == "F":
-            return np.asarray(upright)[..., None]  # (H, W, 1)
+            return np.asarray(image)[..., None]  # (H, W, 1)
         clear = key is not None or image.mode in ("RGBA", "LA", "PA", "RGBa", "La")
-        return np.asarray(upright.convert("RGBA" if clear else "RGB"))
+        pixels = np.empty((image.height, image.width, 4 if clear and keep_alpha else 3), np.uint8)
+        for rows, band in _bands(image):
+            converted = np.asarray(band.convert("RGBA" if clear else "RGB"))
+            pixels[rows] = converted if keep_alpha else _rgb8(converted)
+        return pixels
+
+
+def _bands(image: Image.Image) -> Iterator[tuple[slice, Image.Image]]:
+    """Yield an image as horizontal bands of about a megapixel, each with its rows."""
+    rows = max(1, _BAND_PIXELS // image.width)
+    for top in range(0, image.height, rows):
+        bottom = min(top + rows, image.height)
+        yield slice(top, bottom), image.crop((0, top, image.width, bottom))
 
 
 def _deep_raw(image: ImageFile.ImageFile, path: object) -> str | None:
@@ -233,9 +263,9 @@ def _join_bytes(path: Path | _Content, max_pixels: int, raw: str) -> AnyArray:
     if order == "N":
         order = "L" if sys.byteorder == "little" else "B"
     layout = "RGBA" if kind == "RGBa" else kind
-    high = _load_as(path, max_pixels, f"{layout};16{order}").astype(np.uint16)
-    low = _load_as(path, max_pixels, f"{layout};16{'L' if order == 'B' else 'B'}")
-    pixels: AnyArray = high << 8 | low
+    pixels = _load_as(path, max_pixels, f"{layout};16{order}").astype(np.uint16)
+    pixels <<= 8
+    pixels |= _load_as(path, max_pixels, f"{layout};16{'L' if order == 'B' else 'B'}")
     if kind == "RGBa":  # colour was stored times alpha
         alpha = np.maximum(pixels[..., 3:], 1).astype(np.uint32)
         pixels[..., :3] = np.minimum((pixels[..., :3] * np.uint32(0xFFFF) + alpha // 2) // alpha, 0xFFFF)
@@ -244,11 +274,13 @@ def _join_bytes(path: Path | _Content, max_pixels: int, raw: str) -> AnyArray:
 
 def _load_as(path: Path | _Content, max_pixels: int, raw: str) -> AnyArray:
     with _open(path, max_pixels) as image:
+        _allocate(image)
         image.tile = [
             tile._replace(args=raw if isinstance(tile.args, str) else (raw, *(tile.args or ())[1:]))
             for tile in image.tile
         ]
-        return np.asarray(ImageOps.exif_transpose(image))
+        ImageOps.exif_transpose(image, in_place=True)
+        return np.asarray(image)
 
 
 def _cut_out(pixels: AnyArray, key: int | tuple[int, ...]) -> AnyArray:
@@ -285,6 +317,14 @@ def to_uint8(image: AnyArray) -> npt.NDArray[np.uint8]:
 def _check_size(width: int, height: int, max_pixels: int, where: object) -> None:
     if width * height > max_pixels:
         raise ImageError(f"{where}: {width} x {height} pixels exceed the limit of {max_pixels}; scale it or cut tiles")
+
+
+def _check_tiles(image: ImageFile.ImageFile, where: object) -> None:
+    """Raise ImageError for a TIFF whose tiles are larger than itself: the decoder holds a tile of any size."""
+    tags = image.tag_v2 if isinstance(image, TiffImagePlugin.TiffImageFile) else {}
+    width, height = tags.get(_TILE_WIDTH, 0), tags.get(_TILE_HEIGHT, 0)
+    if width * height > max(_BAND_PIXELS, 4 * image.width * image.height):
+        raise ImageError(f"{where}: its tiles of {width} x {height} pixels are larger than itself; save it in strips")
 
 
 def _identified(file: IO[bytes], name: str, formats: Iterable[str]) -> ImageFile.ImageFile:
@@ -341,11 +381,11 @@ def _opened(source: Path | io.BytesIO, where: object, max_pixels: int) -> Iterat
             _identified(file, str(source) if isinstance(source, Path) else "", FORMATS) as image,
         ):
             _check_size(*image.size, max_pixels, where)
-            _allocate(image)
-            frames = getattr(image, "n_frames", 1)
-            # The further images in an MPO (a JPEG of a phone) are previews and depth maps, not frames.
-            if frames > 1 and image.format != "MPO":
-                raise ImageError(f"{where}: has {frames} frames; save the one to inspect as a single image")
+            _check_tiles(image, where)
+            # The further images in an MPO (a JPEG of a phone) are previews and depth maps, not frames. Frames are not
+            # counted: Pillow takes quadratic time for that in a TIFF.
+            if getattr(image, "is_animated", False) and image.format != "MPO":
+                raise ImageError(f"{where}: has several frames; save the one to inspect as a single image")
             yield image
     except BgadError:
         raise

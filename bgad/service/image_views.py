@@ -17,6 +17,7 @@ from bgad.inference.base import BaseScorer
 from bgad.io import images, render
 from bgad.service.blobs import BlobKind, BlobStore
 from bgad.service.scoring.batcher import Answer
+from bgad.service.scoring.decoding import DecodingBudget
 from bgad.service.scoring.model_cache import ModelCache
 from bgad.service.scoring.thumbnails import Thumbnails
 from bgad.service.store.images import Images
@@ -39,8 +40,11 @@ class GreyMap:
 class ImageViews:
     """Renders stored images."""
 
-    def __init__(self, stored: Images, blobs: BlobStore, cache: ModelCache, thumbnails: Thumbnails) -> None:
+    def __init__(
+        self, stored: Images, blobs: BlobStore, cache: ModelCache, thumbnails: Thumbnails, budget: DecodingBudget
+    ) -> None:
         self._images, self._blobs, self._cache, self._thumbnails = stored, blobs, cache, thumbnails
+        self._budget = budget
 
     def path(self, number: int) -> Path:
         """Return the path of an image file as it was sent."""
@@ -68,7 +72,8 @@ class ImageViews:
             media_type = _browser_type(content)
             if media_type:
                 return content, media_type
-            return render.encode(images.to_uint8(images.read(path)), "PNG", compress_level=1), "image/png"
+            with self._budget.hold_file(path):
+                return render.encode(images.to_uint8(images.read(path)), "PNG", compress_level=1), "image/png"
 
     def score(self, number: int, version: Version, *, full_size_map: bool = False) -> tuple[Answer, BaseScorer]:
         """Score a stored image with any version, for a person who waits; the score is not recorded."""
@@ -78,10 +83,10 @@ class ImageViews:
     def overlay(self, number: int, version: Version) -> bytes:
         """Return a PNG of an image with its anomaly map as a heat map."""
         answer, scorer = self.score(number, version, full_size_map=True)
-        with self.reading(number) as path:
+        with self.reading(number) as path, self._budget.hold_file(path):
             image = images.read(path, bits=scorer.card.input.bits)
-        drawn = render.overlay(image, answer.scores.map, scorer.card.map.boundary, scorer.card.map.mean)
-        return render.encode(drawn, "PNG")
+            drawn = render.overlay(image, answer.scores.map, scorer.card.map.boundary, scorer.card.map.mean)
+            return render.encode(drawn, "PNG")
 
     def grey_map(self, number: int, version: Version) -> GreyMap:
         """Return the anomaly map of an image at the model's input size."""

@@ -75,6 +75,10 @@ class ModelRegistry:
                 self._released[name] = self._store.versions.released(name)
             return self._released[name]
 
+    def remembered(self, name: str) -> Version | None:
+        """Return the released version of a model if it is known without asking the store; never waits."""
+        return self._released.get(name)
+
     def forget(self, version: Version) -> None:
         """Ask the store anew which version is released: another service has released or changed one since."""
         with self._release_lock:
@@ -96,7 +100,7 @@ class ModelRegistry:
         """Return the version that was released before the present one."""
         released = self._store.versions.released(name)
         retired = {v.id: v for v in self._store.versions.all(name) if v.state == RETIRED}
-        releases = EventFilter(name, (history.RELEASE, history.ROLL_BACK))
+        releases = EventFilter((name,), (history.RELEASE, history.ROLL_BACK))
         numbers = [int(event.detail.removeprefix("version ")) for event in self._store.history.page(releases, None)]
         for number in (*numbers, released.parent):
             if number in retired:

@@ -7,6 +7,7 @@ from bgad.io import images
 from bgad.service.blobs import BlobKind, BlobStore
 from bgad.service.errors import MissingError
 from bgad.service.image_views import ImageViews
+from bgad.service.scoring.decoding import DecodingBudget
 from bgad.service.scoring.ingest import ImageLimits
 from bgad.service.store.images import Image
 from bgad.service.store.reviews import Review
@@ -17,8 +18,10 @@ from bgad.types import BoolArray
 class Reviewing:
     """Stores reviews with their masks."""
 
-    def __init__(self, store: Store, blobs: BlobStore, views: ImageViews, limits: ImageLimits) -> None:
-        self._store, self._blobs, self._views, self._limits = store, blobs, views, limits
+    def __init__(
+        self, store: Store, blobs: BlobStore, views: ImageViews, limits: ImageLimits, budget: DecodingBudget
+    ) -> None:
+        self._store, self._blobs, self._views, self._limits, self._budget = store, blobs, views, limits, budget
 
     def review(
         self,
@@ -67,16 +70,18 @@ class Reviewing:
             self._store.versions.released(model)
 
     def _read_mask(self, kind: str, content: bytes, image: Image) -> BoolArray:
+        """Decode a mask; ImageError before anything is decoded if its header does not state the image's size."""
         if len(content) > self._limits.max_bytes:
             raise ImageError(f"the {kind} is larger than {self._limits.max_bytes} bytes")
         try:
-            images.check_bytes(content, max_pixels=self._limits.max_pixels)
-            mask = images.mask_from_png(content)
+            height, width = images.check_bytes(content, max_pixels=self._limits.max_pixels)
         except ImageError as error:
             raise ImageError(f"the {kind}: {str(error).partition(': ')[2]}") from error
-        except Exception as error:  # a decoder may raise anything
-            raise ImageError(f"the {kind} is not a PNG that can be read") from error
-        if mask.shape != (image.height, image.width):
-            size = f"{mask.shape[1]}x{mask.shape[0]}"
+        if (height, width) != (image.height, image.width):
+            size = f"{width}x{height}"
             raise ImageError(f"the {kind} is {size}, the image {image.width}x{image.height}: make them equal")
-        return mask
+        try:
+            with self._budget.hold(height * width):
+                return images.mask_from_png(content)
+        except ImageError as error:
+            raise ImageError(f"the {kind} is not a PNG that can be read") from error

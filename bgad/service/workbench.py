@@ -16,6 +16,7 @@ from bgad.service.registry import ModelRegistry
 from bgad.service.retention import Retention
 from bgad.service.reviewing import Reviewing
 from bgad.service.role import Role
+from bgad.service.scoring.decoding import DecodingBudget
 from bgad.service.scoring.in_flight import UploadsInFlight
 from bgad.service.scoring.ingest import ImageLimits, Ingest, IngestChecks, ScoredImage
 from bgad.service.scoring.model_cache import MAX_MODELS, ModelCache
@@ -52,9 +53,10 @@ class Workbench:
         self.folders, self.store, self.limits, self.role = folders, store, settings.limits, settings.role
         self.blobs, self.free_space = BlobStore(folders.workspace), FreeSpace(folders.models, settings.min_free_bytes)
         self.recorder = Recorder(store.database)
-        self.models = ModelCache(folders.models, store.versions, settings.max_models)
+        self.decoding = DecodingBudget(settings.limits.max_pixels)
+        self.models = ModelCache(folders.models, store.versions, settings.max_models, self.decoding)
         self.registry = ModelRegistry(folders, store, self.models)
-        self.thumbnails = Thumbnails(self.blobs, self.models.waiting)
+        self.thumbnails = Thumbnails(self.blobs, self.models.waiting, self.decoding)
         in_flight = UploadsInFlight()
         self.ingest = Ingest(
             store,
@@ -66,8 +68,8 @@ class Workbench:
             IngestChecks(settings.limits, self.free_space, self.recorder),
             releases_elsewhere=self.role is Role.SCORER,
         )
-        self.views = ImageViews(store.images, self.blobs, self.models, self.thumbnails)
-        self.reviewing = Reviewing(store, self.blobs, self.views, settings.limits)
+        self.views = ImageViews(store.images, self.blobs, self.models, self.thumbnails, self.decoding)
+        self.reviewing = Reviewing(store, self.blobs, self.views, settings.limits, self.decoding)
         self.rescorer = Rescorer(store, self.registry, self.models, self.blobs, self.thumbnails)
         self.drift = DriftMonitor(store, self.registry)
         self.retention = Retention(
@@ -98,9 +100,9 @@ class Workbench:
         self.thumbnails.close()
         self.recorder.close()
 
-    def score(self, model: str, content: bytes, name: str, *, patient: bool = False) -> ScoredImage:
+    def score(self, model: str, content: bytes, name: str, *, patient: bool = False, sender: str = "") -> ScoredImage:
         """Score an image and store it if the store answers; then tell those who work with new scores."""
-        scored = self.ingest.score(model, content, name, patient=patient)
+        scored = self.ingest.score(model, content, name, patient=patient, sender=sender)
         with self._decisions_lock:
             self.decisions[model, "anomalous" if scored.scores.is_anomaly else "normal"] += 1
             self.not_kept[model] += scored.image is None

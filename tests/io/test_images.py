@@ -438,7 +438,7 @@ def test_whatever_a_decoder_throws(tmp_path: Path, monkeypatch: pytest.MonkeyPat
 def test_several_frames(tmp_path: Path, name: str) -> None:
     frames = [Image.fromarray(np.roll(RGB, i, 0)) for i in range(3)]
     frames[0].save(tmp_path / name, save_all=True, append_images=frames[1:])
-    with pytest.raises(ImageError, match="has 3 frames; save the one to inspect as a single image"):
+    with pytest.raises(ImageError, match="has several frames; save the one to inspect as a single image"):
         images.read(tmp_path / name)
     frames[0].save(tmp_path / name, save_all=True)
     assert images.read(tmp_path / name).shape == RGB.shape

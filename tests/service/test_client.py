@@ -226,3 +226,82 @@ def test_an_answer_of_something_else(busy: str, answer: tuple[int, str], message
         Client(busy).models()
     assert "\n" not in str(refused.value)
     assert len(Busy.seen) == 1
+
+
+# --- a service that sends us elsewhere
+
+
+class Elsewhere(BaseHTTPRequestHandler):
+    """Redirects the first request to an address, and answers and records the others."""
+
+    to = ""
+    code = 302
+    seen: list[tuple[int, str, str | None]] = []  # noqa: RUF012 - port, path and token of each request
+
+    def do_GET(self) -> None:
+        port = int(self.connection.getsockname()[1])
+        self.seen.append((port, self.path, self.headers.get("Authorization")))
+        redirects = Elsewhere.to and len(self.seen) == 1
+        body = b"" if redirects else b"[]"
+        self.send_response(self.code if redirects else 200)
+        if redirects:
+            self.send_header("Location", self.to)
+        self.send_header("Content-Length", str(len(body)))
+        self.end_headers()
+        self.wfile.write(body)
+
+    do_POST = do_GET  # noqa: N815 - http.server's name
+
+    def log_message(self, *_: object) -> None:
+        """Nothing."""
+
+
+@pytest.fixture
+def ports() -> Iterator[list[int]]:
+    """Of two servers."""
+    servers = [ThreadingHTTPServer(("127.0.0.1", 0), Elsewhere) for _ in range(2)]
+    threads = [threading.Thread(target=server.serve_forever, args=(0.01,)) for server in servers]
+    for thread in threads:
+        thread.start()
+    Elsewhere.seen = []
+    yield [server.server_port for server in servers]
+    for server, thread in zip(servers, threads, strict=True):
+        server.shutdown()
+        thread.join()
+        server.server_close()
+
+
+@pytest.mark.parametrize("code", [301, 302, 303, 307, 308])
+@pytest.mark.parametrize(
+    "elsewhere", ["http://127.0.0.1:{other}/v1/models", "//127.0.0.1:{other}/", "https://127.0.0.1:{ours}/"]
+)
+def test_a_redirect_to_another_origin_is_refused(ports: list[int], code: int, elsewhere: str) -> None:
+    Elsewhere.to, Elsewhere.code = elsewhere.format(ours=ports[0], other=ports[1]), code
+    client = Client(f"http://127.0.0.1:{ports[0]}", "secret")
+    with pytest.raises(
+        ServiceError, match=r"sends us on to https?://127\.0\.0\.1:\d+: if you trust it, use that address"
+    ):
+        client.models()
+    assert [(port, token) for port, _, token in Elsewhere.seen] == [(ports[0], "Bearer secret")]
+
+
+def test_a_post_is_not_sent_elsewhere_either(ports: list[int]) -> None:
+    Elsewhere.to, Elsewhere.code = f"http://localhost:{ports[1]}/", 302
+    with pytest.raises(ServiceError, match="sends us on to http://localhost"):
+        Client(f"http://127.0.0.1:{ports[0]}", "secret").score("plate", b"image")
+    assert [port for port, *_ in Elsewhere.seen] == [ports[0]]
+
+
+def test_a_redirect_within_the_service_is_followed(ports: list[int]) -> None:
+    Elsewhere.to, Elsewhere.code = "/v1/models/", 307
+    assert Client(f"http://127.0.0.1:{ports[0]}", "secret").models() == []
+    assert [path for _, path, _ in Elsewhere.seen] == ["/v1/models", "/v1/models/"]
+
+
+def test_a_link_in_an_answer_does_not_lead_elsewhere(ports: list[int]) -> None:
+    Elsewhere.to = ""
+    client = Client("http://localhost", "secret")
+    for link in (f"@127.0.0.1:{ports[1]}/", f".example:{ports[1]}/", f"http://127.0.0.1:{ports[1]}/", ""):
+        with pytest.raises(ConfigError, match="is no path of the service"):
+            client.get(link)
+    assert Elsewhere.seen == []

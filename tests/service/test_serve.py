@@ -1,5 +1,6 @@
 from __future__ import annotations
 
+import re
 import shutil
 import subprocess
 import sys
@@ -88,7 +89,19 @@ def test_tokens_by_command(models: Path, capsys: pytest.CaptureFixture[str]) -> 
         return code, *capsys.readouterr()
 
     assert run("add", "camera", "--role", "score")[1].startswith(access.TOKEN_PREFIX)
-    assert run("list") == (0, "score   camera\n", "")
+    assert run("list") == (0, "score   camera: all models; never expires; never used\n", "")
+    assert run("add", "ann", "--role", "review", "--model", "plate", "--expires", "30d")[0] == 0
+    line = run("list")[1].splitlines()[0]
+    assert re.fullmatch(r"review  ann: plate; expires 20\d\d-\d\d-\d\d \d\d:\d\d UTC; never used", line)
+    for wrong, message in (
+        ("--model=wheel", "no model 'wheel'"),
+        ("--expires=0d", "is no time"),
+        ("--expires=5", "12h"),
+    ):
+        code, _, said = run("add", "bob", wrong)
+        assert code == 2
+        assert message in said
+    assert run("drop", "ann")[0] == 0
     assert run("drop", "camera")[0] == 0
     code, _, said = run("drop", "camera")
     assert (code, said.count("\n")) == (2, 1)

@@ -9,11 +9,11 @@ from pathlib import Path
 from anyio import to_thread
 from fastapi import FastAPI
 from fastapi.responses import FileResponse
-from fastapi.staticfiles import StaticFiles
 
 from bgad import __version__
 from bgad.service.http import health, history, images, jobs, models, problems, reviews, scoring, security
 from bgad.service.http.admission import BatchAdmission, Limiters
+from bgad.service.http.caching import RevalidatedFiles
 from bgad.service.http.security import AccessRules, SecurityMiddleware
 from bgad.service.http.uploads import BodyLimitMiddleware
 from bgad.service.role import Role
@@ -61,10 +61,10 @@ def create(workbench: Workbench, runner: JobRunner, rules: AccessRules | None = 
 def _add_pages(app: FastAPI) -> None:
     @app.get("/", include_in_schema=False)
     def page() -> FileResponse:
-        return FileResponse(WEB / "index.html")
+        return FileResponse(WEB / "index.html", headers={"Cache-Control": "no-cache"})
 
     @app.get("/v1/docs", include_in_schema=False)
     def docs() -> FileResponse:
-        return FileResponse(WEB / "docs.html")
+        return FileResponse(WEB / "docs.html", headers={"Cache-Control": "no-cache"})
 
-    app.mount("/static", StaticFiles(directory=WEB), name="static")
+    app.mount("/static", RevalidatedFiles(directory=WEB), name="static")

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import time
 from collections import OrderedDict
 
 import sqlalchemy as sa
@@ -26,14 +27,17 @@ class Callers:
     async def find(self, header: str, limiter: CapacityLimiter, *, store_is_away: bool) -> Caller | None:
         """Return the caller that an Authorization header names; while the store is away, whom it named before."""
         key = access.hash_token(header)
-        if store_is_away and key in self._remembered:
-            return self._remembered[key]
+        remembered = self._remembered.get(key)
+        if remembered is not None and remembered.expires is not None and time.time() >= remembered.expires:
+            remembered = None
+        if store_is_away and remembered is not None:
+            return remembered
         try:
             caller = await self._ask(header, limiter)
         except UNAVAILABLE:
-            if key not in self._remembered:
+            if remembered is None:
                 raise
-            return self._remembered[key]
+            return remembered
         self._remember(key, caller)
         return caller
 

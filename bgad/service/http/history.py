@@ -12,6 +12,7 @@ from typing import Annotated, Any, Literal
 from fastapi import Depends, Query
 from fastapi.responses import StreamingResponse
 
+from bgad.service.access import Caller
 from bgad.service.http import schemas
 from bgad.service.http.params import Bench, ModelName, Number, Seconds
 from bgad.service.http.security import MayReview, api_router
@@ -39,36 +40,37 @@ class Filters:
     since: Seconds = 0.0
     until: Seconds = 0.0
 
-    def event_filter(self) -> EventFilter:
-        """Return the filter of the store."""
-        return EventFilter(self.model, search=self.search, since=self.since, until=self.until)
+    def for_caller(self, caller: Caller) -> EventFilter:
+        """Return the filter of the store; a caller with a token for single models sees what is about these."""
+        names = (self.model,) if self.model else caller.models or ()
+        return EventFilter(names, search=self.search, since=self.since, until=self.until)
 
 
 @router.get("/history")
 def get_history(
     workbench: Bench,
-    _: MayReview,
+    caller: MayReview,
     filters: Annotated[Filters, Depends()],
     limit: Annotated[int, Query(ge=1, le=1000)] = 200,
     before: Annotated[Number | None, Query(description="`id` of the last entry of the page before this one")] = None,
 ) -> list[schemas.Event]:
     """List who did what and when, newest first. To read on, pass the last `id` as `before`: no entry appears twice or
     is left out, whatever happens meanwhile."""
-    events = workbench.store.history.page(filters.event_filter(), limit, before)
+    events = workbench.store.history.page(filters.for_caller(caller), limit, before)
     return [schemas.Event.model_validate(event) for event in events]
 
 
 @router.get("/history/export", response_class=StreamingResponse, responses=FILES)
 def export_history(
     workbench: Bench,
-    _: MayReview,
+    caller: MayReview,
     filters: Annotated[Filters, Depends()],
     format: Annotated[Literal["csv", "jsonl"], Query(description="CSV, or one JSON object a line")] = "csv",
 ) -> StreamingResponse:
     """Get the whole history, or what matches the filters, as a file, newest first."""
     encode = _csv_lines if format == "csv" else _json_lines
     headers = {"Content-Disposition": f'attachment; filename="bgad-history.{format}"'}
-    content = _export(workbench.store.history, filters.event_filter(), encode)
+    content = _export(workbench.store.history, filters.for_caller(caller), encode)
     return StreamingResponse(content, media_type=MEDIA_TYPES[format], headers=headers)
 
 

@@ -7,21 +7,20 @@ from typing import Annotated, Any, Literal
 from urllib.parse import quote
 
 from anyio import to_thread
-from fastapi import Depends, Query, Response
+from fastapi import Depends, Query, Request, Response
 
 from bgad.inference.explain import explain
-from bgad.service.http import admission, page_data, schemas
+from bgad.service.http import admission, caching, page_data, schemas
+from bgad.service.http.caching import Content
 from bgad.service.http.params import BYTES, JPEG, PNG, PNG_OR_JPEG, Bench, ModelName, Number, Seconds, Threads, valid_id
 from bgad.service.http.reviews import review_schema
 from bgad.service.http.security import MayReview, MayScore, api_router
-from bgad.service.image_views import GreyMap
 from bgad.service.store.image_list import SNAPSHOT_PATTERN, ImageQuery, ListedImage, Snapshot
 from bgad.service.store.scores import RecordedScore
 from bgad.service.store.versions import Version
+from bgad.service.workbench import Workbench
 
 SnapshotText = Annotated[str | None, Query(pattern=SNAPSHOT_PATTERN)]
-CACHED = {"Cache-Control": "private, max-age=3600"}
-
 router = api_router()
 
 
@@ -51,6 +50,18 @@ class Page:
     find: Annotated[Number | None, Query(description="image whose position in the list is wanted")] = None
 
 
+@dataclass
+class Rendering:
+    """The version whose anomaly map is rendered; by default the released one."""
+
+    model: ModelName
+    version: Number | None = None
+    content: Content = ""
+
+
+Rendered = Annotated[Rendering, Depends()]
+
+
 @router.get("/images")
 def list_images(
     workbench: Bench,
@@ -64,14 +75,15 @@ def list_images(
     lists = workbench.store.lists
     snapshot = Snapshot.parse(page.as_of) if page.as_of else lists.snapshot(model)
     query = filters.query(model, order=page.order, limit=page.limit, offset=page.offset, as_of=snapshot)
-    suffix = f"thumbnail.jpg?model={quote(model, safe='')}"
+    version = workbench.store.versions.get(snapshot.version)
+    suffix = f"thumbnail.jpg?model={quote(model, safe='')}&version={version.id}"
     rows, limits = lists.page(query), workbench.registry.part_limits(snapshot.version)
     images = [
         schemas.ListedImage(
             **asdict(row),
             reason=_reason(row, limits),
             has_mask=row.mask is not None,
-            thumbnail=f"/v1/images/{row.id}/{suffix}",
+            thumbnail=f"/v1/images/{row.id}/{suffix}&content={caching.key(row.sha256, version.checksum)}",
         )
         for row in rows
     ]
@@ -92,77 +104,106 @@ def get_changes(
 
 
 @router.get("/images/{number}")
-def get_image(number: int, workbench: Bench, _: MayReview, model: ModelName = "") -> schemas.ImageDetail:
+def get_image(number: int, workbench: Bench, caller: MayReview, model: ModelName = "") -> schemas.ImageDetail:
     """Get one image with all its scores and reviews; with a model, also the images with the closest scores."""
     store = workbench.store
     image = store.images.get(valid_id(number))
     neighbours = store.scores.neighbours(number, store.versions.released(model).id) if model else []
     return schemas.ImageDetail(
         **{key: getattr(image, key) for key in ("id", "name", "width", "height", "received", "dropped")},
-        scores=[_recorded(row, workbench.registry.part_limits(row.version)) for row in store.scores.of_image(number)],
+        scores=[
+            _recorded(row, workbench.registry.part_limits(row.version))
+            for row in store.scores.of_image(number)
+            if caller.may_use(row.model)
+        ],
         reviews=[review_schema(row) for row in store.reviews.of_image(number)],
+        view=f"/v1/images/{number}/view.png?content={caching.key(image.sha256)}",
         neighbours=[schemas.Neighbour.model_validate(row) for row in neighbours],
     )
 
 
 @router.get("/images/{number}/original", response_class=Response, responses=BYTES)
-async def get_original(number: int, workbench: Bench, threads: Threads, _: MayReview) -> Response:
+async def get_original(
+    number: int, request: Request, workbench: Bench, threads: Threads, _: MayReview, content: Content = ""
+) -> Response:
     """Get the image file as it was sent."""
-    content = await to_thread.run_sync(workbench.views.original, valid_id(number), limiter=threads.originals)
-    headers = {"Content-Disposition": "attachment"}
-    return Response(content, media_type="application/octet-stream", headers=headers)
+
+    async def read() -> Response:
+        original = await to_thread.run_sync(workbench.views.original, number, limiter=threads.originals)
+        headers = {"Content-Disposition": "attachment"}
+        return Response(original, media_type="application/octet-stream", headers=headers)
+
+    return await caching.cached(request, await _key(workbench, number), content, read)
 
 
 @router.get("/images/{number}/view.png", response_class=Response, responses=PNG_OR_JPEG)
-async def get_view(number: int, workbench: Bench, threads: Threads, _: MayReview) -> Response:
+async def get_view(
+    number: int, request: Request, workbench: Bench, threads: Threads, _: MayReview, content: Content = ""
+) -> Response:
     """Get the image as any browser shows it: a PNG, or the JPEG that was sent."""
-    content, media_type = await to_thread.run_sync(
-        workbench.views.for_browser, valid_id(number), limiter=threads.originals
-    )
-    return Response(content, media_type=media_type)
+
+    async def render() -> Response:
+        view, media_type = await to_thread.run_sync(workbench.views.for_browser, number, limiter=threads.originals)
+        return Response(view, media_type=media_type)
+
+    return await caching.cached(request, await _key(workbench, number), content, render)
 
 
 @router.get("/images/{number}/thumbnail.jpg", response_class=Response, responses=JPEG)
 async def get_thumbnail(
-    number: int, workbench: Bench, threads: Threads, _: MayReview, model: ModelName, version: Number | None = None
+    number: int, request: Request, workbench: Bench, threads: Threads, _: MayReview, rendered: Rendered
 ) -> Response:
     """Get a small image with its anomaly map as a heat map."""
+    row = await _version(workbench, rendered)
 
-    def read() -> tuple[Version, bytes | None]:
-        row = workbench.registry.version(model, version)
-        return row, workbench.views.drawn_thumbnail(valid_id(number), row)
+    async def read() -> Response:
+        drawn = await to_thread.run_sync(workbench.views.drawn_thumbnail, number, row)
+        if drawn is None:
+            drawn = await admission.run_patiently(threads.drawing, lambda: workbench.views.thumbnail(number, row))
+        return Response(drawn, media_type="image/jpeg")
 
-    row, content = await to_thread.run_sync(read)
-    if content is None:
-        content = await admission.run_patiently(threads.drawing, lambda: workbench.views.thumbnail(number, row))
-    return Response(content, media_type="image/jpeg", headers=CACHED)
+    return await caching.cached(request, await _key(workbench, number, row), rendered.content, read)
 
 
 @router.get("/images/{number}/overlay.png", response_class=Response, responses=PNG)
 async def get_overlay(
-    number: int, workbench: Bench, threads: Threads, _: MayScore, model: ModelName, version: Number | None = None
+    number: int, request: Request, workbench: Bench, threads: Threads, _: MayScore, rendered: Rendered
 ) -> Response:
     """Get the image with its anomaly map as a heat map."""
+    row = await _version(workbench, rendered)
 
-    def draw() -> bytes:
-        return workbench.views.overlay(valid_id(number), workbench.registry.version(model, version))
+    async def draw() -> Response:
+        overlay = await admission.run_patiently(threads.overlays, lambda: workbench.views.overlay(number, row))
+        return Response(overlay, media_type="image/png")
 
-    return Response(await admission.run_patiently(threads.overlays, draw), media_type="image/png")
+    return await caching.cached(request, await _key(workbench, number, row), rendered.content, draw)
 
 
 @router.get("/images/{number}/map.png", response_class=Response, responses=PNG)
 async def get_map(
-    number: int, workbench: Bench, threads: Threads, _: MayScore, model: ModelName, version: Number | None = None
+    number: int, request: Request, workbench: Bench, threads: Threads, _: MayScore, rendered: Rendered
 ) -> Response:
     """Get the anomaly map in grey. The headers X-Low, X-High and X-Boundary hold the map values of black, white and the
     normal boundary."""
 
-    def draw() -> GreyMap:
-        return workbench.views.grey_map(valid_id(number), workbench.registry.version(model, version))
+    row = await _version(workbench, rendered)
 
-    grey = await admission.run_patiently(threads.drawing, draw)
-    headers = {"X-Low": repr(grey.low), "X-High": repr(grey.high), "X-Boundary": repr(grey.boundary)}
-    return Response(grey.png, media_type="image/png", headers=headers)
+    async def draw() -> Response:
+        grey = await admission.run_patiently(threads.drawing, lambda: workbench.views.grey_map(number, row))
+        headers = {"X-Low": repr(grey.low), "X-High": repr(grey.high), "X-Boundary": repr(grey.boundary)}
+        return Response(grey.png, media_type="image/png", headers=headers)
+
+    return await caching.cached(request, await _key(workbench, number, row), rendered.content, draw)
+
+
+async def _version(workbench: Workbench, rendered: Rendering) -> Version:
+    return await to_thread.run_sync(workbench.registry.version, rendered.model, rendered.version)
+
+
+async def _key(workbench: Workbench, number: int, version: Version | None = None) -> str:
+    """Return the ETag of an image, or of its anomaly map by a version; DataError if its file is not kept."""
+    image = await to_thread.run_sync(workbench.store.images.get_kept, valid_id(number))
+    return caching.key(image.sha256, *([] if version is None else [version.checksum]))
 
 
 @router.get("/images/{number}/score")

@@ -13,6 +13,7 @@ from fastapi import Request, Response
 from fastapi.responses import StreamingResponse
 
 from bgad.service.http import schemas
+from bgad.service.http.caching import REVALIDATE
 from bgad.service.http.params import EVENTS, JPEG, Bench, ModelName, Runner, valid_id
 from bgad.service.http.security import MayAdminister, MayReview, api_router
 from bgad.service.store.images import Images
@@ -22,20 +23,21 @@ from bgad.service.workbench import Workbench
 
 POLL_SECONDS = 0.5
 KEEPALIVE_SECONDS = 15  # after which an empty comment is sent, so that no proxy closes the connection
-CACHED = {"Cache-Control": "private, max-age=3600"}
+CACHED = {"Cache-Control": REVALIDATE}
 
 router = api_router()
 
 
 @router.get("/jobs")
-def list_jobs(workbench: Bench, runner: Runner, _: MayReview, model: ModelName = "") -> list[schemas.Job]:
+def list_jobs(workbench: Bench, runner: Runner, caller: MayReview, model: ModelName = "") -> list[schemas.Job]:
     """List all jobs, or those of a model, newest first and without their results."""
-    return [_job(workbench, runner, row) for row in workbench.store.jobs.all(model)]
+    return [_job(workbench, runner, row) for row in workbench.store.jobs.all(model) if caller.may_use(row.name)]
 
 
 @router.post("/jobs", status_code=201)
 def teach(new: schemas.NewJob, workbench: Bench, runner: Runner, caller: MayAdminister) -> schemas.Job:
     """Start a job that teaches a model its reviewed images."""
+    caller.check_model(new.model)
     return _job(workbench, runner, runner.teach(new.model, new.images, caller.name))
 
 

@@ -20,10 +20,10 @@ router = api_router()
 
 
 @router.get("/models")
-def list_models(workbench: Bench, _: MayScore) -> list[schemas.Model]:
-    """List the models that have a released version."""
+def list_models(workbench: Bench, caller: MayScore) -> list[schemas.Model]:
+    """List the models that have a released version and that the token is for."""
     models = []
-    for name in workbench.registry.names():
+    for name in filter(caller.may_use, workbench.registry.names()):
         try:
             models.append(_model(workbench, name))
         except ModelError as error:  # a damaged model does not hide the others

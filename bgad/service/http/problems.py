@@ -30,6 +30,7 @@ DESCRIPTIONS: dict[int | str, dict[str, Any]] = {
         403: "the role of the token is not enough",
         404: "not found",
         405: "the method is not allowed",
+        408: "the request arrives too slowly",
         410: "the file is no longer kept",
         411: "a form must state its length",
         413: "the request is too large",
@@ -64,7 +65,7 @@ def store_unavailable(error: Exception) -> JSONResponse:
     """Return the answer while the store does not respond, or cannot write for want of space."""
     if dialects.is_disk_full(error):
         return problem(507, dialects.DISK_FULL)
-    return _busy("the store does not answer: try again later")
+    return busy("the store does not answer: try again later")
 
 
 def install(app: FastAPI) -> None:
@@ -76,7 +77,8 @@ def install(app: FastAPI) -> None:
         app.add_exception_handler(unavailable, lambda _request, error: store_unavailable(error))
 
 
-def _busy(text: str) -> JSONResponse:
+def busy(text: str) -> JSONResponse:
+    """Return the answer to a request that may be sent again a little later."""
     answer = problem(503, text)
     answer.headers["Retry-After"] = str(RETRY_AFTER_SECONDS)
     return answer
@@ -84,7 +86,7 @@ def _busy(text: str) -> JSONResponse:
 
 def _handler(status: int) -> Callable[[Request, Exception], JSONResponse]:
     def handle(_: Request, error: Exception) -> JSONResponse:
-        return _busy(str(error)) if status == 503 else problem(status, str(error))
+        return busy(str(error)) if status == 503 else problem(status, str(error))
 
     return handle
 

@@ -10,6 +10,7 @@ from fastapi import Response
 
 from bgad.errors import ImageError
 from bgad.service.http import schemas
+from bgad.service.http.caching import REVALIDATE
 from bgad.service.http.params import PNG, Bench, ModelName, valid_id
 from bgad.service.http.security import MayReview, api_router
 from bgad.service.store.reviews import Review
@@ -20,6 +21,7 @@ router = api_router()
 @router.post("/images/{number}/reviews", status_code=201)
 def add_review(number: int, new: schemas.NewReview, workbench: Bench, caller: MayReview) -> schemas.Review:
     """Review an image; the review is durable when the answer arrives."""
+    caller.check_model(new.model)
     review = workbench.reviewing.review(
         valid_id(number),
         new.verdict,
@@ -42,7 +44,8 @@ def undo_review(number: int, workbench: Bench, caller: MayReview, model: ModelNa
 @router.get("/reviews/{number}/{kind}.png", response_class=Response, responses=PNG)
 def get_mask(number: int, kind: Literal["mask", "ignore"], workbench: Bench, _: MayReview) -> Response:
     """Get a mask that was painted with a review."""
-    return Response(workbench.reviewing.mask(valid_id(number), kind), media_type="image/png")
+    headers = {"Cache-Control": REVALIDATE}
+    return Response(workbench.reviewing.mask(valid_id(number), kind), media_type="image/png", headers=headers)
 
 
 def review_schema(review: Review) -> schemas.Review:

@@ -6,15 +6,18 @@ from typing import Annotated, Literal
 
 from pydantic import AfterValidator, BaseModel, ConfigDict, Field
 
+from bgad.service.store.image_list import MAX_ID
+from bgad.service.text import is_plain
 
-def _storable(text: str) -> str:
-    """Refuse characters that JSON can express but no database stores: NUL and unpaired surrogates."""
-    if "\0" in text or any("\ud800" <= letter <= "\udfff" for letter in text):
+
+def _plain(text: str) -> str:
+    """Refuse characters that no database stores, and those that deceive a reader."""
+    if not is_plain(text, lines=True):
         raise ValueError("it contains a character that is not valid text")
     return text
 
 
-Text = Annotated[str, AfterValidator(_storable)]
+Text = Annotated[str, AfterValidator(_plain)]
 Verdict = Literal["good", "bad", "unsure"]
 Parts = Annotated[
     dict[str, float],
@@ -197,7 +200,7 @@ class Review(BaseModel):
 class NewReview(BaseModel):
     """A verdict with masks: PNGs of the image's size in base64, in which every pixel but black is marked."""
 
-    model_config = ConfigDict(extra="forbid")
+    model_config = ConfigDict(extra="forbid", strict=True)
 
     verdict: Verdict
     note: Text = Field("", max_length=2000)
@@ -266,6 +269,7 @@ class ImageDetail(BaseModel):
     dropped: float | None = Field(description="when retention removed its file; null: the file is kept")
     scores: list[RecordedScore]
     reviews: list[Review]
+    view: str = Field(description="path of the image as any browser shows it")
     neighbours: list[Neighbour]
 
 
@@ -295,7 +299,7 @@ class Threshold(BaseModel):
 class NewRate(BaseModel):
     """A new false-reject rate."""
 
-    model_config = ConfigDict(extra="forbid")
+    model_config = ConfigDict(extra="forbid", strict=True)
 
     rate: float = Field(ge=1e-6, lt=1)
 
@@ -371,10 +375,10 @@ class DriftView(BaseModel):
 class NewJob(BaseModel):
     """A request to teach a model the chosen reviewed images, or all of them."""
 
-    model_config = ConfigDict(extra="forbid")
+    model_config = ConfigDict(extra="forbid", strict=True)
 
     model: Text = Field(max_length=200)
-    images: list[int] | None = Field(None, max_length=100_000)
+    images: list[Annotated[int, Field(ge=1, le=MAX_ID)]] | None = Field(None, max_length=100_000)
 
 
 class Job(BaseModel):
@@ -418,3 +422,4 @@ class Me(BaseModel):
 
     name: str
     role: Literal["score", "review", "admin"]
+    models: list[str] | None = Field(description="the only models that the token is for; null: all")

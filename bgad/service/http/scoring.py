@@ -13,11 +13,14 @@ from starlette.requests import ClientDisconnect
 
 from bgad.client import MAX_BATCH
 from bgad.errors import ImageError
+from bgad.service.access import Caller
 from bgad.service.blobs import display_name
+from bgad.service.errors import QUEUE_FULL, BusyError
 from bgad.service.http import admission, schemas, uploads
 from bgad.service.http.params import Batches, Bench, Threads
 from bgad.service.http.security import MayScore, api_router
 from bgad.service.scoring.ingest import ScoredImage
+from bgad.service.text import check_file_name
 from bgad.service.workbench import Workbench
 
 router = api_router()
@@ -29,20 +32,40 @@ async def score(
     request: Request,
     workbench: Bench,
     threads: Threads,
-    _: MayScore,
+    caller: MayScore,
     filename: Annotated[str, Query(max_length=1000, description="name of an image that is the body itself")] = "",
 ) -> Response:
     """Score one image, sent as the body or as the field `file` of a form."""
+    check_file_name(filename)
+    await _admit(workbench, name)
     content, form_name = await uploads.read_image(request, workbench.limits.max_bytes)
+    check_file_name(form_name or filename)
     shown = display_name(form_name or filename)
-    scored = await to_thread.run_sync(lambda: workbench.score(name, content, shown), limiter=threads.scoring)
+    sender = _sender(caller)
+    scored = await to_thread.run_sync(
+        lambda: workbench.score(name, content, shown, sender=sender), limiter=threads.scoring
+    )
     # The model is valid by construction; serialising it here saves FastAPI's second validation.
     return Response(_score(scored, shown).model_dump_json(), media_type="application/json")
 
 
+def _sender(caller: Caller) -> str:
+    """Return the name under which an image is recorded for a token that sees only what it sent itself."""
+    return caller.name if caller.role == "score" else ""
+
+
+async def _admit(workbench: Workbench, name: str) -> None:
+    """Refuse a request before its body is read if its model is unknown or has no room for another image."""
+    version = workbench.registry.remembered(name)
+    if version is None:
+        version = await to_thread.run_sync(workbench.registry.released, name)
+    if workbench.models.is_full(version):
+        raise BusyError(QUEUE_FULL)
+
+
 @router.post("/models/{name}/batches", openapi_extra=uploads.SEVERAL_IMAGES)
 async def score_batch(
-    name: str, request: Request, workbench: Bench, threads: Threads, batches: Batches, _: MayScore
+    name: str, request: Request, workbench: Bench, threads: Threads, batches: Batches, caller: MayScore
 ) -> schemas.Batch:
     """Score several images, sent as the fields `files` of a form. An image that cannot be read or is too large does not
     stop the others."""
@@ -53,7 +76,7 @@ async def score_batch(
             admitted.waiting = (admitted.waiting or 0) - 1
             if await request.is_disconnected():
                 raise ClientDisconnect
-            return await admission.run_now(lambda: _score_file(workbench, name, file))
+            return await admission.run_now(lambda: _score_file(workbench, name, file, _sender(caller)))
 
     results = []
     with batches.admit() as admitted:
@@ -67,12 +90,13 @@ async def score_batch(
     return schemas.Batch(results=results)
 
 
-def _score_file(workbench: Workbench, model: str, file: UploadFile) -> schemas.Score | schemas.Failure:
+def _score_file(workbench: Workbench, model: str, file: UploadFile, sender: str) -> schemas.Score | schemas.Failure:
     shown = display_name(file.filename or "")
     if (file.size or 0) > workbench.limits.max_bytes:
         return schemas.Failure(name=shown, error=uploads.too_large(workbench.limits.max_bytes))
     try:
-        return _score(workbench.score(model, file.file.read(), shown, patient=True), shown)
+        check_file_name(file.filename or "")
+        return _score(workbench.score(model, file.file.read(), shown, patient=True, sender=sender), shown)
     except ImageError as error:
         return schemas.Failure(name=shown, error=str(error))
 

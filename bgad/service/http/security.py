@@ -16,7 +16,7 @@ from starlette.types import ASGIApp, Message, Receive, Scope, Send
 from bgad.service import access
 from bgad.service.access import Caller
 from bgad.service.errors import ForbiddenError, MisdirectedError
-from bgad.service.http import schemas
+from bgad.service.http import schemas, scoping
 from bgad.service.http.callers import Callers
 from bgad.service.http.problems import DESCRIPTIONS, problem, store_unavailable
 from bgad.service.role import Role
@@ -105,9 +105,12 @@ class SecurityMiddleware:
             is_away = bool(state.workbench.recorder.problem)
             caller = await self._callers.find(header, state.limiters.tokens, store_is_away=is_away)
         if caller is None:
-            answer = problem(401, "a token is needed: send Authorization: Bearer TOKEN (bgad token makes one)")
+            missing = "a token is needed" if header is None else "the token is unknown or has expired"
+            answer = problem(401, f"{missing}: send Authorization: Bearer TOKEN (bgad token makes one)")
             answer.headers["WWW-Authenticate"] = "Bearer"
             return answer
+        if path == "/metrics" and caller.models is not None:  # they tell about all models
+            return problem(403, "the metrics are of all models: use a token without --model")
         request.state.caller = caller
         return None
 
@@ -157,7 +160,7 @@ MayAdminister = Annotated[Caller, Depends(may_administer)]
 
 
 class RoleCheckedRoute(APIRoute):
-    """Checks the roles of caller and service before the body is read; FastAPI alone parses the body first.
+    """Checks what caller and service may do before the body is read; FastAPI alone parses the body first.
 
     A scorer answers questions, and does what a token with the role `score` may do: it scores images.
     """
@@ -174,6 +177,7 @@ class RoleCheckedRoute(APIRoute):
             if is_for_main and request.app.state.workbench.role is Role.SCORER:
                 what = f"{request.method} {request.scope['path']}"
                 raise MisdirectedError(f"a scorer only scores images: send {what} to the main service")
+            await scoping.check(request, self.path)
             return await handle(request)
 
         return checked
@@ -189,5 +193,6 @@ router = api_router()
 
 @router.get("/me")
 def me(caller: MayScore) -> schemas.Me:
-    """Return the name and the role of the caller."""
-    return schemas.Me(name=caller.name, role=caller.role)  # type: ignore[arg-type]
+    """Return the name, the role and the models of the caller."""
+    models = None if caller.models is None else list(caller.models)
+    return schemas.Me(name=caller.name, role=caller.role, models=models)  # type: ignore[arg-type]

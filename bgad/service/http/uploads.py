@@ -1,22 +1,30 @@
-"""Uploads and their limits: the size of a request, the size of an image, and the files of a form."""
+"""Uploads and their limits: the size and the time of a body, the bytes of all bodies, and the files of a form."""
 
 from __future__ import annotations
 
+import asyncio
+import time
 from collections.abc import AsyncIterator
-from contextlib import asynccontextmanager
+from contextlib import asynccontextmanager, suppress
 from typing import Any
 
 from fastapi import HTTPException, Request
-from starlette.datastructures import UploadFile
+from fastapi.responses import JSONResponse
+from starlette.datastructures import Headers, UploadFile
 from starlette.types import ASGIApp, Message, Receive, Scope, Send
 
 from bgad.client import MAX_BATCH
 from bgad.errors import ConfigError
 from bgad.service.errors import LengthRequiredError, TooLargeError
+from bgad.service.http.problems import RETRY_AFTER_SECONDS, busy, problem
 
 OVERHEAD_BYTES = 2 * 2**20  # of a request beside its images
-# The largest number of images in a request, by the last part of its path; a review may hold two masks in base64.
-IMAGES_PER_REQUEST = {"batches": MAX_BATCH, "reviews": 3, "score": 2}
+# The largest number of images in a request, by the last part of its path; the two masks of a review share one.
+IMAGES_PER_REQUEST = {"batches": MAX_BATCH, "reviews": 1, "score": 2}
+JSON_COPIES = 4  # of a body while its JSON is read: the bytes, the text, the strings, and what they encode
+BODIES = 8  # of the size of the largest image: all bodies that may be in memory
+BODY_SECONDS, BODY_RATE = 30.0, 2**15  # a body that takes longer must arrive with so many bytes a second
+TOO_MANY_BODIES = "too many uploads are under way: try again later"
 
 _FILE = {"type": "string", "format": "binary"}
 
@@ -35,52 +43,122 @@ ONE_IMAGE = _body({"application/octet-stream": {"schema": _FILE}, **_form("file"
 SEVERAL_IMAGES = _body(_form("files", {"type": "array", "items": _FILE}))
 
 
+class BodyBudget:
+    """Counts the bytes of all bodies in flight; only the event loop uses it."""
+
+    def __init__(self, max_bytes: int) -> None:
+        self.max_bytes, self.held = max_bytes, 0
+
+    def has_room(self, count: int) -> bool:
+        """Return whether so many bytes more are within the limit."""
+        return self.held + count <= self.max_bytes
+
+
 class BodyLimitMiddleware:
-    """Refuses a request whose body is larger than its images may be, whether or not it states its length."""
+    """Refuses a body that is too large, too slow, or too much beside the bodies that are in flight.
+
+    What the headers tell is checked before the body is read. Only bytes that have arrived count as in flight, so that
+    a client that announces much and sends nothing keeps nobody out.
+    """
 
     def __init__(self, app: ASGIApp, max_image_bytes: int) -> None:
         self._app, self._max_image_bytes = app, max_image_bytes
+        # Forms are on the disk while they wait.
+        self.in_memory = BodyBudget(max(BODIES * max_image_bytes, JSON_COPIES * (max_image_bytes + OVERHEAD_BYTES)))
+        self.on_disk = BodyBudget(2 * MAX_BATCH * max_image_bytes + OVERHEAD_BYTES)
 
     async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
         """Handle one request, counting the bytes of its body."""
         if scope["type"] != "http":
             await self._app(scope, receive, send)
             return
+        headers = Headers(scope=scope)
+        is_form = headers.get("content-type", "").startswith("multipart/form-data")
+        copies = JSON_COPIES if headers.get("content-type", "").startswith("application/json") else 1
         images = IMAGES_PER_REQUEST.get(scope["path"].rpartition("/")[2], 0)
-        limit, received, more = images * self._max_image_bytes + OVERHEAD_BYTES, 0, True
-        closes = any(name == b"connection" and value.lower() == b"close" for name, value in scope["headers"])
+        limit = images * self._max_image_bytes + OVERHEAD_BYTES
+        body = _Body(receive, send, limit, self.on_disk if is_form else self.in_memory, copies)
+        body.client_closes = headers.get("connection", "").lower() == "close"
+        length = headers.get("content-length", "")
+        try:
+            refusal = body.refusal(int(length)) if length.isdecimal() else None
+            await (refusal or self._app)(scope, body.receive, body.send)
+        finally:
+            body.release()
 
-        async def count_and_receive() -> Message:
-            nonlocal received, more
-            message = await receive()
-            received, more = received + len(message.get("body", b"")), message.get("more_body", False)
-            return message
 
-        async def receive_limited() -> Message:
-            message = await count_and_receive()
-            if received > limit:
-                raise HTTPException(413, f"a request may have {limit} bytes here: send less at a time")
-            return message
+class _Body:
+    """The body of one request while it is received."""
 
-        async def send_after_body(message: Message) -> None:
-            # The connection closes with an error answer. A client that is still sending would see a broken pipe and
-            # never the answer, so the rest of its body is read first.
-            while closes and more and received <= limit and message.get("status", 0) >= 400:
-                await count_and_receive()
-            await send(message)
+    def __init__(self, receive: Receive, send: Send, limit: int, budget: BodyBudget, copies: int) -> None:
+        self._receive, self._send, self._limit, self._budget, self._copies = receive, send, limit, budget, copies
+        self._began, self._received, self._more = time.monotonic(), 0, True
+        self._held, self._is_late = 0, False
+        self.client_closes = False
 
-        await self._app(scope, receive_limited, send_after_body)
+    def refusal(self, length: int) -> JSONResponse | None:
+        """Return the answer to a body of a stated length that must not be read, or None."""
+        if length > self._limit:
+            return problem(413, self._too_large())
+        return None if self._budget.has_room(self._copies * length) else busy(TOO_MANY_BODIES)
+
+    async def receive(self) -> Message:
+        """Receive a part of the body, or what follows it."""
+        message = await self._next()
+        if self._received > self._limit:
+            raise HTTPException(413, self._too_large())
+        count = self._copies * len(message.get("body", b""))
+        if not self._budget.has_room(count):
+            raise HTTPException(503, TOO_MANY_BODIES, {"Retry-After": str(RETRY_AFTER_SECONDS)})
+        self._budget.held += count
+        self._held += count
+        return message
+
+    async def send(self, message: Message) -> None:
+        """Send a part of the answer.
+
+        The connection closes with an error answer. A client that is still sending would see a broken pipe and never the
+        answer, so the rest of its body is read first.
+        """
+        if message.get("status", 0) >= 400 and self.client_closes:
+            with suppress(HTTPException):
+                while self._more and not self._is_late and self._received <= self._limit:
+                    await self._next()
+        await self._send(message)
+
+    def release(self) -> None:
+        """Give back the room of the body."""
+        self._budget.held -= self._held
+        self._held = 0
+
+    async def _next(self) -> Message:
+        if not self._more:  # what comes next is that the client leaves, whenever that is
+            return await self._receive()
+        late = self._began + BODY_SECONDS + self._received / BODY_RATE
+        try:
+            async with asyncio.timeout(late - time.monotonic()):
+                message = await self._receive()
+        except TimeoutError as error:
+            self._is_late = True
+            raise HTTPException(408, "the request arrives too slowly", {"Connection": "close"}) from error
+        self._received += len(message.get("body", b""))
+        self._more = message.get("more_body", False)
+        return message
+
+    def _too_large(self) -> str:
+        return f"a request may have {self._limit} bytes here: send less at a time"
 
 
 async def read_image(request: Request, max_bytes: int) -> tuple[bytes, str]:
     """Read the one image of a request, and its file name if it is in a form."""
     if not request.headers.get("content-type", "").startswith("multipart/form-data"):
-        content = bytearray()
+        chunks, received = list[bytes](), 0
         async for chunk in request.stream():
-            content += chunk
-            if len(content) > max_bytes:
+            chunks.append(chunk)
+            received += len(chunk)
+            if received > max_bytes:
                 raise TooLargeError(too_large(max_bytes))
-        return bytes(content), ""
+        return b"".join(chunks), ""
     async with form_files(request, "file", 2 * max_bytes) as files:
         if len(files) != 1:
             raise ConfigError("the form must have one field `file` with the image; for several, use batches")

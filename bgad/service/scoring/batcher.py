@@ -28,6 +28,7 @@ from bgad.inference.base import BaseScorer, Outputs
 from bgad.inference.explain import explain, scale_region
 from bgad.io import images
 from bgad.service.errors import QUEUE_FULL, BusyError, ClosedError, EngineStuckError
+from bgad.service.scoring.decoding import DecodingBudget
 from bgad.service.scoring.fair_semaphore import FairSemaphore
 from bgad.types import FloatArray, Scores, Shape
 
@@ -63,12 +64,15 @@ class Batcher:
         *,
         batch: int | None = None,
         max_waiting: int = MAX_WAITING,
+        budget: DecodingBudget | None = None,
         on_stuck: Callable[[Batcher], None] | None = None,
     ) -> None:
         """`batch` is the largest number of images scored together; by default the scorer's.
 
-        `on_stuck` is called if the engine does not return within ENGINE_SECONDS; the batcher is closed then.
+        All batchers of a process share one `budget`. `on_stuck` is called if the engine does not return within
+        ENGINE_SECONDS; the batcher is closed then.
         """
+        self._budget = budget or DecodingBudget()
         self._on_stuck, self._is_stuck = on_stuck, False
         self._in_engine: dict[int, tuple[float, list[Future[Any]]]] = {}  # by batch: its begin and what it answers
         self.scorer, self.batch, self.max_waiting = scorer, batch or scorer.batch, max_waiting
@@ -110,7 +114,7 @@ class Batcher:
             if self.scorer.tile.size:
                 scores = self._score_tiled(path)
                 return Answer(_limit_map(scores, max_map_side), _shape(scores.map))
-            with self._decoding.acquire():
+            with self._decoding.acquire(), self._budget.hold_file(path):
                 pixels, shape = self.scorer.prepare(path)
             output = self._enqueue(_Request(number, pixels))
             if max_map_side and self.scorer.roi is None:
@@ -182,6 +186,11 @@ class Batcher:
         """Number of requests that have arrived and are not answered."""
         return self._admitted + self._patient.waiting
 
+    @property
+    def is_full(self) -> bool:
+        """Whether another impatient request would be refused."""
+        return self._admitted - self._admitted_patient >= self.max_waiting
+
     def close(self) -> None:
         """Answer the admitted requests, then stop the worker threads."""
         with self._changed:
@@ -198,7 +207,7 @@ class Batcher:
         with self._changed:
             if self._closing:
                 raise ClosedError("the model is being unloaded: try again later")
-            if not patient and self._admitted - self._admitted_patient >= self.max_waiting:
+            if not patient and self.is_full:
                 raise BusyError(QUEUE_FULL)
             self._admitted += 1
             self._admitted_patient += patient

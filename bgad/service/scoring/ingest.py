@@ -19,6 +19,7 @@ from bgad.service.errors import BusyError, StoreAwayError
 from bgad.service.free_space import FreeSpace
 from bgad.service.registry import ModelRegistry
 from bgad.service.scoring.batcher import Answer, decide_again
+from bgad.service.scoring.decoding import MAX_PIXELS
 from bgad.service.scoring.in_flight import UploadsInFlight
 from bgad.service.scoring.model_cache import ModelCache
 from bgad.service.scoring.recorder import Recorder
@@ -34,7 +35,7 @@ class ImageLimits:
     """The largest image that the service accepts."""
 
     max_bytes: int = 64 * 2**20
-    max_pixels: int = 50_000_000
+    max_pixels: int = MAX_PIXELS
 
     def check(self, content: bytes) -> None:
         """Raise ImageError unless the bytes are an image within the limits; its pixels are not decoded."""
@@ -85,10 +86,11 @@ class Ingest:
         self._limits, self._free_space = checks.limits, checks.free_space
         self._recorder = checks.recorder
 
-    def score(self, model: str, content: bytes, name: str, *, patient: bool = False) -> ScoredImage:
+    def score(self, model: str, content: bytes, name: str, *, patient: bool = False, sender: str = "") -> ScoredImage:
         """Score an image and store it with its score; a patient request waits for a place.
 
-        If the store does not answer, the score is returned all the same, and nothing is kept.
+        `sender` is the token that may see the maps of the image because it sent it. If the store does not answer, the
+        score is returned all the same, and nothing is kept.
         """
         self._limits.check(content)
         self._free_space.check()
@@ -102,7 +104,7 @@ class Ingest:
                 answer, scorer = self._score(version, path, content, patient=patient)
                 # Another rate may have been set while the image was being scored.
                 scores, (height, width) = decide_again(answer.scores, scorer), answer.shape
-                new = NewImage(sha256, display_name(name), width, height)
+                new = NewImage(sha256, display_name(name), width, height, sender)
                 try:
                     image = self._recorder.run(partial(self._record, new, version, scores))
                 except StoreAwayError as error:

@@ -14,6 +14,7 @@ from bgad.inference import load as loading
 from bgad.inference.base import BaseScorer
 from bgad.service.errors import BusyError, ClosedError
 from bgad.service.scoring.batcher import Answer, Batcher
+from bgad.service.scoring.decoding import DecodingBudget
 from bgad.service.store.versions import RELEASED, Version, Versions
 
 MAX_MODELS = 16  # released versions in memory
@@ -25,8 +26,15 @@ logger = logging.getLogger(__name__)
 class ModelCache:
     """Batchers of versions, ready to score; safe to use from many threads."""
 
-    def __init__(self, models: Path, versions: Versions, max_models: int = MAX_MODELS) -> None:
-        """Keep at most `max_models` released versions in memory."""
+    def __init__(
+        self,
+        models: Path,
+        versions: Versions,
+        max_models: int = MAX_MODELS,
+        budget: DecodingBudget | None = None,
+    ) -> None:
+        """Keep at most `max_models` released versions in memory; all of them share one decoding `budget`."""
+        self._budget = budget or DecodingBudget()
         self._models, self._versions, self._max_models = models, versions, max_models
         self._batchers: OrderedDict[int, Batcher] = OrderedDict()  # the most recently used one is the last
         self._loading: defaultdict[int, threading.Lock] = defaultdict(threading.Lock)  # one lock for each version
@@ -70,6 +78,11 @@ class ModelCache:
                 continue
             return answer, batcher.scorer
 
+    def is_full(self, version: Version) -> bool:
+        """Return whether a version has no room for another request at the moment; never waits."""
+        batcher = self._batchers.get(version.id)
+        return batcher is not None and batcher.is_full
+
     def cached_scorer(self, number: int) -> BaseScorer | None:
         """Return the scorer of a version if it is in memory."""
         with self._lock:
@@ -103,7 +116,8 @@ class ModelCache:
         released = {v.id for v in self._versions.all() if v.state == RELEASED}
         with self._lock:
             self._cached(version.id)  # raises if the service is being stopped
-            batcher = self._batchers[version.id] = Batcher(scorer, on_stuck=partial(self._drop_stuck, version))
+            batcher = Batcher(scorer, budget=self._budget, on_stuck=partial(self._drop_stuck, version))
+            self._batchers[version.id] = batcher
             evicted = [self._batchers.pop(number) for number in self._surplus(released)]
         try:
             # Once more: the rate may have been set between loading the model and entering it in the cache.

@@ -15,6 +15,7 @@ from bgad.errors import BgadError, DataError
 from bgad.io import images
 from bgad.io import render as heat_maps
 from bgad.service.blobs import BlobKind, BlobStore
+from bgad.service.scoring.decoding import DecodingBudget
 from bgad.service.threads import SupervisedThread
 from bgad.types import FloatArray
 
@@ -36,9 +37,9 @@ class _Drawing:
 class Thumbnails:
     """One thumbnail for each image and version, and a thread that draws them."""
 
-    def __init__(self, blobs: BlobStore, waiting: Callable[[], int]) -> None:
+    def __init__(self, blobs: BlobStore, waiting: Callable[[], int], budget: DecodingBudget | None = None) -> None:
         """`waiting` returns the number of requests that wait to be scored; drawing gives way to them."""
-        self._blobs, self._waiting = blobs, waiting
+        self._blobs, self._waiting, self._budget = blobs, waiting, budget or DecodingBudget()
         self._closed = False
         self._queue: queue.Queue[_Drawing | None] = queue.Queue(MAX_QUEUED)
         self.thread = SupervisedThread("thumbnails", self._work)
@@ -71,7 +72,9 @@ class Thumbnails:
         """Draw a thumbnail now unless it exists."""
         if self.has(sha256, version):
             return
-        content = render(self._blobs.path(BlobKind.IMAGE, sha256), map, card)
+        path = self._blobs.path(BlobKind.IMAGE, sha256)
+        with self._budget.hold_file(path):
+            content = render(path, map, card)
         self._blobs.put_as(BlobKind.THUMBNAIL, _name(sha256, version), content)
         if not self._blobs.has(BlobKind.IMAGE, sha256):  # retention removed the image meanwhile
             self.remove(sha256, [version])

@@ -11,7 +11,7 @@ import sqlalchemy as sa
 from sqlalchemy.dialects import postgresql, sqlite
 
 from bgad.errors import ConfigError, first_line
-from bgad.service.store.tables import images, scores
+from bgad.service.store.tables import images, scores, senders
 
 # Errors of a database that does not answer at the moment; a later attempt may succeed.
 UNAVAILABLE = (sa.exc.OperationalError, sa.exc.InterfaceError, sa.exc.TimeoutError)
@@ -108,6 +108,7 @@ class Upserts(NamedTuple):
     image: Any  # returns the id of the new or existing image
     replace_score: Any  # replaces the score of the same image and version
     keep_score: Any  # keeps the score of the same image and version
+    sender: Any  # who sent an image
 
 
 def upserts(backend: str) -> Upserts:
@@ -120,7 +121,9 @@ def upserts(backend: str) -> Upserts:
     score, key = dialect.insert(scores), ["image", "version"]
     columns = ("score", "p_value", "threshold", "is_anomaly", "created", "parts", "region")
     replace = score.on_conflict_do_update(index_elements=key, set_={name: score.excluded[name] for name in columns})
-    return Upserts(image.returning(images.c.id), replace, score.on_conflict_do_nothing(index_elements=key))
+    keep = score.on_conflict_do_nothing(index_elements=key)
+    sender = dialect.insert(senders).on_conflict_do_nothing()
+    return Upserts(image.returning(images.c.id), replace, keep, sender)
 
 
 def lock_for_writing(connection: sa.Connection, table: sa.Table) -> None:

@@ -13,6 +13,7 @@ from bgad.service.store.tables import events, images
 
 DRIFT_ALARM, RELEASE, REVIEW, UNDO_REVIEW = "drift alarm", "release", "review", "undo review"
 ROLL_BACK, THRESHOLD = "roll back", "threshold"
+SERVICE = "bgad"  # who did what the service or a command did by itself
 ABOUT_IMAGES = (REVIEW, UNDO_REVIEW, DRIFT_ALARM)
 _IMAGE_DETAIL = re.compile(r"image (\d+): ")  # how the detail of an event about an image begins
 
@@ -35,7 +36,7 @@ class Event:
 class EventFilter:
     """Which events are wanted; an empty field matches all."""
 
-    name: str = ""  # of the model
+    names: tuple[str, ...] = ()  # of models
     what: tuple[str, ...] = ()
     search: str = ""  # text that occurs in a field or in the name of the image, in any case
     since: float = 0.0
@@ -44,8 +45,8 @@ class EventFilter:
     def conditions(self) -> list[sa.ColumnElement[bool]]:
         """Return the conditions of a query."""
         conditions: list[sa.ColumnElement[bool]] = []
-        if self.name:
-            conditions.append(events.c.name == self.name)
+        if self.names:
+            conditions.append(events.c.name.in_(self.names))
         if self.what:
             conditions.append(events.c.what.in_(self.what))
         if self.since:
@@ -71,7 +72,7 @@ class History:
 
     def events(self, name: str = "", limit: int | None = None, *, what: str = "") -> list[Event]:
         """Return the events of a model or of a kind, newest first."""
-        return self.page(EventFilter(name, (what,) if what else ()), limit)
+        return self.page(EventFilter((name,) if name else (), (what,) if what else ()), limit)
 
     def page(self, wanted: EventFilter, limit: int | None, before: int | None = None) -> list[Event]:
         """Return events, newest first; `before` is the id of the last event of the page before."""

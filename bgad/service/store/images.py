@@ -11,7 +11,7 @@ import sqlalchemy as sa
 from bgad.errors import DataError
 from bgad.service.store import dialects
 from bgad.service.store.database import Database
-from bgad.service.store.tables import images
+from bgad.service.store.tables import images, scores, senders, versions
 
 
 @dataclass(frozen=True, slots=True)
@@ -43,6 +43,17 @@ class Images:
         if image.dropped is not None:
             raise dropped_error(number)
         return image
+
+    def is_visible(self, number: int, models: Sequence[str] | None, sender: str | None) -> bool:
+        """Return whether an image was scored by one of these models and sent by this token, each if given."""
+        query = sa.select(images.c.id).where(images.c.id == number)
+        if models is not None:
+            scored = sa.select(scores.c.image).join(versions).where(versions.c.name.in_(models))
+            query = query.where(images.c.id.in_(scored.where(scores.c.image == number)))
+        if sender is not None:
+            sent = sa.select(senders.c.image).where(senders.c.token == sender, senders.c.image == number)
+            query = query.where(images.c.id.in_(sent))
+        return bool(self._database.values(query))
 
     def ids_by_sha256(self, hashes: Sequence[str]) -> dict[str, int]:
         """Return the ids of the kept images among these contents, by their sha256."""

@@ -103,6 +103,7 @@ class NewImage:
     name: str
     width: int
     height: int
+    sender: str = ""  # token whose view is limited to what it sent itself
 
 
 class Scores:
@@ -135,6 +136,8 @@ class Scores:
         values = values | {"received": self._database.clock()}
         number = int(connection.execute(self._upserts.image, values).scalar_one())
         connection.execute(self._upserts.replace_score, self._values(number, version, result))
+        if image.sender:
+            connection.execute(self._upserts.sender, {"image": number, "token": image.sender})
         return number
 
     def add(self, image: int, version: int, result: types.Scores) -> None:

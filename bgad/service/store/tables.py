@@ -127,4 +127,15 @@ tokens = sa.Table(
     sa.Column("role", sa.String(10), nullable=False),  # score, review, admin
     sa.Column("hash", sa.String(64), nullable=False, unique=True),
     sa.Column("created", sa.Double, nullable=False),
+    sa.Column("models", sa.JSON(none_as_null=True), nullable=True),  # names of models; None: all
+    sa.Column("expires", sa.Double, nullable=True),
+    sa.Column("used", sa.Double, nullable=True),  # when it was used last, to the hour
+)
+
+# The tokens with the role score that sent an image: they see its maps.
+senders = sa.Table(
+    "senders",
+    metadata,
+    sa.Column("image", sa.Integer, sa.ForeignKey("images.id"), primary_key=True),
+    sa.Column("token", sa.String(200), primary_key=True),
 )

@@ -28,7 +28,7 @@ from tests.service.conftest import (
 
 
 def test_the_models_and_who_asks(service: Service) -> None:
-    assert service.client.get("/v1/me").json() == {"name": "local", "role": "admin"}
+    assert service.client.get("/v1/me").json() == {"name": "local", "role": "admin", "models": None}
     (model,) = service.client.get("/v1/models").json()
     assert model == service.client.get("/v1/models/plate").json()
     assert (model["name"], model["size"], model["scored"]) == ("plate", SIZE, 0)

@@ -18,6 +18,8 @@ from bgad.service.folders import WORKSPACE
 from tests.conftest import SIZE
 from tests.service.conftest import Maker, Service, as_file, bomb, png, problem
 
+BLACK = np.zeros((SIZE, SIZE), np.uint8)
+
 
 def painted(width: int = SIZE, height: int = SIZE, *, marked: bool = True) -> str:
     mask = np.zeros((height, width), np.uint8)
@@ -98,7 +100,10 @@ REVIEWS: list[tuple[object, str]] = [
     ({"verdict": "bad", "ignore": "ä"}, "the ignore is not base64"),
     ({"verdict": "bad", "mask": ""}, "the mask"),
     ({"verdict": "bad", "mask": base64.b64encode(b"no PNG").decode()}, "the mask: not an image"),
-    ({"verdict": "bad", "mask": base64.b64encode(as_file(np.zeros((9, 9), np.uint8), "JPEG")).decode()}, "not a PNG"),
+    (
+        {"verdict": "bad", "mask": base64.b64encode(as_file(BLACK, "JPEG")).decode()},
+        "not a PNG",
+    ),
     ({"verdict": "bad", "mask": base64.b64encode(base64.b64decode(painted())[:60]).decode()}, "the mask"),
     ({"verdict": "bad", "mask": painted(SIZE + 1)}, "the mask is 65x64, the image 64x64: make them equal"),
     ({"verdict": "bad", "mask": base64.b64encode(bomb()).decode()}, "60000 x 60000 pixels exceed"),

@@ -17,10 +17,11 @@ from fastapi import FastAPI
 from bgad.service.folders import WORKSPACE
 from bgad.service.http import images, jobs, models, reviews, scoring, security
 from bgad.service.store.store import Store
+from tests.fuzzing import FUZZ_SEED, seeded
 from tests.service.conftest import Live, new_schema, png, wait_for
 from tests.service.teaching.test_runner import call
 
-EXAMPLES = 12
+EXAMPLES = 25 if FUZZ_SEED is None else 200  # of each kind, two for each operation
 schemathesis.checks.load_all_checks()
 CHECKS = schemathesis.checks.CHECKS.get_by_names(
     [
@@ -67,7 +68,7 @@ def operations() -> list[str]:
 SETTINGS = hypothesis.settings(
     max_examples=EXAMPLES,
     deadline=None,
-    derandomize=True,
+    derandomize=FUZZ_SEED is None,
     database=None,
     suppress_health_check=list(hypothesis.HealthCheck),
 )
@@ -79,6 +80,7 @@ def test_any_request_is_answered_as_the_schema_says(described: Any, operation: s
     """Once with what hypothesis makes up, and once with the numbers and names of things that exist, to get further."""
     method, path = operation.split()
 
+    @seeded
     @SETTINGS
     @hypothesis.given(case=described[path][method].as_strategy())
     def check(case: Any) -> None:

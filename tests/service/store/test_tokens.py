@@ -7,8 +7,11 @@ import sqlalchemy as sa
 
 from bgad.errors import ConfigError
 from bgad.service import access
-from bgad.service.store import tables
+from bgad.service.store import tables, tokens
+from bgad.service.store.scores import NewImage
 from bgad.service.store.store import Store
+from bgad.service.store.versions import Version
+from tests.service.store.conftest import said
 
 
 def test_a_token_is_kept_as_a_hash(store: Store) -> None:
@@ -52,3 +55,85 @@ def test_a_token_needs_a_role_and_a_name(store: Store) -> None:
     for name in (" ", "x" * 201):
         with pytest.raises(ConfigError, match="a token needs a name of 1 to 200 letters"):
             access.new_token(store.tokens, name, "score")
+
+
+@pytest.mark.parametrize("name", ["local", "bgad", "Local", "ＢＧＡＤ"])
+def test_names_of_the_service_itself_are_reserved(store: Store, name: str) -> None:
+    with pytest.raises(ConfigError, match="is the service's own name in the history: choose another one"):
+        access.new_token(store.tokens, name, "admin")
+
+
+@pytest.mark.parametrize("name", ["a\nb", " ann", "ann ", "\u202enna", "a\0", "\x1b[31mann"])
+def test_a_name_is_what_it_looks_like(store: Store, name: str) -> None:
+    with pytest.raises(ConfigError, match="no control characters, and no space before or after"):
+        access.new_token(store.tokens, name, "score")
+
+
+def test_a_token_expires(address: str) -> None:
+    now = 1000.0
+    store = Store(address, lambda: now)
+    token = f"Bearer {access.new_token(store.tokens, 'ann', 'score', expires=2000.0)}"
+    assert access.authenticate(store.tokens, token, required=True) == access.Caller("ann", "score")
+    now = 1999.0
+    assert access.authenticate(store.tokens, token, required=True) is not None
+    now = 2000.0
+    assert access.authenticate(store.tokens, token, required=True) is None
+    assert store.tokens.is_expired(store.tokens.all()[0])
+    store.close()
+
+
+def test_the_last_use_is_written_once_an_hour(address: str) -> None:
+    now = 1000.0
+    store = Store(address, lambda: now)
+    access.new_token(store.tokens, "ann", "score")
+
+    def use() -> bool:
+        writer = store.tokens.note_use(store.tokens.all()[0])
+        if writer is not None:
+            writer.join()
+        return writer is not None
+
+    assert [use(), use(), use()] == [True, False, False]
+    assert store.tokens.all()[0].used == 1000.0
+    now = 1000.0 + tokens.USE_SECONDS
+    assert [use(), use()] == [True, False]
+    assert store.tokens.all()[0].used == now
+    store.close()
+
+
+def test_the_history_has_every_token_that_came_and_went(store: Store) -> None:
+    access.new_token(store.tokens, "camera-3", "score", models=["gear", "plate"])
+    access.new_token(store.tokens, "camera-3", "review")
+    store.tokens.remove("camera-3")
+    store.tokens.remove("camera-3")
+    events = [(event.who, event.what, event.detail) for event in store.history.events()]
+    assert events == [
+        ("bgad", "drop token", "camera-3"),
+        ("bgad", "add token", "camera-3: review"),
+        ("bgad", "drop token", "camera-3: replaced"),
+        ("bgad", "add token", "camera-3: score, for gear, plate"),
+    ]
+
+
+def test_who_sent_an_image_and_which_model_scored_it(store: Store, version: Version) -> None:
+    other = store.versions.add("plate", "b" * 64, "plate.bgad", state="released")
+
+    def sent(content: str, version: Version, sender: str) -> int:
+        image = NewImage(content * 64, "a.png", 4, 4, sender)
+        return store.scores.add_image(image, version.id, said(1.0))
+
+    first, second = sent("a", version, "camera"), sent("b", other, "")
+    assert sent("a", version, "camera") == sent("a", version, "robot") == first
+    visible = store.images.is_visible
+    assert visible(first, None, "camera")
+    assert visible(first, ["gear", "none"], "robot")
+    assert not visible(first, None, "ann")
+    assert not visible(first, ["plate"], "camera")
+    assert visible(second, ["plate"], None)
+    assert not visible(second, [], None)
+    assert not visible(second, None, "")
+    assert not visible(99, None, None)
+    access.new_token(store.tokens, "camera", "score")
+    store.tokens.remove("camera")
+    assert not visible(first, None, "camera")  # a later token of that name is another's
+    assert visible(first, None, "robot")

@@ -248,7 +248,7 @@ def test_what_happens_elsewhere(page: Any, live: Start) -> None:
 
     page.route("**/v1/models", models)
     changed |= {"version": 2, "candidates": []}
-    with page.expect_request(lambda request: "thumbnail" in request.url and "version=2" in request.url):
+    with page.expect_request(lambda request: "/v1/images?" in request.url):  # with the thumbnails of that version
         look(page)
     said(page, "Model plate now scores with version")
     expect(teach).to_have_accessible_name("Teach")

@@ -103,7 +103,16 @@ export function thumbnailUrl(imageId, modelName, versionId) {
  * @param {import("./dom.js").Attributes} [attributes]
  */
 export function thumbnail(imageId, model, attributes = {}) {
+  return imageElement(thumbnailUrl(imageId, model.name, model.version.id), attributes);
+}
+
+/**
+ * Creates an <img> of an image of the API.
+ * @param {string} url
+ * @param {import("./dom.js").Attributes} [attributes]
+ */
+export function imageElement(url, attributes = {}) {
   const img = el("img", { alt: "", loading: "lazy", ...attributes });
-  setImageSource(img, thumbnailUrl(imageId, model.name, model.version.id));
+  setImageSource(img, url);
   return img;
 }

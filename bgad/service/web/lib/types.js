@@ -143,6 +143,7 @@ export {};
  * @property {number | null} dropped
  * @property {RecordedScore[]} scores
  * @property {Review[]} reviews
+ * @property {string} view
  * @property {Neighbour[]} neighbours
  */
 
@@ -255,6 +256,7 @@ export {};
  * @typedef {object} Me
  * @property {string} name
  * @property {"score" | "review" | "admin"} role
+ * @property {string[] | null} models
  */
 
 // The schema leaves a job's result open; these are its fields.

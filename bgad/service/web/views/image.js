@@ -111,7 +111,7 @@ class ImageView {
   async load() {
     const { signal, detail, scores, review } = this;
     if (detail.dropped !== null) return scores.showDropped();
-    const imageShown = fetchBitmap(apiUrl(`images/${detail.id}/view.png`), signal).then(({ bitmap }) => this.viewer.setImage(bitmap));
+    const imageShown = fetchBitmap(detail.view, signal).then(({ bitmap }) => this.viewer.setImage(bitmap));
     scores.imageShown = imageShown;
     review.masksLoaded = imageShown.then(() => review.loadMasks());
     await Promise.all([review.masksLoaded, scores.show()]);

@@ -2,8 +2,7 @@
 
 import { badge, decisionBadge, el } from "../lib/dom.js";
 import { decisionText, formatNumber } from "../lib/format.js";
-import { thumbnail } from "../lib/image_loader.js";
-import { currentModel } from "../lib/state.js";
+import { imageElement } from "../lib/image_loader.js";
 
 /** @import { ListedImage } from "../lib/types.js" */
 
@@ -28,7 +27,7 @@ export function createCell(index, layout) {
  * @param {boolean} isFailed whether the last verdict could not be saved
  */
 export function fillCell(cell, row, isFailed) {
-  const img = cell.querySelector("img") ?? thumbnail(row.id, currentModel(), { decoding: "async", draggable: "false" });
+  const img = cell.querySelector("img") ?? imageElement(row.thumbnail, { decoding: "async", draggable: "false" });
   const score = formatNumber(row.score);
   const verdict = isFailed ? "not saved" : `${row.verdict ?? "not reviewed"}${row.has_mask ? ", painted" : ""}`;
   cell.replaceChildren(
