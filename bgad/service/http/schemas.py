@@ -6,6 +6,8 @@ from typing import Annotated, Literal
 
 from pydantic import AfterValidator, BaseModel, ConfigDict, Field
 
+from bgad.service.store.image_list import MAX_ID
+
 
 def _storable(text: str) -> str:
     """Refuse characters that JSON can express but no database stores: NUL and unpaired surrogates."""
@@ -134,6 +136,7 @@ class ListedImage(Row):
     verdict: Verdict | None
     note: str | None
     has_mask: bool = Field(description="whether the review marks the defect")
+    review: int = Field(description="id of the last review, to pass on as `seen`; 0: nobody has reviewed the image")
     thumbnail: str
 
 
@@ -188,6 +191,12 @@ class Review(BaseModel):
     ignore: str | None = Field(description="path of the mask of pixels to ignore")
 
 
+class ReviewChanged(Problem):
+    """Nothing was stored, because somebody else has reviewed the image meanwhile."""
+
+    review: Review = Field(description="the review that counts now")
+
+
 class NewReview(BaseModel):
     """A verdict with masks: PNGs of the image's size in base64, in which every pixel but black is marked."""
 
@@ -203,6 +212,13 @@ class NewReview(BaseModel):
         "",
         max_length=200,
         description="model to list the review under in the history; by default the last to score the image",
+    )
+    seen: int | None = Field(
+        None,
+        ge=0,
+        le=MAX_ID,
+        description="id of the last review of the image that the caller has seen, 0 if it had none. If there is a newer "
+        "one, the answer is 409 and nothing is stored. Without it, the review is stored whatever others have said",
     )
 
 

@@ -83,6 +83,7 @@ class ListedImage:
     verdict: str | None
     mask: str | None
     note: str | None
+    review: int  # id of the last review, also of one that withdraws a verdict; 0: never reviewed
 
 
 class ImageLists:
@@ -95,7 +96,7 @@ class ImageLists:
         """Return one page of a list."""
         column, descending = ORDERS[query.order]
         order = column.desc() if descending else column.asc()
-        rows = _filtered(query, self._version(query)).order_by(order, images.c.id)
+        rows = _filtered(query, self._version(query)).add_columns(_last_review()).order_by(order, images.c.id)
         return self._database.rows(ListedImage, rows.limit(query.limit).offset(query.offset))
 
     def total(self, query: ImageQuery) -> int:
@@ -175,6 +176,12 @@ def _filtered(query: ImageQuery, version: int) -> sa.Select[Any]:
     if query.until:
         rows = rows.where(scores.c.created < query.until)
     return rows
+
+
+def _last_review() -> sa.Label[Any]:
+    """Select the id of the last review of an image, 0 if it has none."""
+    last = sa.select(sa.func.max(reviews.c.id)).where(reviews.c.image == images.c.id).correlate(images)
+    return sa.func.coalesce(last.scalar_subquery(), 0).label("review")
 
 
 def _verdict_at(last_review: int) -> sa.ScalarSelect[Any]:
