@@ -54,6 +54,7 @@ export {};
  * @property {Verdict | null} verdict
  * @property {string | null} note
  * @property {boolean} has_mask
+ * @property {number} review
  * @property {string} thumbnail
  */
 
@@ -100,6 +101,13 @@ export {};
  * @property {number} created
  * @property {string | null} mask
  * @property {string | null} ignore
+ */
+
+/**
+ * Nothing was saved, because somebody else has reviewed the image meanwhile.
+ * @typedef {object} ReviewChanged
+ * @property {string} detail
+ * @property {Review} review
  */
 
 /**

@@ -1,7 +1,7 @@
 // Details of an image: its scores, its reviews, and images with similar scores.
 
 import { imageAddress, linkFromImage } from "../lib/back_links.js";
-import { badge, decisionBadge, el } from "../lib/dom.js";
+import { badge, button, decisionBadge, el } from "../lib/dom.js";
 import { formatNumber, formatPercent, formatPlural, formatTime, versionText } from "../lib/format.js";
 import { thumbnail } from "../lib/image_loader.js";
 import { partBars, reasonText } from "../lib/score_parts.js";
@@ -106,14 +106,18 @@ function otherScore(imageId, score) {
 /**
  * Lists the reviews of an image, the newest first.
  * @param {Review[]} reviews
+ * @param {((review: Review) => unknown) | null} onUndo withdraws the last one
  */
-export function reviewList(reviews) {
-  if (!reviews.length) return el("p", { class: "dim" }, "Not reviewed yet.");
+export function reviewList(reviews, onUndo) {
+  const last = reviews.at(-1);
+  if (!last) return el("p", { class: "dim" }, "Not reviewed yet.");
+  const canUndo = onUndo && last.verdict !== "withdrawn";
   return el("details", { open: true }, el("summary", {}, formatPlural(reviews.length, "review")),
     el("ul", { class: "plain" }, [...reviews].reverse().map((review) => el("li", {},
       badge(review.verdict, review.verdict), ` ${review.who}, ${formatTime(review.created)}`,
       review.mask && " · painted", review.ignore && " · ignored area",
-      review.note && el("div", { class: "note" }, review.note)))));
+      review.note && el("div", { class: "note" }, review.note)))),
+    canUndo && button("Undo the last verdict", () => onUndo(last)));
 }
 
 /**
