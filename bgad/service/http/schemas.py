@@ -217,8 +217,8 @@ class NewReview(BaseModel):
         None,
         ge=0,
         le=MAX_ID,
-        description="id of the last review of the image that the caller has seen, 0 if it had none. If there is a newer "
-        "one, the answer is 409 and nothing is stored. Without it, the review is stored whatever others have said",
+        description="id of the last review of the image that the caller has seen, 0 if it had none. If there is a "
+        "newer one, the answer is 409 and nothing is stored. Without it, the review is stored whatever others said",
     )
 
 

@@ -2,7 +2,7 @@
 
 import { imageAddress, linkFromImage } from "../lib/back_links.js";
 import { badge, button, decisionBadge, el } from "../lib/dom.js";
-import { formatNumber, formatPercent, formatPlural, formatTime, versionText } from "../lib/format.js";
+import { formatApart, formatNumber, formatPercent, formatPlural, formatTime, versionText } from "../lib/format.js";
 import { thumbnail } from "../lib/image_loader.js";
 import { partBars, reasonText } from "../lib/score_parts.js";
 import { state } from "../lib/state.js";
@@ -16,13 +16,14 @@ import { state } from "../lib/state.js";
  * @param {number} calibrationCount the calibration normals that the p-value rests on
  */
 export function scoreFacts(score, calibrationCount) {
+  const [scoreText, thresholdText] = formatApart(score.score, score.threshold);
   return el("div", {},
     el("p", { class: "words" }, decisionBadge(score.is_anomaly), ` ${pValueText(score.p_value, calibrationCount)}`),
     score.reason && el("p", { class: "why" }, reasonText(score), score.region && " A dashed frame marks the region."),
     partsTable(partBars(score)),
     el("dl", { class: "facts" },
-      el("dt", {}, "Score"), el("dd", {}, formatNumber(score.score)),
-      el("dt", {}, "Threshold"), el("dd", {}, formatNumber(score.threshold)),
+      el("dt", {}, "Score"), el("dd", {}, scoreText),
+      el("dt", {}, "Threshold"), el("dd", {}, thresholdText),
       el("dt", {}, "p-value"), el("dd", {}, score.p_value.toPrecision(2)),
       el("dt", {}, "Model"), el("dd", {}, scorerText(score))));
 }
@@ -37,10 +38,9 @@ function partsTable(bars) {
     const drawn = el("span", { class: "part-bar" }, el("span", { class: "length" }), bar.limit !== null && el("span", { class: "mark" }));
     drawn.style.setProperty("--length", String(bar.length));
     drawn.style.setProperty("--mark", String(bar.mark));
+    const [value, limit] = bar.limit === null ? [formatNumber(bar.value), "–"] : formatApart(bar.value, bar.limit);
     return el("tr", { class: bar.isAbove && "above", title: bar.meaning },
-      el("th", { scope: "row" }, bar.label, drawn),
-      el("td", {}, formatNumber(bar.value)),
-      el("td", {}, bar.limit === null ? "–" : formatNumber(bar.limit)));
+      el("th", { scope: "row" }, bar.label, drawn), el("td", {}, value), el("td", {}, limit));
   })));
 }
 
