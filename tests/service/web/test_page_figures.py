@@ -143,7 +143,7 @@ def test_no_bar_of_a_histogram_stands_on_both_sides_of_a_threshold(page: Any, li
         assert straddling(page) == []
         chosen = at(page, "chosen")
         bars = page.locator("rect.bar.bad").evaluate_all(
-            "(bars, x) => bars.map((bar) => [bar.getBBox().x + bar.getBBox().width / 2 < x, parseInt(bar.textContent)])",
+            "(bars, x) => bars.map((bar) => [bar.getBBox().x + 0.5 < x, parseInt(bar.textContent)])",
             chosen,
         )
         missed = sum(count for is_below, count in bars if is_below)

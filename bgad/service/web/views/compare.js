@@ -189,12 +189,11 @@ function heatThumbnail(row, side, job) {
   const versionId = side === "before" ? job.version : job.new_version;
   const url = thumbnailAddress(row, side, versionId, job.id);
   if (!url) return null;
-  /** @type {HTMLImageElement} */
-  const img = el("img", {
-    alt: `${row.name} by version ${versionId}`, loading: "lazy", class: "small", onerror: () => img.remove(),
-  });
+  const img = el("img", { alt: `${row.name} by version ${versionId}`, loading: "lazy", class: "small" });
+  const shown = row.image ? el("a", { href: imageHref(row.image, versionId) }, img) : img;
+  img.addEventListener("error", () => shown.remove()); // a link without content has no name
   setImageSource(img, url);
-  return row.image ? el("a", { href: imageHref(row.image, versionId) }, img) : img;
+  return shown;
 }
 
 /**
