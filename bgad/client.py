@@ -149,7 +149,8 @@ class Drift:
     """The drift test of a model and its scores over time.
 
     `series` are the last scores. `recent_alarm` says whether the last alarm still describes the present, and
-    `since_alarm` how many images came after it.
+    `since_alarm` how many images came after it. `cause` says whether a recent alarm looks like more defects or like
+    changed imaging.
     """
 
     total: int
@@ -161,6 +162,7 @@ class Drift:
     alarms: list[dict[str, Any]]
     since_alarm: int | None
     recent_alarm: bool
+    cause: dict[str, Any] | None
     drivers: list[dict[str, Any]]
     patience: float
     guarantee: str

@@ -357,6 +357,22 @@ class Bin(Row):
     high: float = Field(description="95 % quantile of the scores")
 
 
+class DriftCause(BaseModel):
+    """What the change behind an alarm looks like."""
+
+    kind: Literal["defects", "imaging", "unclear"] = Field(
+        description="`defects`: more images score above the threshold, the others as before; `imaging`: the images "
+        "called normal have changed, too, or hardly any image is called normal any more"
+    )
+    text: str = Field(description="the same in words")
+    images: int = Field(description="number of images behind the change")
+    flagged: float = Field(description="share of them above the threshold")
+    flagged_before: float = Field(description="share of the images before, and of the calibration normals")
+    shift: float = Field(
+        description="probability that an image below the threshold scores higher than one of those before; 0.5: as they"
+    )
+
+
 class DriftView(BaseModel):
     """The scores over time and the state of the drift test."""
 
@@ -369,6 +385,7 @@ class DriftView(BaseModel):
     alarms: list[Alarm]
     since_alarm: int | None = Field(description="number of images that the test has seen after the last alarm")
     recent_alarm: bool = Field(description="whether the last alarm still describes the present")
+    cause: DriftCause | None = Field(description="what a recent alarm looks like; null without one")
     drivers: list[Driver] = Field(description="images that contributed most to the last alarm, or to the present level")
     patience: float = Field(
         description="smallest mean number of images between false alarms, and the level of an alarm"

@@ -284,6 +284,34 @@ def test_two_versions_are_compared_image_by_image_and_one_is_given_up(page: Any,
     sync_api.expect(box.get_by_role("button", name="Release")).to_have_count(0)
 
 
+def test_the_page_tells_defects_from_changed_imaging(page: Any, live: Start, models: Path) -> None:
+    card = model_folder.read(models / "plate.bgad")
+    low, cut = min(card.calibration_at().scores), card.calibration_at().threshold
+    rng = np.random.default_rng(5)
+    usual = rng.uniform(low, cut, 400)
+    defects = rng.random(300) < 0.4  # the others are as before
+    store = filled(models, [*usual, *np.where(defects, cut + 5, rng.uniform(low, cut, 300))], time.time() - 9000, 1)
+    store.close()
+    service = live()
+    page.goto(f"{service.address}/#/drift")
+    cause = page.locator("#cause")
+    sync_api.expect(cause).to_contain_text("This looks like more defects, not like changed imaging.")
+    sync_api.expect(cause).to_contain_text(
+        "The others score as before. Look at the images below: review bad ones as bad"
+    )
+    found = ask(service, "models/plate/drift")["cause"]
+    assert found["kind"] == "defects"
+    assert found["flagged"] > 2 * found["flagged_before"]
+
+    store = Store(sqlite_address(models))
+    darker = rng.uniform(low, cut, 60) - (cut - low) / 2  # and lower
+    add(store, store.versions.released("plate").id, [*usual, *darker], time.time() - 5, 0)
+    store.close()
+    page.reload()
+    sync_api.expect(cause).to_contain_text("This looks like changed imaging (light, focus, position, material)")
+    sync_api.expect(cause).to_contain_text("The images called normal score lower than before, too.")
+
+
 def test_an_alarm_is_red_while_it_is_fresh(page: Any, live: Start, models: Path) -> None:
     card = model_folder.read(models / "plate.bgad")
     low, high = min(card.calibration_at().scores), max(card.calibration_at().scores)
@@ -294,8 +322,9 @@ def test_an_alarm_is_red_while_it_is_fresh(page: Any, live: Start, models: Path)
     service = live()
     page.goto(f"{service.address}/#/drift")
     words = page.locator("p.words")
-    sync_api.expect(words).to_contain_text("The parts have changed: ")
-    sync_api.expect(words).to_have_class("words alarm")
+    sync_api.expect(words.first).to_contain_text("The scores have changed: ")
+    sync_api.expect(words.first).to_have_class("words alarm")
+    sync_api.expect(page.locator("#cause")).to_contain_text("This looks like changed imaging")
     test = page.locator("figure", has_text="The test, image by image")
     chart = test.locator("svg")
     sync_api.expect(chart).to_have_attribute("role", "group")  # else its links are hidden from who does not see it

@@ -210,6 +210,17 @@ export {};
  */
 
 /**
+ * What the change behind an alarm looks like.
+ * @typedef {object} DriftCause
+ * @property {"defects" | "imaging" | "unclear"} kind
+ * @property {string} text
+ * @property {number} images
+ * @property {number} flagged
+ * @property {number} flagged_before
+ * @property {number} shift
+ */
+
+/**
  * Scores over time and the state of the drift test.
  * @typedef {object} DriftView
  * @property {number} total
@@ -221,6 +232,7 @@ export {};
  * @property {Alarm[]} alarms
  * @property {number | null} since_alarm
  * @property {boolean} recent_alarm
+ * @property {DriftCause | null} cause
  * @property {Driver[]} drivers
  * @property {number} patience
  * @property {string} guarantee
