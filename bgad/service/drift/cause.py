@@ -27,21 +27,22 @@ class Cause:
 
     kind: Kind
     images: int  # behind the change
-    flagged: float  # share of them above the threshold
-    flagged_before: float  # the same, of the images before
+    flagged: int  # of them, above the threshold
+    images_before: int  # before the change, with the calibration normals
+    flagged_before: int
     shift: float  # probability that an image below the threshold scores higher than one of those before
 
     def __str__(self) -> str:
         """Say it in words."""
         shares = (
-            f"Of the {self.images} images behind the change, {self.flagged:.0%} score above the threshold, of those "
-            f"before {self.flagged_before:.0%}."
+            f"Of the {self.images} images behind the change, {self.flagged} score above the threshold; of the "
+            f"{self.images_before} before it, {self.flagged_before}."
         )
         if self.kind == "unclear":
             return f"{shares} Whether there are more defects or the imaging has changed cannot be told from the scores."
         if self.kind == "defects":
             return f"This looks like more defects, not like changed imaging. {shares} The others score as before."
-        if self.flagged > MOST_DEFECTS:
+        if self.flagged > MOST_DEFECTS * self.images:
             return f"This looks like changed imaging (light, focus, position, material) or a bad series. {shares}"
         side = "higher" if self.shift > 0.5 else "lower"
         return (
@@ -52,18 +53,16 @@ class Cause:
 
 def find_cause(before: Floats, changed: Floats, threshold: float) -> Cause:
     """Compare the scores behind a change with those before it, which include the calibration scores."""
-    flagged, flagged_before = (
-        float((scores > threshold).mean()) if len(scores) else 0.0 for scores in (changed, before)
-    )
+    flagged, flagged_before = int((changed > threshold).sum()), int((before > threshold).sum())
     old, new = before[before <= threshold], changed[changed <= threshold]
     shift, deviations = superiority(old, new)
     is_shifted = len(new) >= MIN_NORMALS and abs(shift - 0.5) > MIN_SHIFT and abs(deviations) > MIN_DEVIATIONS
     kind: Kind = "unclear"
-    if is_shifted or flagged > MOST_DEFECTS:
+    if is_shifted or flagged > MOST_DEFECTS * len(changed):
         kind = "imaging"
-    elif flagged > flagged_before:
+    elif flagged * len(before) > flagged_before * len(changed):  # the share is larger
         kind = "defects"
-    return Cause(kind, len(changed), flagged, flagged_before, shift)
+    return Cause(kind, len(changed), flagged, len(before), flagged_before, shift)
 
 
 def superiority(old: Floats, new: Floats) -> tuple[float, float]:

@@ -366,8 +366,9 @@ class DriftCause(BaseModel):
     )
     text: str = Field(description="the same in words")
     images: int = Field(description="number of images behind the change")
-    flagged: float = Field(description="share of them above the threshold")
-    flagged_before: float = Field(description="share of the images before, and of the calibration normals")
+    flagged: int = Field(description="number of them above the threshold")
+    images_before: int = Field(description="number of images before the change, with the calibration normals")
+    flagged_before: int = Field(description="number of those above the threshold")
     shift: float = Field(
         description="probability that an image below the threshold scores higher than one of those before; 0.5: as they"
     )

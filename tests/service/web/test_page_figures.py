@@ -301,7 +301,7 @@ def test_the_page_tells_defects_from_changed_imaging(page: Any, live: Start, mod
     )
     found = ask(service, "models/plate/drift")["cause"]
     assert found["kind"] == "defects"
-    assert found["flagged"] > 2 * found["flagged_before"]
+    assert found["flagged"] / found["images"] > 2 * found["flagged_before"] / found["images_before"]
 
     store = Store(sqlite_address(models))
     darker = rng.uniform(low, cut, 60) - (cut - low) / 2  # and lower

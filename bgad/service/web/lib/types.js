@@ -216,6 +216,7 @@ export {};
  * @property {string} text
  * @property {number} images
  * @property {number} flagged
+ * @property {number} images_before
  * @property {number} flagged_before
  * @property {number} shift
  */

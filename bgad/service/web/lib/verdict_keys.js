@@ -37,9 +37,9 @@ export function verdictLabel(verdict) {
  * Shows the shortcuts of a view at the bottom of the page, with the switch of the verdict keys.
  * @param {[key: string, action: string][]} shortcuts the others
  * @param {AbortSignal} signal
- * @param {() => void} [onSwitch]
+ * @param {{ onSwitch?: () => void, touchText?: string }} [options] `touchText` is shown on touch screens instead
  */
-export function showShortcuts(shortcuts, signal, onSwitch = () => {}) {
+export function showShortcuts(shortcuts, signal, { onSwitch = () => {}, touchText = "" } = {}) {
   /** @type {HTMLInputElement} */
   const field = el("input", { type: "checkbox", checked: areVerdictKeysOn(), onchange: () => {
     localStorage.setItem(STORAGE_KEY, field.checked ? "on" : OFF);
@@ -47,5 +47,6 @@ export function showShortcuts(shortcuts, signal, onSwitch = () => {}) {
   } });
   const verdictKeys = shortcutHint(Object.entries(VERDICTS).map(([key, verdict]) => [key.toUpperCase(), verdict]));
   const label = el("label", { title: "Untick to switch these keys off" }, field, " ", verdictKeys);
-  showHint(el("div", { class: "hint" }, label, shortcutHint(shortcuts)), signal);
+  const keys = el("div", { class: "keys" }, label, shortcutHint(shortcuts));
+  showHint(el("div", { class: "hint" }, keys, touchText && el("div", { class: "taps" }, touchText)), signal);
 }

@@ -39,7 +39,7 @@ export async function showImage(main, signal, imageId, modelName, versionId) {
   if (signal.aborted) return;
   const view = new ImageView(detail, versionId === undefined ? null : findVersion(Number(versionId)), signal);
   main.append(el("div", { class: "two" }, view.stage(), view.sidebar()));
-  showShortcuts(SHORTCUTS, signal, () => view.review.labelButtons());
+  showShortcuts(SHORTCUTS, signal, { onSwitch: () => view.review.labelButtons() });
   addEventListener("keydown", (event) => {
     const { target } = event;
     if (target === document.body || (target instanceof Node && main.contains(target))) view.onKey(event);
@@ -81,7 +81,7 @@ class ImageView {
     const isDropped = detail.dropped !== null;
     const size = `${detail.width} × ${detail.height} pixels, received ${formatTime(detail.received)}. `;
     return el("aside", { class: "side", "aria-label": "About the image" },
-      el("h1", { class: "name", title: detail.name }, detail.name),
+      el("div", { class: "title" }, el("h1", { class: "name", title: detail.name }, detail.name), this.place),
       isDropped ? button("Back", () => this.back()) : [this.#verdictBox(), scores.versionChoice(() => this.#focusCanvas())],
       scores.scoreBox,
       scores.otherBox,
@@ -96,8 +96,7 @@ class ImageView {
       el("div", { class: "row" },
         button("Back", () => this.back()),
         button("Previous (P)", reportErrors(() => this.go(-1))),
-        button("Next (N)", reportErrors(() => this.go(1))),
-        this.place));
+        button("Next (N)", reportErrors(() => this.go(1)))));
   }
 
   #downloadLink() {

@@ -31,7 +31,7 @@ export function showQueue(main, signal) {
   const progress = el("div", {}, rescoreProgress(signal));
   const filters = filterBar(() => queue.reload(), queue.moreButton);
   main.append(el("h1", { class: "unseen" }, "Queue"), filters, progress, queue.grid.box, queue.touchBar());
-  showShortcuts(SHORTCUTS, signal);
+  showShortcuts(SHORTCUTS, signal, { touchText: "Tap an image to select it, and again to open it." });
   addEventListener("keydown", (event) => queue.onKey(event), { signal });
   onUpdate(signal, ({ newImages, decisionChanged }) => {
     if (decisionChanged) progress.replaceChildren(rescoreProgress(signal));
