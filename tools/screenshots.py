@@ -25,6 +25,7 @@ from contextlib import contextmanager
 from pathlib import Path
 from typing import Any
 
+import numpy as np
 import sqlalchemy as sa
 from PIL import Image, ImageFilter
 
@@ -160,8 +161,9 @@ def _shrink(path: Path) -> None:
 
 def _palette(image: Image.Image) -> Image.Image:
     """Return 256 colours: the exact ones of text and background, those of the photographs, and rare ones."""
-    counts = image.getcolors(image.width * image.height) or []
-    common = [value for _, colour in sorted(counts, reverse=True)[:64] for value in colour]
+    pixels = np.asarray(image).reshape(-1, 3)  # (H W, 3)
+    colours, counts = np.unique(pixels, axis=0, return_counts=True)
+    common = colours[np.argsort(counts)[::-1][:64]].ravel().tolist()
     methods = (Image.Quantize.MEDIANCUT, Image.Quantize.MAXCOVERAGE)
     shades, rare = (image.quantize(96, method).getpalette() or [] for method in methods)
     palette = Image.new("P", (1, 1))
