@@ -24,14 +24,29 @@ import { fetchBitmap } from "./image_loader.js";
 
 const PREVIEW_PIXELS = 240; // longer side of the images with both masks
 
+/** @type {Promise<unknown>} */
+let lastChoice = Promise.resolve();
+
 /**
- * Shows both reviews and resolves to the user's choice.
+ * Shows both reviews and resolves to the user's choice; one question waits for the one before it.
  * @param {ReviewedImage} image
  * @param {OwnReview} mine
  * @param {Review} theirs
  * @returns {Promise<Choice>}
  */
 export function askWhichCounts(image, mine, theirs) {
+  const choice = lastChoice.then(() => showDialog(image, mine, theirs));
+  lastChoice = choice;
+  return choice;
+}
+
+/**
+ * @param {ReviewedImage} image
+ * @param {OwnReview} mine
+ * @param {Review} theirs
+ * @returns {Promise<Choice>}
+ */
+function showDialog(image, mine, theirs) {
   const time = formatTime(theirs.created);
   const own = el("section", { "aria-label": "Yours" }, el("h3", {}, "Yours, not saved"), badge(mine.verdict, mine.verdict),
     mine.masks ? noteText(mine.note) : el("p", { class: "dim" }, "Note and painting stay as they are."));
