@@ -27,8 +27,8 @@ test("fewer errors are better", () => {
 
 test("a version that is worse in something says in what and by how much", () => {
   assert.equal(worseText(set([0.95, 3, 1], [0.94, 1, 1]), 2, 1),
-    "On the 40 test images, version 2 is worse than version 1. AUROC: 0.940 instead of 0.950 (by 0.010). " +
-    "Better: Missed, of 20 bad: 1 instead of 3 (by 2).");
+    "On the 40 test images, version 2 is worse than version 1 in this: AUROC: 0.940 instead of 0.950 (by 0.010). " +
+    "It is better in this: Missed, of 20 bad: 1 instead of 3 (by 2).");
   assert.equal(worseText(set([0.95, 1, 1], [0.95, 1, 1]), 2, 1), "");
   assert.equal(worseText(set([0.95, 1, 1], [0.97, 0, 0]), 2, 1), "");
   assert.equal(worseText({ ...set([0.9, 0, 0], [0.1, 9, 9]), images: 0 }, 2, 1), "");

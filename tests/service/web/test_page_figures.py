@@ -175,11 +175,11 @@ def test_a_candidate_that_is_worse_is_not_released_without_a_question(page: Any,
         release = box.get_by_role("button", name="Release", exact=True)
         release.click()
         sync_api.expect(box).to_contain_text(
-            f"On the 40 test images, version {made} is worse than version {released.id}."
+            f"On the 40 test images, version {made} is worse than version {released.id} in this: "
         )
         sync_api.expect(box).to_contain_text("AUROC: 0.9449 instead of 0.9453 (by 0.0004)")
         sync_api.expect(box).to_contain_text("Missed, of 20 bad: 3 instead of 1 (by 2)")
-        sync_api.expect(box).to_contain_text("Better: False rejects, of 20 good: 1 instead of 2 (by 1)")
+        sync_api.expect(box).to_contain_text("It is better in this: False rejects, of 20 good: 1 instead of 2 (by 1)")
         sync_api.expect(box.get_by_role("button", name="Do not release")).to_be_focused()
         page.keyboard.press("Escape")
         sync_api.expect(release).to_be_focused()

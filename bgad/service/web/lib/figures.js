@@ -75,5 +75,5 @@ export function worseText(tests, newVersion, oldVersion) {
   const worse = list("worse");
   if (!worse) return "";
   const better = list("better");
-  return `On the ${tests.images} test images, version ${newVersion} is worse than version ${oldVersion}. ${worse}.${better && ` Better: ${better}.`}`;
+  return `On the ${tests.images} test images, version ${newVersion} is worse than version ${oldVersion} in this: ${worse}.${better && ` It is better in this: ${better}.`}`;
 }
