@@ -35,6 +35,7 @@ MAX_WAIT = 30.0  # seconds between two tries
 TIMEOUT = 120.0  # seconds
 MAX_BATCH = 64  # images in one request
 MAX_PAGE = 200  # images on one page of a list
+CONFLICT = 409  # HTTP status: somebody else was faster
 FINISHED = ("done", "failed", "cancelled", "interrupted")
 
 T = TypeVar("T")
@@ -46,6 +47,14 @@ class ServiceError(BgadError):
     def __init__(self, message: str, status: int) -> None:
         super().__init__(message)
         self.status = status
+
+
+class ReviewChangedError(ServiceError):
+    """Somebody else has reviewed the image meanwhile, so nothing was stored; `review` is the review that counts now."""
+
+    def __init__(self, message: str, review: Review) -> None:
+        super().__init__(message, CONFLICT)
+        self.review = review
 
 
 @dataclass(frozen=True)
@@ -101,7 +110,8 @@ class Failure:
 
 @dataclass(frozen=True)
 class Image:
-    """An image in a list; `parts`, `reason` and `region` are those of a `Score`."""
+    """An image in a list; `parts`, `reason` and `region` are those of a `Score`, `review` is the id of the last review
+    or 0."""
 
     id: int
     name: str
@@ -115,6 +125,7 @@ class Image:
     verdict: str | None
     note: str | None
     has_mask: bool
+    review: int
     thumbnail: str
     parts: dict[str, float]
     reason: str | None
@@ -140,7 +151,8 @@ class Drift:
     """The drift test of a model and its scores over time.
 
     `series` are the last scores. `recent_alarm` says whether the last alarm still describes the present, and
-    `since_alarm` how many images came after it.
+    `since_alarm` how many images came after it. `cause` says whether a recent alarm looks like more defects or like
+    changed imaging.
     """
 
     total: int
@@ -152,6 +164,7 @@ class Drift:
     alarms: list[dict[str, Any]]
     since_alarm: int | None
     recent_alarm: bool
+    cause: dict[str, Any] | None
     drivers: list[dict[str, Any]]
     patience: float
     guarantee: str
@@ -298,19 +311,26 @@ class Client:
         mask: ImageInput | None = None,
         ignore: ImageInput | None = None,
         model: str = "",
+        seen: int | Review | None = None,
     ) -> Review:
         """Review an image as good, bad or unsure; masks are PNGs of its size, or arrays.
 
-        The history lists the review under `model`, or else under the model that scored the image last.
+        The history lists the review under `model`, or else under the model that scored the image last. `seen` is the
+        last review of the image that you know (0: none): with it, ReviewChangedError if there is a newer one.
         """
         body: dict[str, Any] = {"verdict": verdict, "note": note} | ({"model": model} if model else {})
+        if seen is not None:
+            body["seen"] = seen.id if isinstance(seen, Review) else int(seen)
         for kind, marks in (("mask", mask), ("ignore", ignore)):
             if marks is not None:
                 body[kind] = base64.b64encode(_content(marks)[0]).decode()
         return _parse(Review, self._json("POST", f"/v1/images/{int(image)}/reviews", *_body(body)))
 
     def undo(self, review: int | Review) -> Review:
-        """Undo the last review of an image; return the one that takes its place, a copy or `withdrawn`."""
+        """Undo the last review of an image; return the one that takes its place, a copy or `withdrawn`.
+
+        ReviewChangedError if somebody has reviewed the image since.
+        """
         number = review.id if isinstance(review, Review) else int(review)
         return _parse(Review, self._json("POST", f"/v1/reviews/{number}/undo"))
 
@@ -375,7 +395,7 @@ class Client:
                     if error.code == 503 and left:
                         time.sleep(_seconds(error.headers.get("Retry-After")))
                         continue
-                    raise ServiceError(_detail(error), error.code) from error
+                    raise _problem(error) from error
             except (OSError, http.client.HTTPException) as error:
                 reason = getattr(error, "reason", None) or error
                 raise ServiceError(f"{self.address} cannot be reached: {_line(str(reason))}", 0) from error
@@ -450,11 +470,16 @@ def _seconds(text: str | None) -> float:
         return 1.0
 
 
-def _detail(error: urllib.error.HTTPError) -> str:
+def _problem(error: urllib.error.HTTPError) -> ServiceError:
+    """Build the exception of an answer with an error status."""
     try:
-        return _line(str(json.loads(error.read())["detail"]))
+        answer = json.loads(error.read())
+        detail = _line(str(answer["detail"]))
     except (ValueError, KeyError, TypeError, OSError):
-        return f"the service answers {error.code} {_line(str(error.reason))}"
+        return ServiceError(f"the service answers {error.code} {_line(str(error.reason))}", error.code)
+    if error.code == CONFLICT and "review" in answer:
+        return ReviewChangedError(detail, _parse(Review, answer["review"]))
+    return ServiceError(detail, error.code)
 
 
 def _line(text: str) -> str:

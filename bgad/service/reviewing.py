@@ -33,10 +33,12 @@ class Reviewing:
         mask: bytes | None = None,
         ignore: bytes | None = None,
         model: str = "",
+        seen: int | None = None,
     ) -> Review:
         """Store a verdict durably, with masks as PNGs of the image's size in which every pixel but black is marked.
 
-        The history lists the review under `model`, or else under the model that scored the image last.
+        The history lists the review under `model`, or else under the model that scored the image last. `seen` is the id
+        of the last review that the caller knows, 0 for none: ReviewChangedError if there is a newer one.
         """
         self._check_model(model)
         image = self._store.images.get_kept(number)
@@ -49,7 +51,7 @@ class Reviewing:
                     raise ImageError("a good part has no defect: leave the mask out, or call it bad")
                 masks[kind] = self._blobs.put(BlobKind.MASK, content)
         return self._store.reviews.add(
-            number, verdict, who, note=note, mask=masks.get("mask"), ignore=masks.get("ignore"), model=model
+            number, verdict, who, note=note, mask=masks.get("mask"), ignore=masks.get("ignore"), model=model, seen=seen
         )
 
     def undo(self, number: int, who: str, model: str = "") -> Review:

@@ -14,7 +14,7 @@ from pathlib import Path
 import numpy as np
 import pytest
 
-from bgad.client import Client, Failure, Score, ServiceError
+from bgad.client import Client, Failure, ReviewChangedError, Score, ServiceError
 from bgad.errors import BgadError, ConfigError, ImageError
 from bgad.inference.onnx_engine import Runtime
 from bgad.service import access
@@ -100,6 +100,18 @@ def test_models_images_and_reviews(client: Client) -> None:
     assert number in [point["image"] for point in seen.series]
     assert (seen.recent_alarm, seen.since_alarm) == (False, None)
     assert len(list(client.images("plate", order="newest", limit=1))) == 1
+
+
+def test_a_review_that_has_not_seen_the_last_one_is_refused(client: Client) -> None:
+    number = client.score("plate", png(6)).image
+    first = client.review(number, "bad", seen=0)
+    assert {image.id: image.review for image in client.images("plate")}[number] == first.id
+    last = client.review(number, "good", seen=first)
+    with pytest.raises(ReviewChangedError, match="was changed by ann at") as refused:
+        client.review(number, "unsure", seen=first.id)
+    assert (refused.value.status, refused.value.review) == (409, last)
+    with pytest.raises(ReviewChangedError):
+        client.undo(first)
 
 
 def test_a_list_goes_on_over_its_pages(client: Client, monkeypatch: pytest.MonkeyPatch) -> None:

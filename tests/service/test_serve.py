@@ -18,6 +18,7 @@ from bgad.service import access, demo_seed
 from bgad.service.folders import DATA, WORKSPACE
 from bgad.service.store.image_list import ImageQuery
 from bgad.service.store.store import Store
+from bgad.types import GOOD
 from tests.service.conftest import Maker, page_and_total
 
 
@@ -107,6 +108,25 @@ def test_tokens_by_command(models: Path, capsys: pytest.CaptureFixture[str]) -> 
     assert (code, said.count("\n")) == (2, 1)
     assert "'camera' has no token" in said
     assert run("list") == (0, "", "")
+
+
+def test_the_demo_seeds_a_stream_that_is_no_reason_for_an_alarm(
+    models: Path, make: Maker, model: Path, data_set: Path
+) -> None:
+    """Test sets hold many anomalies, each class in a row: that would look like a change."""
+    card = model_folder.read_card(model)
+    shutil.copytree(data_set, models / DATA / Path(card.data.name).name)
+    tests = [image["defect"] for image in model_folder.read(model).split["images"] if image["role"] == "test"]
+    normals = tests.count(GOOD)
+    assert len(tests) - normals > normals // demo_seed.NORMALS_PER_ANOMALY > 0
+    service = make()
+    demo_seed.seed_test_images(service.bench).join(60)
+    names = [image.name for image in page_and_total(service.store, ImageQuery("plate", order="newest", limit=99))[0]]
+    assert len(names) == normals + normals // demo_seed.NORMALS_PER_ANOMALY
+    anomalies = [i for i, name in enumerate(reversed(names)) if not name.startswith(f"{GOOD}-")]
+    assert anomalies == [5, 11]  # one after every five normals
+    found = service.client.get("/v1/models/plate/drift").json()
+    assert (found["total"], found["alarms"]) == (len(names), [])
 
 
 def test_a_model_that_is_gone_does_not_keep_the_next_one_from_its_test_images(

@@ -1,7 +1,7 @@
 import assert from "node:assert/strict";
 import { test } from "node:test";
 
-import { histogram, linearScale, momentText, ticks, timeTicks } from "../../bgad/service/web/lib/scales.js";
+import { binEdges, histogram, linearScale, momentText, ticks, timeTicks } from "../../bgad/service/web/lib/scales.js";
 
 const HOUR = 3600;
 const DAY = 24 * HOUR;
@@ -32,18 +32,32 @@ test("ticks do not show errors of rounding", () => {
   assert.deepEqual(ticks(0, 6e-5, 4), [0, 2e-5, 4e-5, 6e-5]);
 });
 
-test("a histogram counts each value once; the last bin holds the upper end", () => {
-  assert.deepEqual(histogram([0, 0.5, 1, 1.5, 2], 0, 2, 4), [1, 1, 1, 2]);
-  assert.deepEqual(histogram([0.49, 0.51, 0.52], 0, 1, 2), [1, 2]);
-  assert.deepEqual(histogram([], 0, 1, 3), [0, 0, 0]);
+test("a histogram counts each value once; a value at an edge is below it, as a score at the threshold is normal", () => {
+  assert.deepEqual(histogram([0, 0.5, 1, 1.5, 2], [0, 0.5, 1, 1.5, 2]), [2, 1, 1, 1]);
+  assert.deepEqual(histogram([0.49, 0.5, 0.51, 0.52], [0, 0.5, 1]), [2, 2]);
+  assert.deepEqual(histogram([], [0, 1, 2, 3]), [0, 0, 0]);
 });
 
 test("values outside the range count in the outermost bins", () => {
-  assert.deepEqual(histogram([-5, 0.5, 9], 0, 1, 3), [1, 1, 1]);
+  assert.deepEqual(histogram([-5, 0.5, 9], [0, 0.4, 0.7, 1]), [1, 1, 1]);
 });
 
-test("equal values are in one bin", () => {
-  assert.deepEqual(histogram([4, 4, 4], 4, 4, 3), [3, 0, 0]);
+test("no bin holds values on both sides of a cut", () => {
+  for (const cuts of [[0.333], [0.1, 0.101], [0.5, 0.5], [-1, 2], [0.001, 0.999], []]) {
+    const edges = binEdges(0, 1, 10, cuts);
+    assert.deepEqual([edges[0], edges.at(-1)], [0, 1]);
+    assert.ok(edges.every((edge, i) => i === 0 || edge > edges[i - 1]), "ascending");
+    assert.ok(edges.length >= 10 && edges.length <= 14);
+    for (const cut of cuts.filter((value) => value > 0 && value < 1)) assert.ok(edges.includes(cut));
+  }
+  const edges = binEdges(0, 1, 4, [0.6]);
+  const counts = histogram([0.55, 0.6, 0.61, 0.9], edges);
+  const place = edges.indexOf(0.6);
+  assert.equal(counts.slice(0, place).reduce((sum, count) => sum + count, 0), 2);
+});
+
+test("bins of equal values do not divide by zero", () => {
+  assert.deepEqual(histogram([4, 4, 4], binEdges(4, 4, 3, [4])), [3]);
 });
 
 test("ticks of a few hours are at full hours within the range", () => {

@@ -38,6 +38,7 @@ class DriftResult:
     drivers: list[int]  # indices of the images that contributed most to the last alarm, or to the present level
     p_values: Floats  # rank of each image among those before it, from 0 (highest score) to 1
     patience: float
+    change: range  # indices of the images behind the last alarm, or behind the present level
 
     @property
     def since_alarm(self) -> int | None:
@@ -131,9 +132,22 @@ class DriftTest:
 
     def result(self) -> DriftResult:
         """Return the present state of the test."""
-        gains = sorted(self._alarm_gains or self._gains, reverse=True)
-        drivers = [index for _, index in gains[:MAX_DRIVERS]]
-        return DriftResult(np.array(self.levels), self.alarms.copy(), drivers, np.array(self.p_values), self.patience)
+        gains = self._alarm_gains or self._gains
+        drivers = [index for _, index in sorted(gains, reverse=True)[:MAX_DRIVERS]]
+        levels, p_values = np.array(self.levels), np.array(self.p_values)
+        change = _change(p_values, gains[0][1], gains[-1][1]) if gains else range(0)
+        return DriftResult(levels, self.alarms.copy(), drivers, p_values, self.patience, change)
+
+
+def _change(p_values: Floats, first: int, last: int) -> range:
+    """Return the indices of the images behind a change: from the one on from which the ranks lean most to one side.
+
+    The mean of n uniform ranks deviates from one half by about 1 over the root of n, so the deviation is taken times
+    the root.
+    """
+    deviations = 0.5 - p_values[first : last + 1][::-1]  # the last image first
+    leaning = np.abs(np.cumsum(deviations)) / np.sqrt(np.arange(1, len(deviations) + 1))
+    return range(last - int(leaning.argmax()), last + 1)
 
 
 def run(

@@ -17,6 +17,7 @@ from bgad.service.http.caching import RevalidatedFiles
 from bgad.service.http.security import AccessRules, SecurityMiddleware
 from bgad.service.http.uploads import BodyLimitMiddleware
 from bgad.service.role import Role
+from bgad.service.store.reviews import ReviewChangedError
 from bgad.service.teaching.runner import JobRunner
 from bgad.service.workbench import Workbench
 
@@ -51,6 +52,7 @@ def create(workbench: Workbench, runner: JobRunner, rules: AccessRules | None = 
     app.add_middleware(BodyLimitMiddleware, workbench.limits.max_bytes)
     app.add_middleware(SecurityMiddleware, rules or AccessRules(), workbench.store.tokens, metrics.count)
     problems.install(app)
+    app.add_exception_handler(ReviewChangedError, reviews.changed)
     for module in (security, models, scoring, images, reviews, jobs, history):
         app.include_router(module.router)
     app.include_router(health.make_router(metrics, workbench))

@@ -5,11 +5,15 @@ from __future__ import annotations
 from dataclasses import asdict, dataclass, replace
 from functools import lru_cache
 
+import numpy as np
+
 from bgad.calibration import CONFIDENCE, rank, rate_bounds, smallest_rate
 from bgad.service.drift import bins
+from bgad.service.drift.cause import find_cause
+from bgad.service.drift.monitor import DriftState
 from bgad.service.http import schemas
 from bgad.service.store.image_list import ImageQuery
-from bgad.service.store.versions import CANDIDATE
+from bgad.service.store.versions import CANDIDATE, Version
 from bgad.service.workbench import Workbench
 
 LARGEST_RATE = 0.5  # that the page offers
@@ -105,9 +109,20 @@ def drift(workbench: Workbench, name: str, since: float, options: DriftOptions) 
             schemas.Driver(**asdict(points[state.image(i).image]), side="high" if result.p_values[i] < 0.5 else "low")
             for i in result.drivers
         ],
+        cause=_cause(workbench, version, state) if result.is_recent else None,
         patience=result.patience,
         guarantee=result.guarantee(),
     )
+
+
+def _cause(workbench: Workbench, version: Version, state: DriftState) -> schemas.DriftCause:
+    """Return what the change behind the last alarm looks like: more defects, or changed imaging."""
+    scores, change = state.columns["score"][state.tested], state.result.change
+    calibration = workbench.registry.card(version).calibration_at().scores
+    before = np.concatenate([np.asarray(calibration, np.float64), scores[: change.start]])
+    threshold = workbench.registry.decision_rule(version).threshold
+    cause = find_cause(before, scores[change.start : change.stop], threshold)
+    return schemas.DriftCause(**asdict(cause), text=str(cause))
 
 
 @lru_cache(maxsize=16)

@@ -6,21 +6,27 @@ import base64
 import binascii
 from typing import Any, Literal
 
-from fastapi import Response
+from fastapi import Request, Response
+from fastapi.responses import JSONResponse
 
 from bgad.errors import ImageError
 from bgad.service.http import schemas
 from bgad.service.http.caching import REVALIDATE
 from bgad.service.http.params import PNG, Bench, ModelName, valid_id
 from bgad.service.http.security import MayReview, api_router
-from bgad.service.store.reviews import Review
+from bgad.service.store.reviews import Review, ReviewChangedError
+
+CHANGED: dict[int | str, dict[str, Any]] = {
+    409: {"model": schemas.ReviewChanged, "description": "somebody else has reviewed the image meanwhile"}
+}
 
 router = api_router()
 
 
-@router.post("/images/{number}/reviews", status_code=201)
+@router.post("/images/{number}/reviews", status_code=201, responses=CHANGED)
 def add_review(number: int, new: schemas.NewReview, workbench: Bench, caller: MayReview) -> schemas.Review:
-    """Review an image; the review is durable when the answer arrives."""
+    """Review an image; the review is durable when the answer arrives. With `seen`, nothing is stored if somebody has
+    reviewed the image since."""
     caller.check_model(new.model)
     review = workbench.reviewing.review(
         valid_id(number),
@@ -30,11 +36,12 @@ def add_review(number: int, new: schemas.NewReview, workbench: Bench, caller: Ma
         mask=_decode("mask", new.mask),
         ignore=_decode("ignore", new.ignore),
         model=new.model,
+        seen=new.seen,
     )
     return review_schema(review)
 
 
-@router.post("/reviews/{number}/undo", status_code=201)
+@router.post("/reviews/{number}/undo", status_code=201, responses=CHANGED)
 def undo_review(number: int, workbench: Bench, caller: MayReview, model: ModelName = "") -> schemas.Review:
     """Undo the last review of an image and get the review that takes its place: a copy of the one before it, or one
     with the verdict `withdrawn`. All reviews stay in the image's history."""
@@ -46,6 +53,13 @@ def get_mask(number: int, kind: Literal["mask", "ignore"], workbench: Bench, _: 
     """Get a mask that was painted with a review."""
     headers = {"Cache-Control": REVALIDATE}
     return Response(workbench.reviewing.mask(valid_id(number), kind), media_type="image/png", headers=headers)
+
+
+def changed(_: Request, error: Exception) -> JSONResponse:
+    """Answer that another review counts meanwhile, and which."""
+    assert isinstance(error, ReviewChangedError)  # noqa: S101 - registered for this class only
+    answer = schemas.ReviewChanged(detail=str(error), review=review_schema(error.review))
+    return JSONResponse(answer.model_dump(), status_code=409)
 
 
 def review_schema(review: Review) -> schemas.Review:

@@ -143,6 +143,7 @@ class ListedImage(Row):
     verdict: Verdict | None
     note: str | None
     has_mask: bool = Field(description="whether the review marks the defect")
+    review: int = Field(description="id of the last review, to pass on as `seen`; 0: nobody has reviewed the image")
     thumbnail: str
 
 
@@ -197,6 +198,12 @@ class Review(BaseModel):
     ignore: str | None = Field(description="path of the mask of pixels to ignore")
 
 
+class ReviewChanged(Problem):
+    """Nothing was stored, because somebody else has reviewed the image meanwhile."""
+
+    review: Review = Field(description="the review that counts now")
+
+
 class NewReview(BaseModel):
     """A verdict with masks: PNGs of the image's size in base64, in which every pixel but black is marked."""
 
@@ -212,6 +219,13 @@ class NewReview(BaseModel):
         "",
         max_length=200,
         description="model to list the review under in the history; by default the last to score the image",
+    )
+    seen: int | None = Field(
+        None,
+        ge=0,
+        le=MAX_ID,
+        description="id of the last review of the image that the caller has seen, 0 if it had none. If there is a "
+        "newer one, the answer is 409 and nothing is stored. Without it, the review is stored whatever others said",
     )
 
 
@@ -353,6 +367,23 @@ class Bin(Row):
     high: float = Field(description="95 % quantile of the scores")
 
 
+class DriftCause(BaseModel):
+    """What the change behind an alarm looks like."""
+
+    kind: Literal["defects", "imaging", "unclear"] = Field(
+        description="`defects`: more images score above the threshold, the others as before; `imaging`: the images "
+        "called normal have changed, too, or hardly any image is called normal any more"
+    )
+    text: str = Field(description="the same in words")
+    images: int = Field(description="number of images behind the change")
+    flagged: int = Field(description="number of them above the threshold")
+    images_before: int = Field(description="number of images before the change, with the calibration normals")
+    flagged_before: int = Field(description="number of those above the threshold")
+    shift: float = Field(
+        description="probability that an image below the threshold scores higher than one of those before; 0.5: as they"
+    )
+
+
 class DriftView(BaseModel):
     """The scores over time and the state of the drift test."""
 
@@ -365,6 +396,7 @@ class DriftView(BaseModel):
     alarms: list[Alarm]
     since_alarm: int | None = Field(description="number of images that the test has seen after the last alarm")
     recent_alarm: bool = Field(description="whether the last alarm still describes the present")
+    cause: DriftCause | None = Field(description="what a recent alarm looks like; null without one")
     drivers: list[Driver] = Field(description="images that contributed most to the last alarm, or to the present level")
     patience: float = Field(
         description="smallest mean number of images between false alarms, and the level of an alarm"

@@ -84,6 +84,7 @@ class ListedImage:
     verdict: str | None
     mask: str | None
     note: str | None
+    review: int  # id of the last review, also of one that withdraws a verdict; 0: never reviewed
 
 
 class _Rule(NamedTuple):
@@ -102,7 +103,7 @@ class ImageLists:
     def page(self, query: ImageQuery) -> list[ListedImage]:
         """Return one page of a list."""
         rule = self._rule(query)
-        rows = _filtered(query, rule)
+        rows = _filtered(query, rule).add_columns(_last_review())
         if query.order == UNCERTAIN:
             return self._database.rows(ListedImage, _most_uncertain(query, rows, rule.threshold))
         column, descending = ORDERS[query.order]
@@ -221,6 +222,12 @@ def _filtered(query: ImageQuery, rule: _Rule) -> sa.Select[Any]:
     if query.until:
         rows = rows.where(scores.c.created < query.until)
     return rows
+
+
+def _last_review() -> sa.Label[Any]:
+    """Select the id of the last review of an image, 0 if it has none."""
+    last = sa.select(sa.func.max(reviews.c.id)).where(reviews.c.image == images.c.id).correlate(images)
+    return sa.func.coalesce(last.scalar_subquery(), 0).label("review")
 
 
 def _verdict_at(last_review: int) -> sa.ScalarSelect[Any]:

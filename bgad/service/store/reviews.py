@@ -2,12 +2,13 @@
 
 from __future__ import annotations
 
+import time
 from dataclasses import dataclass
 from typing import Any
 
 import sqlalchemy as sa
 
-from bgad.errors import ConfigError
+from bgad.errors import BgadError, ConfigError
 from bgad.service.errors import MissingError
 from bgad.service.store import dialects, history
 from bgad.service.store.database import Database, insert
@@ -56,6 +57,17 @@ class Lesson:
     score: float | None  # by the released version; None if it has not scored the image
 
 
+class ReviewChangedError(BgadError):
+    """Somebody has reviewed the image since the caller looked at it; `review` is the review that counts now."""
+
+    def __init__(self, review: Review) -> None:
+        when = time.strftime("%Y-%m-%d %H:%M:%S", time.gmtime(review.created))
+        super().__init__(
+            f"the review of image {review.image} was changed by {review.who} at {when} UTC: look at it again"
+        )
+        self.review = review
+
+
 class Reviews:
     """Reads and writes reviews."""
 
@@ -72,21 +84,30 @@ class Reviews:
         mask: str | None = None,
         ignore: str | None = None,
         model: str = "",
+        seen: int | None = None,
     ) -> Review:
         """Add a review, durably. The history lists it under `model`, or else under the model that scored the image
-        last."""
+        last.
+
+        `seen` is the id of the last review that the caller knows, 0 for none: ReviewChangedError if there is a newer
+        one. None: the review is added whatever the others say.
+        """
         if verdict not in VERDICTS:
             raise ConfigError(f"unknown verdict {verdict!r}: choose from {', '.join(VERDICTS)}")
         values = {"image": image, "verdict": verdict, "who": who, "note": note, "mask": mask, "ignore": ignore}
         with self._database.begin() as connection:
             _lock_image(connection, image)
+            last = _last_reviews(connection, image, 1)
+            if seen is not None and last and last[0].id != seen:
+                raise ReviewChangedError(last[0])
             name = model or _last_model(connection, image)
             now = self._database.clock()
             history.record(connection, now, who, history.REVIEW, name, f"image {image}: {verdict}")
             return self._insert(connection, values)
 
     def undo(self, number: int, who: str, model: str = "") -> Review:
-        """Undo the last review of an image and return the review that takes its place.
+        """Undo the last review of an image and return the review that takes its place; ReviewChangedError if there is
+        a newer one.
 
         The new review repeats the one before, with its note and masks, or has the verdict `withdrawn`. It can be undone
         in turn: no review is ever deleted.
@@ -94,10 +115,9 @@ class Reviews:
         image = self.get(number).image
         with self._database.begin() as connection:
             _lock_image(connection, image)
-            last_two = sa.select(reviews).where(reviews.c.image == image).order_by(reviews.c.id.desc()).limit(2)
-            undone, *earlier = (Review(**row) for row in connection.execute(last_two).mappings().all())
+            undone, *earlier = _last_reviews(connection, image, 2)
             if undone.id != number:
-                raise ConfigError(f"review {number} is not what counts for image {image}: look at the image again")
+                raise ReviewChangedError(undone)
             values: dict[str, Any] = {"verdict": WITHDRAWN, "note": "", "mask": None, "ignore": None}
             if earlier:
                 values = {key: getattr(earlier[0], key) for key in values}
@@ -154,6 +174,12 @@ def _lock_image(connection: sa.Connection, image: int) -> None:
         raise MissingError(f"there is no image {image}")
     if row.dropped is not None:
         raise dropped_error(image)
+
+
+def _last_reviews(connection: sa.Connection, image: int, count: int) -> list[Review]:
+    """Return the last reviews of an image, newest first."""
+    query = sa.select(reviews).where(reviews.c.image == image).order_by(reviews.c.id.desc()).limit(count)
+    return [Review(**row) for row in connection.execute(query).mappings()]
 
 
 def _last_model(connection: sa.Connection, image: int) -> str:

@@ -29,6 +29,35 @@ const VIEWS = {
 
 let viewController = new AbortController(); // aborts when the shown view is left
 
+/** Shows another view, and moves the focus there: what had it may be gone. */
+function changeView() {
+  const focused = document.activeElement;
+  const shown = route();
+  focusHeading(viewController.signal, focused);
+  return shown;
+}
+
+/**
+ * Moves the focus to the heading of a view as soon as there is one, unless the user or the view moves it elsewhere.
+ * @param {AbortSignal} signal
+ * @param {Element | null} focused what had the focus before
+ */
+function focusHeading(signal, focused) {
+  const main = byId("main", HTMLElement);
+  const move = () => {
+    const heading = main.querySelector("h1") ?? main.querySelector(".empty");
+    if (!(heading instanceof HTMLElement)) return;
+    observer.disconnect();
+    if (document.activeElement !== focused && document.activeElement !== document.body) return;
+    heading.tabIndex = -1;
+    heading.focus({ preventScroll: true });
+  };
+  const observer = new MutationObserver(move);
+  observer.observe(main, { childList: true, subtree: true });
+  signal.addEventListener("abort", () => observer.disconnect());
+  move();
+}
+
 /** Shows the view that the address names; the rest of the address are its arguments. */
 async function route() {
   viewController.abort();
@@ -76,7 +105,7 @@ function setUpModelChoice() {
     await loadModels(field.value);
     resetList();
     if (location.hash.startsWith("#/image")) location.hash = "#/queue";
-    else route();
+    else route(); // the focus stays on the list of models
     pollNow();
   }));
 }
@@ -115,7 +144,7 @@ async function start() {
   state.me = await getJson("me");
   await loadModels();
   showTopBar();
-  addEventListener("hashchange", route);
+  addEventListener("hashchange", changeView);
   if (state.model && canReview()) startPolling();
   await route();
 }

@@ -6,6 +6,7 @@ import base64
 import json
 import os
 import shutil
+import time
 from pathlib import Path
 from typing import Any
 
@@ -13,10 +14,11 @@ import numpy as np
 import pytest
 import sqlalchemy as sa
 
+from bgad.service import access
 from bgad.service.blobs import BlobKind
 from bgad.service.folders import WORKSPACE
 from tests.conftest import SIZE
-from tests.service.conftest import Maker, Service, as_file, bomb, png, problem
+from tests.service.conftest import SCORE, Maker, Service, as_file, bomb, png, problem
 
 BLACK = np.zeros((SIZE, SIZE), np.uint8)
 
@@ -50,6 +52,29 @@ def test_a_review_with_what_was_painted(service: Service) -> None:
     ]
 
 
+def test_a_page_that_is_out_of_date_overwrites_nobody(make: Maker) -> None:
+    service = make(tokens=True)
+    ann, bob = (
+        {"Authorization": f"Bearer {access.new_token(service.store.tokens, name, 'admin')}"} for name in ("ann", "bob")
+    )
+    score = service.client.post(SCORE, content=png(1), headers=ann)
+    number, reviews = score.json()["image"], f"/v1/images/{score.json()['image']}/reviews"
+    (listed,) = service.client.get("/v1/images", params={"model": "plate"}, headers=ann).json()["images"]
+    assert listed["review"] == 0
+    sent = {"verdict": "bad", "mask": painted(), "note": "a blot", "seen": listed["review"]}
+    kept = service.client.post(reviews, json=sent, headers=bob).json()
+    answer = service.client.post(reviews, json={"verdict": "good", "seen": listed["review"]}, headers=ann)
+    assert answer.status_code == 409
+    assert answer.json()["review"] == kept
+    when = time.strftime("%Y-%m-%d %H:%M:%S", time.gmtime(kept["created"]))
+    assert f"the review of image {number} was changed by bob at {when} UTC" in answer.json()["detail"]
+    found = service.client.get(f"/v1/images/{number}", headers=ann).json()["reviews"]
+    assert [(review["who"], review["verdict"]) for review in found] == [("bob", "bad")]
+    assert service.client.post(reviews, json={"verdict": "good", "seen": kept["id"]}, headers=ann).status_code == 201
+    for wrong in (-1, 2**31, "x", 1.5):
+        problem(service.client.post(reviews, json={"verdict": "good", "seen": wrong}, headers=ann), 422)
+
+
 def test_a_review_that_is_taken_back(service: Service) -> None:
     number = service.score(png(1, defect=True))
 
@@ -65,7 +90,8 @@ def test_a_review_that_is_taken_back(service: Service) -> None:
     back = undo(say(verdict="good"))
     assert (back["verdict"], back["note"]) == ("bad", "a blot")
     assert service.client.get(back["mask"]).content == base64.b64decode(painted())
-    assert "look at the image again" in problem(service.client.post(f"/v1/reviews/{first['id']}/undo"), 422)
+    stale = service.client.post(f"/v1/reviews/{first['id']}/undo")
+    assert (stale.status_code, stale.json()["review"]["id"]) == (409, back["id"])
 
     number = service.score(png(2, defect=True))
     assert undo(say(verdict="bad"))["verdict"] == "withdrawn"

@@ -9,7 +9,7 @@ from bgad.errors import ConfigError
 from bgad.service.errors import MissingError
 from bgad.service.store import tables
 from bgad.service.store.image_list import ImageQuery
-from bgad.service.store.reviews import Lesson
+from bgad.service.store.reviews import Lesson, ReviewChangedError
 from bgad.service.store.store import Store
 from bgad.service.store.versions import Version
 from tests.service.conftest import page_and_total
@@ -39,8 +39,9 @@ def test_a_review_that_is_taken_back(store: Store, version: Version) -> None:
     number = scored(store, version, 2.0)
     good = store.reviews.add(number, "good", "ann", note="looks fine", ignore="e" * 64)
     bad = store.reviews.add(number, "bad", "bob", note="a crack", mask="f" * 64)
-    with pytest.raises(ConfigError, match=f"review {good.id} is not what counts for image {number}"):
-        store.reviews.undo(good.id, "bob")
+    with pytest.raises(ReviewChangedError, match=f"the review of image {number} was changed by bob at ") as refused:
+        store.reviews.undo(good.id, "ann")
+    assert refused.value.review == bad
     again = store.reviews.undo(bad.id, "bob")
     assert [getattr(again, key) for key in ("verdict", "note", "mask", "ignore", "who", "last")] == [
         "good", "looks fine", None, "e" * 64, "bob", True,
@@ -82,10 +83,45 @@ def test_a_review_is_taken_back_once(store: Store, version: Version) -> None:
     def take() -> str:
         try:
             return str(store.reviews.undo(bad, "ann").verdict)
-        except ConfigError:
+        except ReviewChangedError:
             return "refused"
 
     assert sorted(map(str, at_once([take] * 6))) == ["refused"] * 5 + ["withdrawn"]
+
+
+def test_who_has_not_seen_the_last_review_changes_nothing(store: Store, version: Version) -> None:
+    number = scored(store, version, 2.0)
+    first = store.reviews.add(number, "good", "ann", seen=0)
+    second = store.reviews.add(number, "bad", "bob", mask="f" * 64, seen=first.id)
+    events = len(store.history.events())
+    for stale in (0, first.id):
+        with pytest.raises(ReviewChangedError, match="changed by bob at") as refused:
+            store.reviews.add(number, "good", "ann", seen=stale)
+        assert refused.value.review == second
+    assert store.reviews.of_image(number)[-1] == second
+    assert len(store.history.events()) == events
+    withdrawn = store.reviews.undo(second.id, "bob")
+    with pytest.raises(ReviewChangedError):
+        store.reviews.add(number, "good", "ann", seen=second.id)
+    (row,) = page_and_total(store, ImageQuery("gear"))[0]
+    assert row.review == withdrawn.id
+    store.reviews.add(number, "good", "ann", seen=row.review)
+    store.reviews.add(number, "unsure", "script")  # who does not say what it has seen is not asked
+    other = scored(store, version, 3.0)
+    assert {row.id: row.review for row in page_and_total(store, ImageQuery("gear"))[0]}[other] == 0
+
+
+def test_of_reviews_at_the_same_time_that_have_seen_the_same_one_counts(store: Store, version: Version) -> None:
+    number = scored(store, version, 2.0)
+    seen = store.reviews.add(number, "good", "ann").id
+
+    def say() -> str:
+        try:
+            return store.reviews.add(number, "bad", "ann", seen=seen).verdict
+        except ReviewChangedError:
+            return "refused"
+
+    assert sorted(map(str, at_once([say] * 6))) == ["bad"] + ["refused"] * 5
 
 
 def test_reviews_are_asked_for_by_model(store: Store, version: Version) -> None:

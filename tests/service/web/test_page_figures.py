@@ -17,6 +17,7 @@ from bgad.service.store import tables
 from bgad.service.store.store import Store
 from tests.service.conftest import as_file, sqlite_address, wait_for
 from tests.service.web.pages import Start, ask, said, sync_api
+from tests.service.web.test_page_image import candidate
 
 DAY = 86400
 
@@ -108,6 +109,86 @@ def test_the_threshold_is_chosen_with_what_is_known(page: Any, live: Start, mode
     said(page, "The threshold of plate is now")
     sync_api.expect(page.locator(".card", has_text="Guarantee in use")).to_contain_text("below 58 %")
     assert ask(service, "models/plate/threshold")["rate"] > 0.3
+
+
+def straddling(page: Any) -> list[float]:
+    """Where a line of the threshold page goes through a bar, and not along its side."""
+    return list(
+        page.evaluate(
+            """() => {
+                const lines = document.querySelectorAll("line.used, line.chosen");
+                return [...lines].flatMap((line) => {
+                    const x = Number(line.getAttribute("x1"));
+                    const bars = [...line.ownerSVGElement.querySelectorAll("rect.bar")].map((bar) => bar.getBBox());
+                    return bars.filter((bar) => bar.x < x - 0.01 && bar.x + bar.width > x + 0.01).map(() => x);
+                });
+            }"""
+        )
+    )
+
+
+def test_no_bar_of_a_histogram_stands_on_both_sides_of_a_threshold(page: Any, live: Start, models: Path) -> None:
+    card = model_folder.read(models / "plate.bgad")
+    cut = card.calibration_at().threshold
+    spread = np.linspace(-0.4, 0.4, 81)  # every place around the line
+    store = filled(models, [*(cut + spread), cut], time.time() - 100, 1)
+    for number in range(1, len(spread) + 2):
+        store.reviews.add(number, "bad", "ann")
+    store.close()
+    service = live()
+    page.goto(f"{service.address}/#/threshold")
+    sync_api.expect(page.locator("rect.bar.bad").first).to_be_visible()
+    slider = page.get_by_role("slider")
+    for _ in range(int(slider.get_attribute("max"))):
+        assert straddling(page) == []
+        chosen = at(page, "chosen")
+        bars = page.locator("rect.bar.bad").evaluate_all(
+            "(bars, x) => bars.map((bar) => [bar.getBBox().x + 0.5 < x, parseInt(bar.textContent)])",
+            chosen,
+        )
+        missed = sum(count for is_below, count in bars if is_below)
+        sync_api.expect(page.locator(".words")).to_contain_text(f"{missed} would be missed")  # as the bars say
+        slider.press("ArrowLeft")
+
+
+def test_a_candidate_that_is_worse_is_not_released_without_a_question(page: Any, live: Start, models: Path) -> None:
+    store = filled(models, [0.5] * 3, time.time() - 100, 1)
+    released = store.versions.released("plate")
+    made = candidate(models)
+    job = store.jobs.add("teach", released, [1], "ann").id
+    compared = result([])
+    compared["validation"] |= {
+        "images": 40,
+        "bad": 20,
+        "before": {"auroc": 0.9453, "missed": 1, "false_rejects": 2},
+        "after": {"auroc": 0.9449, "missed": 3, "false_rejects": 1},
+    }
+    store.jobs.update(job, state="done", progress=1.0, message="done", result=compared, new_version=made)
+    store.close()
+    service = live()
+    page.goto(f"{service.address}/#/teach")
+    figures = page.get_by_label("Comparison").locator("table.figures").first
+    row = figures.get_by_role("row", name="AUROC")
+    sync_api.expect(row.locator("td")).to_have_text(["0.9453", "0.9449 ▼ worse"])  # they differ where it says so
+    versions = page.get_by_label("Versions")
+    for box in (page.get_by_label("Comparison"), versions):
+        release = box.get_by_role("button", name="Release", exact=True)
+        release.click()
+        sync_api.expect(box).to_contain_text(
+            f"On the 40 test images, version {made} is worse than version {released.id} in this: "
+        )
+        sync_api.expect(box).to_contain_text("AUROC: 0.9449 instead of 0.9453 (by 0.0004)")
+        sync_api.expect(box).to_contain_text("Missed, of 20 bad: 3 instead of 1 (by 2)")
+        sync_api.expect(box).to_contain_text("It is better in this: False rejects, of 20 good: 1 instead of 2 (by 1)")
+        sync_api.expect(box.get_by_role("button", name="Do not release")).to_be_focused()
+        page.keyboard.press("Escape")
+        sync_api.expect(release).to_be_focused()
+    assert ask(service, "models/plate")["version"]["id"] == released.id
+    page.keyboard.press("Enter")
+    versions.get_by_role("button", name="Do not release").wait_for()
+    versions.get_by_role("button", name="Release", exact=True).click()
+    said(page, f"Model plate now scores with version {made}")
+    assert ask(service, "models/plate")["version"]["id"] == made
 
 
 def result(images: Sequence[int]) -> dict[str, Any]:
@@ -203,6 +284,34 @@ def test_two_versions_are_compared_image_by_image_and_one_is_given_up(page: Any,
     sync_api.expect(box.get_by_role("button", name="Release")).to_have_count(0)
 
 
+def test_the_page_tells_defects_from_changed_imaging(page: Any, live: Start, models: Path) -> None:
+    card = model_folder.read(models / "plate.bgad")
+    low, cut = min(card.calibration_at().scores), card.calibration_at().threshold
+    rng = np.random.default_rng(5)
+    usual = rng.uniform(low, cut, 400)
+    defects = rng.random(300) < 0.4  # the others are as before
+    store = filled(models, [*usual, *np.where(defects, cut + 5, rng.uniform(low, cut, 300))], time.time() - 9000, 1)
+    store.close()
+    service = live()
+    page.goto(f"{service.address}/#/drift")
+    cause = page.locator("#cause")
+    sync_api.expect(cause).to_contain_text("This looks like more defects, not like changed imaging.")
+    sync_api.expect(cause).to_contain_text(
+        "The others score as before. Look at the images below: review bad ones as bad"
+    )
+    found = ask(service, "models/plate/drift")["cause"]
+    assert found["kind"] == "defects"
+    assert found["flagged"] / found["images"] > 2 * found["flagged_before"] / found["images_before"]
+
+    store = Store(sqlite_address(models))
+    darker = rng.uniform(low, cut, 60) - (cut - low) / 2  # and lower
+    add(store, store.versions.released("plate").id, [*usual, *darker], time.time() - 5, 0)
+    store.close()
+    page.reload()
+    sync_api.expect(cause).to_contain_text("This looks like changed imaging (light, focus, position, material)")
+    sync_api.expect(cause).to_contain_text("The images called normal score lower than before, too.")
+
+
 def test_an_alarm_is_red_while_it_is_fresh(page: Any, live: Start, models: Path) -> None:
     card = model_folder.read(models / "plate.bgad")
     low, high = min(card.calibration_at().scores), max(card.calibration_at().scores)
@@ -213,8 +322,9 @@ def test_an_alarm_is_red_while_it_is_fresh(page: Any, live: Start, models: Path)
     service = live()
     page.goto(f"{service.address}/#/drift")
     words = page.locator("p.words")
-    sync_api.expect(words).to_contain_text("The parts have changed: ")
-    sync_api.expect(words).to_have_class("words alarm")
+    sync_api.expect(words.first).to_contain_text("The scores have changed: ")
+    sync_api.expect(words.first).to_have_class("words alarm")
+    sync_api.expect(page.locator("#cause")).to_contain_text("This looks like changed imaging")
     test = page.locator("figure", has_text="The test, image by image")
     chart = test.locator("svg")
     sync_api.expect(chart).to_have_attribute("role", "group")  # else its links are hidden from who does not see it

@@ -127,11 +127,10 @@ def test_what_was_not_saved_is_back(page: Any, live: Start) -> None:
 
 
 def test_verdicts_in_the_queue(page: Any, live: Start) -> None:
-    """A key that is held judges once; what was not saved says so; what others said meanwhile stays."""
+    """A key that is held judges once; what was not saved says so; note and masks of a review stay."""
     service = live()
     page.goto(service.address)
     add_images(page, {f"{i}.png": png(i) for i in range(3)})
-    sync_api.expect(page.locator(".cell .name")).to_have_count(3)
     numbers = [row["id"] for row in ask(service, "images?model=plate")["images"]]
 
     def verdicts(number: int) -> list[str]:
@@ -142,6 +141,8 @@ def test_verdicts_in_the_queue(page: Any, live: Start) -> None:
     urllib.request.urlopen(
         urllib.request.Request(address, said_by_others, {"Content-Type": "application/json"})
     ).close()
+    page.reload()
+    sync_api.expect(page.locator(".cell .name")).to_have_count(3)
     for _ in range(3):
         page.keyboard.down("b")
     page.keyboard.up("b")

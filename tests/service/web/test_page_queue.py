@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import re
 import urllib.request
 from typing import Any
 
@@ -183,7 +184,8 @@ def test_the_queue_by_touch(page: Any, live: Start) -> None:
     tablet.locator("#cell-1 .name").wait_for()
     bar = tablet.get_by_role("toolbar", name="The selected image")
     expect(bar).to_be_visible()
-    expect(tablet.locator(".hint")).to_be_hidden()
+    expect(tablet.locator(".hint")).to_have_text(re.compile("Tap an image to select it, and again to open it.$"))
+    expect(tablet.locator(".hint .keys")).to_be_hidden()
     for one in tablet.locator("button:visible, select:visible, .tabs a:visible, form input:visible").all():
         assert one.bounding_box()["height"] >= 44, one.evaluate("one => one.outerHTML")
     tablet.locator("#cell-1").tap()

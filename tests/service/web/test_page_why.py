@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 from typing import Any
 
 from tests.service.conftest import png
@@ -44,7 +45,8 @@ def test_a_rejected_image_says_why(page: Any, live: Start) -> None:
     page.goto(service.address)
     expect(cell(page, "bad.png").locator(".why")).to_have_text(score["reason"])
     expect(cell(page, "good.png").locator(".why")).to_have_text("")
-    assert score["reason"] in str(cell(page, "bad.png").get_attribute("aria-label"))
+    shown = page.get_by_role("option", name="bad.png")
+    expect(shown).to_have_accessible_name(re.compile(f"score .* anomalous {re.escape(score['reason'])} not reviewed"))
 
     opened(page, service, str(bad))
     reason = score["reason"][0].upper() + score["reason"][1:]

@@ -5,8 +5,9 @@ import { showMessage } from "../lib/messages.js";
 /** @import { Snapshot } from "./painting.js" */
 
 /**
- * What is not saved of one image; `masks` is null where only the note has changed.
- * @typedef {{ name: string, note: string, masks: Snapshot | null }} Draft
+ * What is not saved of one image; `masks` is null where only the note has changed. `seen` is the last review that the
+ * user had seen, 0 for none.
+ * @typedef {{ name: string, note: string, masks: Snapshot | null, seen: number }} Draft
  */
 
 const MAX_DRAFTS = 8;

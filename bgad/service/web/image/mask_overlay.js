@@ -1,6 +1,6 @@
 // Draws masks over an image, and converts them from and to PNG.
 
-import { toBase64 } from "../lib/reviews.js";
+import { toBase64 } from "../lib/base64.js";
 import { LAYER_NAMES } from "./painting.js";
 
 /** @import { Box, Mask } from "./mask.js" */

@@ -16,10 +16,12 @@ export class ApiError extends Error {
   /**
    * @param {number} status
    * @param {string} message
+   * @param {any} [answer] the JSON of the answer
    */
-  constructor(status, message) {
+  constructor(status, message, answer = null) {
     super(message);
     this.status = status;
+    this.answer = answer;
   }
 }
 
@@ -71,20 +73,21 @@ export async function request(url, options = {}) {
       if (token === getToken()) await askForToken(token !== ""); // another request may have replaced the token
       continue;
     }
-    if (!response.ok) throw new ApiError(response.status, await errorDetail(response));
+    if (!response.ok) throw await apiError(response);
     return response;
   }
 }
 
 /**
  * @param {Response} response
- * @returns {Promise<string>}
  */
-async function errorDetail(response) {
+async function apiError(response) {
+  const { status, statusText } = response;
   try {
-    return (await response.json()).detail || response.statusText;
+    const answer = await response.json();
+    return new ApiError(status, answer.detail || statusText, answer);
   } catch {
-    return `${response.status} ${response.statusText}`;
+    return new ApiError(status, `${status} ${statusText}`);
   }
 }
 

@@ -131,11 +131,11 @@ export function tableRow(cells) {
 }
 
 /**
- * Creates a line that lists keyboard shortcuts.
+ * Creates a text that lists keyboard shortcuts.
  * @param {[key: string, action: string][]} shortcuts
  */
 export function shortcutHint(shortcuts) {
-  return el("p", { class: "hint" }, shortcuts.map(([key, action]) => [el("kbd", {}, key), ` ${action}  `]));
+  return el("span", {}, shortcuts.map(([key, action]) => [el("kbd", {}, key), ` ${action}  `]));
 }
 
 /**

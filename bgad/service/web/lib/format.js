@@ -16,6 +16,32 @@ export function formatNumber(value) {
   return Math.abs(value) >= 1000 || value === 0 ? value.toFixed(0) : value.toPrecision(3);
 }
 
+const ALL_DIGITS = 17; // as many tell any two numbers apart
+
+/**
+ * Formats two numbers with so many digits, from three on, that different ones look different.
+ * @param {number} one
+ * @param {number} other
+ * @param {(value: number, digits: number) => string} [format]
+ * @param {number} [maxDigits] numbers that only differ in later digits look equal
+ * @returns {[string, string]}
+ */
+export function formatApart(one, other, format = withDigits, maxDigits = ALL_DIGITS) {
+  for (let digits = 3; digits <= maxDigits; digits += 1) {
+    const [first, second] = [format(one, digits), format(other, digits)];
+    if (first !== second) return [first, second];
+  }
+  return [format(one, 3), format(other, 3)];
+}
+
+/**
+ * @param {number} value
+ * @param {number} digits significant ones
+ */
+function withDigits(value, digits) {
+  return digits > 3 && value !== 0 ? Number(value.toPrecision(digits)).toString() : formatNumber(value);
+}
+
 /**
  * Formats an integer with separators between thousands.
  * @param {number} value
@@ -25,11 +51,12 @@ export function formatCount(value) {
 }
 
 /**
- * Formats a fraction as a percentage with two significant digits.
+ * Formats a fraction as a percentage with two significant digits; only all is 100 %.
  * @param {number} fraction
  */
 export function formatPercent(fraction) {
   const value = fraction * 100;
+  if (value > 99 && value < 100) return `${Math.min(99.9, Number(value.toFixed(1)))} %`;
   return `${value >= 10 || value === 0 ? Math.round(value) : Number(value.toPrecision(2))} %`;
 }
 

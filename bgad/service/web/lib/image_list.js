@@ -3,7 +3,7 @@
 
 import { getJson } from "./api.js";
 
-/** @import { ImageList as ListPage, ListedImage, Verdict } from "./types.js" */
+/** @import { ImageList as ListPage, ListedImage, Review } from "./types.js" */
 /** @typedef {{ order: string, decision: string, review: string, from: string, to: string }} Filters */
 
 const PAGE_SIZE = 100;
@@ -114,15 +114,13 @@ export class ImageList {
   }
 
   /**
-   * Stores a new verdict, or null for none; the row keeps its place even where it no longer matches the filters.
-   * @param {number} imageId
-   * @param {Verdict | null} verdict
-   * @param {string} note
-   * @param {boolean} hasMask
+   * Stores a new review; the row keeps its place even where it no longer matches the filters.
+   * @param {Review} review
    */
-  setVerdict(imageId, verdict, note, hasMask) {
-    const row = this.rows[this.indexOf(imageId)];
-    if (row) Object.assign(row, { verdict, note, has_mask: hasMask });
+  setReview({ id, image, verdict, note, mask }) {
+    const row = this.rows[this.indexOf(image)];
+    const counted = verdict === "withdrawn" ? null : verdict;
+    if (row) Object.assign(row, { verdict: counted, note, has_mask: mask !== null, review: id });
   }
 }
 

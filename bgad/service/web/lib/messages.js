@@ -1,4 +1,5 @@
-// The message line at the bottom of the page, which screen readers announce.
+// The line at the bottom of the page: the hint of a view, and messages, which screen readers announce. It has its own
+// place, so that no message covers a score.
 
 import { button, el } from "./dom.js";
 
@@ -14,11 +15,23 @@ const actionButton = button("", () => {}, { id: "message-act", hidden: true });
 const box = el("div", { id: "message", role: "status", "aria-live": "polite", hidden: true },
   text, actionButton, button("×", () => (box.hidden = true), { id: "message-close", "aria-label": "Close the message" }));
 
+const bar = el("footer", { id: "status" }, box);
+
 let timer = 0;
 
-/** Adds the message line to the page; screen readers only announce changes to an existing one. */
+/** Adds the line to the page; screen readers only announce changes to an existing one. */
 export function setUpMessages() {
-  document.body.append(box);
+  document.body.append(bar);
+}
+
+/**
+ * Shows a view's hint in the line, until the view is left.
+ * @param {HTMLElement} hint
+ * @param {AbortSignal} signal
+ */
+export function showHint(hint, signal) {
+  bar.prepend(hint);
+  signal.addEventListener("abort", () => hint.remove());
 }
 
 /**

@@ -1,9 +1,14 @@
-// Saves and withdraws reviews.
+// Saves and withdraws reviews. Where somebody else has reviewed an image meanwhile, the user decides which one counts.
 
-import { getJson, request, sendJson } from "./api.js";
+import { ApiError, getJson, request, sendJson } from "./api.js";
+import { toBase64 } from "./base64.js";
+import { askWhichCounts } from "./review_conflict.js";
 import { currentModel, state } from "./state.js";
 
+/** @import { OwnReview, ReviewedImage } from "./review_conflict.js" */
 /** @import { ImageDetail, ListedImage, Review, Verdict } from "./types.js" */
+
+const CONFLICT = 409;
 
 /**
  * What goes along with a verdict; masks are PNGs in base64.
@@ -14,46 +19,94 @@ import { currentModel, state } from "./state.js";
  */
 
 /**
- * Saves a review. A good part has no defect, so that mask is not sent.
- * @param {number} imageId
+ * What became of a review: `review` is the one that counts now, null where the user wants to decide later.
+ * @typedef {{ isSaved: boolean, review: Review | null }} Outcome
+ */
+
+/**
+ * Saves a review of an image. A good part has no defect, so that mask is not sent.
+ * @param {ReviewedImage} image
  * @param {Verdict} verdict
  * @param {ReviewContent} content
- * @param {string} [modelName] the model that was looked at
- * @returns {Promise<Review>}
+ * @param {number} seen the last review that the user has seen, 0 for none
+ * @param {string} modelName the model that was looked at
+ * @returns {Promise<Outcome>}
  */
-export async function saveReview(imageId, verdict, { note, mask, ignore }, modelName = currentModel().name) {
-  const body = { verdict, note, mask: verdict === "good" ? null : mask, ignore, model: modelName };
-  /** @type {Review} */
-  const review = await sendJson("POST", `images/${imageId}/reviews`, body);
-  state.list?.setVerdict(imageId, verdict, note, review.mask !== null);
-  return review;
+export function saveReview(image, verdict, { note, mask, ignore }, seen, modelName) {
+  const defect = verdict === "good" ? null : mask;
+  const body = { verdict, note, mask: defect, ignore, model: modelName };
+  const mine = { verdict, note, masks: { defect, ignore } };
+  return saveOrAsk(image, mine, seen, (newSeen) => post(image.id, { ...body, seen: newSeen }));
 }
 
 /**
- * Saves a verdict from the list. Note and masks of the last review stay, even of one that somebody saved meanwhile.
+ * Saves a verdict from the list; note and masks of the last review stay.
  * @param {ListedImage} row
  * @param {Verdict} verdict
+ * @returns {Promise<Outcome>}
  */
-export async function reviewListed(row, verdict) {
-  /** @type {ImageDetail} */
-  const detail = await getJson(`images/${row.id}`);
-  const last = detail.reviews.at(-1);
-  const [mask, ignore] = await Promise.all([fetchBase64(last?.mask), fetchBase64(last?.ignore)]);
-  return saveReview(row.id, verdict, { note: last?.note ?? "", mask, ignore });
+export function reviewListed(row, verdict) {
+  return saveOrAsk(row, { verdict, note: "", masks: null }, row.review, async (seen) => {
+    /** @type {ImageDetail} */
+    const detail = await getJson(`images/${row.id}`);
+    const last = detail.reviews.at(-1);
+    const [mask, ignore] = await Promise.all([verdict === "good" ? null : fetchBase64(last?.mask), fetchBase64(last?.ignore)]);
+    return post(row.id, { verdict, note: last?.note ?? "", mask, ignore, model: currentModel().name, seen });
+  });
+}
+
+/**
+ * Saves a review; asks the user where somebody else was faster, and saves it again if it is to count all the same.
+ * @param {ReviewedImage} image
+ * @param {OwnReview} mine
+ * @param {number} seen
+ * @param {(seen: number) => Promise<Review>} save
+ * @returns {Promise<Outcome>}
+ */
+async function saveOrAsk(image, mine, seen, save) {
+  try {
+    return { isSaved: true, review: await save(seen) };
+  } catch (error) {
+    if (!(error instanceof ApiError) || error.status !== CONFLICT || !error.answer?.review) throw error;
+    /** @type {Review} */
+    const theirs = error.answer.review;
+    const choice = await askWhichCounts(image, mine, theirs);
+    if (choice === "mine") return saveOrAsk(image, mine, theirs.id, save);
+    if (choice === "theirs") state.list?.setReview(theirs);
+    return { isSaved: false, review: choice === "theirs" ? theirs : null };
+  }
+}
+
+/**
+ * @param {number} imageId
+ * @param {object} body
+ */
+async function post(imageId, body) {
+  /** @type {Review} */
+  const review = await sendJson("POST", `images/${imageId}/reviews`, body);
+  state.list?.setReview(review);
+  return review;
 }
 
 /**
  * Withdraws a review and returns the verdict that counts now, or null for none.
  * @param {number} reviewId
- * @param {number} imageId
  * @returns {Promise<Verdict | null>}
  */
-export async function undoReview(reviewId, imageId) {
+export async function undoReview(reviewId) {
   /** @type {Review} */
   const review = await sendJson("POST", `reviews/${reviewId}/undo`, undefined, { model: currentModel().name });
-  const verdict = review.verdict === "withdrawn" ? null : review.verdict;
-  state.list?.setVerdict(imageId, verdict, review.note, review.mask !== null);
-  return verdict;
+  state.list?.setReview(review);
+  return review.verdict === "withdrawn" ? null : review.verdict;
+}
+
+/**
+ * Says what counts after a verdict was withdrawn.
+ * @param {string} name of the image
+ * @param {Verdict | null} verdict
+ */
+export function undoneText(name, verdict) {
+  return `${name}: ${verdict ? `${verdict} again` : "not reviewed"}`;
 }
 
 /**
@@ -61,21 +114,4 @@ export async function undoReview(reviewId, imageId) {
  */
 async function fetchBase64(url) {
   return url ? toBase64(await (await request(url)).blob()) : null;
-}
-
-/**
- * Encodes a blob in base64.
- * @param {Blob} blob
- * @returns {Promise<string>}
- */
-export function toBase64(blob) {
-  return new Promise((resolve, reject) => {
-    const reader = new FileReader();
-    reader.onload = () => {
-      const dataUrl = String(reader.result);
-      resolve(dataUrl.slice(dataUrl.indexOf(",") + 1));
-    };
-    reader.onerror = () => reject(reader.error);
-    reader.readAsDataURL(blob);
-  });
 }

@@ -35,17 +35,41 @@ export function ticks(from, to, count = 5) {
 }
 
 /**
- * Counts the values in each of `binCount` equal bins; values outside the range count in the outermost bins.
- * @param {number[]} values
+ * Divides a range into about `binCount` bins of about the same width, so that every cut is an edge.
  * @param {number} from
  * @param {number} to
  * @param {number} binCount
+ * @param {number[]} cuts
+ * @returns {number[]} the edges, ascending
  */
-export function histogram(values, from, to, binCount) {
+export function binEdges(from, to, binCount, cuts) {
+  if (!(to > from)) return [from, to];
+  const width = (to - from) / binCount;
+  const inside = cuts.filter((cut) => cut > from && cut < to);
+  const ends = [...new Set([from, ...inside, to])].sort((one, other) => one - other);
+  const edges = [from];
+  for (let i = 1; i < ends.length; i += 1) {
+    const [start, end] = [ends[i - 1], ends[i]];
+    const count = Math.max(1, Math.round((end - start) / width));
+    for (let k = 1; k < count; k += 1) edges.push(start + ((end - start) * k) / count);
+    edges.push(end);
+  }
+  return edges;
+}
+
+/**
+ * Counts the values in each bin. A value at an edge is in the bin below it, as a score at the threshold is normal;
+ * values outside the range count in the outermost bins.
+ * @param {number[]} values
+ * @param {number[]} edges ascending
+ */
+export function histogram(values, edges) {
   /** @type {number[]} */
-  const counts = new Array(binCount).fill(0);
-  const scale = linearScale([from, to], [0, binCount]);
-  for (const value of values) counts[Math.min(binCount - 1, Math.max(0, Math.floor(scale(value))))] += 1;
+  const counts = new Array(edges.length - 1).fill(0);
+  for (const value of values) {
+    const above = edges.findIndex((edge, i) => i > 0 && value <= edge);
+    counts[above < 0 ? counts.length - 1 : above - 1] += 1;
+  }
   return counts;
 }
 

@@ -54,6 +54,7 @@ export {};
  * @property {Verdict | null} verdict
  * @property {string | null} note
  * @property {boolean} has_mask
+ * @property {number} review
  * @property {string} thumbnail
  */
 
@@ -100,6 +101,13 @@ export {};
  * @property {number} created
  * @property {string | null} mask
  * @property {string | null} ignore
+ */
+
+/**
+ * Nothing was saved, because somebody else has reviewed the image meanwhile.
+ * @typedef {object} ReviewChanged
+ * @property {string} detail
+ * @property {Review} review
  */
 
 /**
@@ -203,6 +211,18 @@ export {};
  */
 
 /**
+ * What the change behind an alarm looks like.
+ * @typedef {object} DriftCause
+ * @property {"defects" | "imaging" | "unclear"} kind
+ * @property {string} text
+ * @property {number} images
+ * @property {number} flagged
+ * @property {number} images_before
+ * @property {number} flagged_before
+ * @property {number} shift
+ */
+
+/**
  * Scores over time and the state of the drift test.
  * @typedef {object} DriftView
  * @property {number} total
@@ -214,6 +234,7 @@ export {};
  * @property {Alarm[]} alarms
  * @property {number | null} since_alarm
  * @property {boolean} recent_alarm
+ * @property {DriftCause | null} cause
  * @property {Driver[]} drivers
  * @property {number} patience
  * @property {string} guarantee

@@ -3,10 +3,12 @@
 import { apiUrl } from "../lib/api.js";
 import { imageAddress } from "../lib/back_links.js";
 import { badge, button, decisionBadge, el, select, table } from "../lib/dom.js";
+import { figureChanges } from "../lib/figures.js";
 import { formatNumber } from "../lib/format.js";
 import { setImageSource, thumbnailUrl } from "../lib/image_loader.js";
 import { currentModel } from "../lib/state.js";
 
+/** @import { FigureChange } from "../lib/figures.js" */
 /** @import { ComparedImage, ComparedSet, Job, JobResult } from "../lib/types.js" */
 /** @typedef {Job & { new_version: number, result: JobResult }} FinishedJob */
 /** @typedef {"validation" | "reviews"} SetName */
@@ -14,7 +16,7 @@ import { currentModel } from "../lib/state.js";
 /** @typedef {ComparedImage & { set: SetName, place: number }} Row `place` is the index within its set */
 
 const PAGE_SIZE = 40; // rows of a table that each click adds
-const NOTICEABLE = 0.005; // smaller changes of a margin are not shown
+const MARGIN_DIGITS = 2; // after the point; smaller changes of a margin are not shown
 /** @type {[string, string][]} */
 const SETS = [["", "all images"], ["validation", "test images"], ["reviews", "reviewed images"]];
 /** @type {[string, string][]} */
@@ -52,15 +54,11 @@ function taughtText(reviews) {
  */
 function figureTable(title, set, threshold, text = "") {
   if (!set.images) return el("div", {}, el("h3", {}, title), el("p", { class: "dim" }, set.reason || "There are none."));
-  const { before, after, images, bad } = set;
-  const count = (/** @type {number | null} */ value) => String(value);
   const body = el("tbody", {},
     el("tr", {}, rowHeading("Threshold"),
       el("td", {}, formatNumber(threshold.before)), el("td", {}, formatNumber(threshold.after))),
-    figureRow("AUROC", before.auroc, after.auroc, true, (value) => value.toFixed(3)),
-    figureRow(`Missed, of ${bad} bad`, before.missed, after.missed, false, count),
-    figureRow(`False rejects, of ${images - bad} good`, before.false_rejects, after.false_rejects, false, count));
-  return el("div", {}, el("h3", {}, `${title}: ${images}`),
+    figureChanges(set).map(figureRow));
+  return el("div", {}, el("h3", {}, `${title}: ${set.images}`),
     table(["", "Before", "After"], body, { class: "figures" }), text && el("p", { class: "dim" }, text));
 }
 
@@ -72,30 +70,30 @@ function rowHeading(text) {
 }
 
 /**
- * @param {string} title
- * @param {number | null} before
- * @param {number | null} after
- * @param {boolean} isHigherBetter
- * @param {(value: number) => string} format
+ * @param {FigureChange} figure
  */
-function figureRow(title, before, after, isHigherBetter, format) {
-  const isKnown = before !== null && after !== null;
-  const change = !isKnown || before === after ? "" : after > before === isHigherBetter ? "better" : "worse";
+function figureRow({ title, before, after, change }) {
   const mark = { better: " ▲ better", worse: " ▼ worse", "": "" }[change];
-  const text = (/** @type {number | null} */ value) => (value === null ? "–" : format(value));
-  return el("tr", {}, rowHeading(title), el("td", {}, text(before)), el("td", { class: change }, text(after) + mark));
+  return el("tr", {}, rowHeading(title), el("td", {}, before), el("td", { class: change }, after + mark));
 }
 
 // --- image by image
 
 /**
  * Returns how far an image moved towards its right side of the threshold. Scores of two versions are on different
- * scales, so their margins are compared.
+ * scales, so their margins are compared, as they are shown.
  * @param {ComparedImage} row
  */
 function improvement({ before, after, label }) {
-  const change = after.margin - before.margin;
+  const change = shownMargin(after.margin) - shownMargin(before.margin);
   return label ? change : -change;
+}
+
+/**
+ * @param {number} margin
+ */
+function shownMargin(margin) {
+  return Number(margin.toFixed(MARGIN_DIGITS));
 }
 
 /**
@@ -157,13 +155,14 @@ function imageRow(row, job) {
   const name = row.image ? el("a", { href: imageHref(row.image, job.new_version) }, row.name) : row.name;
   const label = row.label ? "bad" : "good";
   const gain = improvement(row);
-  const change = Math.abs(gain) < NOTICEABLE ? "" : gain > 0 ? "better" : "worse";
+  const size = Math.abs(gain).toFixed(MARGIN_DIGITS);
+  const change = Number(size) === 0 ? "" : gain > 0 ? "better" : "worse";
   return el("tr", {},
     el("td", {}, name, row.taught && el("span", { class: "dim" }, " taught")),
     el("td", {}, badge(label, label)),
     scoreCell(row, "before", job),
     scoreCell(row, "after", job),
-    el("td", { class: change }, change ? `${change === "better" ? "▲" : "▼"} ${Math.abs(gain).toFixed(2)} ${change}` : "–"));
+    el("td", { class: change }, change ? `${change === "better" ? "▲" : "▼"} ${size} ${change}` : "–"));
 }
 
 /**
@@ -173,7 +172,7 @@ function imageRow(row, job) {
  */
 function scoreCell(row, side, job) {
   const { score, is_anomaly: isAnomaly, margin } = row[side];
-  const distance = `${margin < 0 ? "−" : "+"}${Math.abs(margin).toFixed(2)}`;
+  const distance = `${isAnomaly ? "+" : "−"}${Math.abs(margin).toFixed(MARGIN_DIGITS)}`; // at the threshold is normal
   return el("td", {}, el("div", { class: "said-by" },
     heatThumbnail(row, side, job),
     el("div", {}, decisionBadge(isAnomaly),
@@ -190,12 +189,11 @@ function heatThumbnail(row, side, job) {
   const versionId = side === "before" ? job.version : job.new_version;
   const url = thumbnailAddress(row, side, versionId, job.id);
   if (!url) return null;
-  /** @type {HTMLImageElement} */
-  const img = el("img", {
-    alt: `${row.name} by version ${versionId}`, loading: "lazy", class: "small", onerror: () => img.remove(),
-  });
+  const img = el("img", { alt: `${row.name} by version ${versionId}`, loading: "lazy", class: "small" });
+  const shown = row.image ? el("a", { href: imageHref(row.image, versionId) }, img) : img;
+  img.addEventListener("error", () => shown.remove()); // a link without content has no name
   setImageSource(img, url);
-  return row.image ? el("a", { href: imageHref(row.image, versionId) }, img) : img;
+  return shown;
 }
 
 /**

@@ -19,6 +19,12 @@ const MIN_SECONDS = 3600; // that a time axis spans
 const MIN_LEVEL = 0.1; // lowest level that the logarithmic axis shows
 const POWERS = [0, 1, 2, 3, 4, 5, 6]; // of ten, that the axis labels
 
+const ADVICE = {
+  defects: "Look at the images below: review bad ones as bad, so that they no longer count here, and look for what makes them.",
+  imaging: "Look at the images below, and at light, focus and position of the camera. If the parts are good and will look like this from now on, review and teach them.",
+  unclear: "Look at the images below; if they are good, review and teach them.",
+};
+
 let binWidth = "auto"; // until the user chooses "hour" or "day"
 
 /**
@@ -67,8 +73,10 @@ function verdict(data) {
     return el("p", { class: "words" },
       `Last alarm ${timeAgo(last.created)}; ${since} without one since (${alarms} in ${tested}). The scores have been steady since then, at the old level or at a new one: see below.`);
   }
-  return el("p", { class: "words alarm" },
-    `The parts have changed: ${alarms}, the last on ${formatTime(last.created)}, ${since} ago. Look at the images below; if they are good, review and teach them.`);
+  return el("div", {},
+    el("p", { class: "words alarm" },
+      `The scores have changed: ${alarms}, the last on ${formatTime(last.created)}, ${since} ago.`),
+    data.cause && el("p", { class: "words", id: "cause" }, `${data.cause.text} ${ADVICE[data.cause.kind]}`));
 }
 
 /**

@@ -3,11 +3,13 @@
 import { Tools } from "../image/tools.js";
 import { apiUrl } from "../lib/api.js";
 import { enterImage, goBack, openAddress } from "../lib/back_links.js";
-import { button, el, isTyping, keyOf, shortcutHint } from "../lib/dom.js";
-import { formatTime } from "../lib/format.js";
+import { button, el, isTyping, keyOf } from "../lib/dom.js";
+import { formatCount, formatTime } from "../lib/format.js";
 import { downloadFile, fetchBitmap } from "../lib/image_loader.js";
-import { reportErrors, showError, showMessage } from "../lib/messages.js";
+import { errorText, reportErrors, showError, showMessage } from "../lib/messages.js";
+import { undoneText, undoReview } from "../lib/reviews.js";
 import { currentList, state } from "../lib/state.js";
+import { showShortcuts, verdictOfKey } from "../lib/verdict_keys.js";
 import { neighbourStrip, reviewList } from "./image_details.js";
 import { ReviewForm } from "./image_review.js";
 import { findVersion, loadDetail, ScorePanel } from "./image_scores.js";
@@ -16,8 +18,8 @@ import { findVersion, loadDetail, ScorePanel } from "./image_scores.js";
 
 /** @type {[string, string][]} */
 const SHORTCUTS = [
-  ["G", "good"], ["B", "bad"], ["U", "unsure"], ["N", "next"], ["P", "previous"], ["Esc", "back"], ["+ − 0", "zoom"],
-  ["← → ↑ ↓", "pan"], ["O", "map"], ["1 – 5", "tools"], ["[ ]", "brush"], ["L", "layer"], ["Ctrl Z", "undo"], ["Ctrl Y", "redo"],
+  ["N", "next"], ["P", "previous"], ["Esc", "back"], ["+ − 0", "zoom"], ["← → ↑ ↓", "pan"], ["O", "map"],
+  ["1 – 5", "tools"], ["[ ]", "brush"], ["L", "layer"], ["Ctrl Z", "undo"], ["Ctrl Y", "redo"],
 ];
 const PAN_PIXELS = 60; // by which an arrow key pans
 const FAST_FACTOR = 5; // with Shift
@@ -36,7 +38,8 @@ export async function showImage(main, signal, imageId, modelName, versionId) {
   const detail = await loadDetail(Number(imageId), modelName && decodeURIComponent(modelName), signal);
   if (signal.aborted) return;
   const view = new ImageView(detail, versionId === undefined ? null : findVersion(Number(versionId)), signal);
-  main.append(el("div", { class: "two" }, view.stage(), view.sidebar()), shortcutHint(SHORTCUTS));
+  main.append(el("div", { class: "two" }, view.stage(), view.sidebar()));
+  showShortcuts(SHORTCUTS, signal, { onSwitch: () => view.review.labelButtons() });
   addEventListener("keydown", (event) => {
     const { target } = event;
     if (target === document.body || (target instanceof Node && main.contains(target))) view.onKey(event);
@@ -63,6 +66,7 @@ class ImageView {
     this.scores = new ScorePanel(detail, version, this.viewer, signal);
     this.review = new ReviewForm(detail, this.tools, signal);
     this.trail = enterImage(this.scores.address());
+    this.place = el("span", { class: "place dim" }); // of the image in the queue
   }
 
   // --- layout
@@ -77,11 +81,11 @@ class ImageView {
     const isDropped = detail.dropped !== null;
     const size = `${detail.width} × ${detail.height} pixels, received ${formatTime(detail.received)}. `;
     return el("aside", { class: "side", "aria-label": "About the image" },
-      el("h1", { class: "name", title: detail.name }, detail.name),
+      el("div", { class: "title" }, el("h1", { class: "name", title: detail.name }, detail.name), this.place),
       isDropped ? button("Back", () => this.back()) : [this.#verdictBox(), scores.versionChoice(() => this.#focusCanvas())],
       scores.scoreBox,
       scores.otherBox,
-      reviewList(detail.reviews),
+      reviewList(detail.reviews, isDropped ? null : (review) => this.undoVerdict(review.id)),
       neighbourStrip(detail.neighbours, scores.model),
       el("p", { class: "dim" }, size, !isDropped && this.#downloadLink()));
   }
@@ -114,8 +118,15 @@ class ImageView {
     const imageShown = fetchBitmap(detail.view, signal).then(({ bitmap }) => this.viewer.setImage(bitmap));
     scores.imageShown = imageShown;
     review.masksLoaded = imageShown.then(() => review.loadMasks());
-    await Promise.all([review.masksLoaded, scores.show()]);
+    await Promise.all([review.masksLoaded, scores.show(), this.#showPlace()]);
     return undefined;
+  }
+
+  /** Says where in the queue the image is. */
+  async #showPlace() {
+    const index = await this.#indexInList();
+    const total = currentList().total ?? 0;
+    this.place.textContent = index < 0 ? "Not in the queue" : `${formatCount(index + 1)} of ${formatCount(total)}`;
   }
 
   // --- verdicts and navigation
@@ -127,9 +138,29 @@ class ImageView {
   async giveVerdict(verdict) {
     if (this.#isSaving) return;
     this.#isSaving = true;
-    const message = await this.review.save(verdict);
-    if (message && !this.signal.aborted) await this.go(1, message).catch(showError);
+    const saved = await this.review.save(verdict);
+    if (saved) {
+      showMessage(saved.message, { action: { label: "Undo", run: () => this.undoVerdict(saved.review.id) } });
+      if (!this.signal.aborted) await this.go(1, saved.message).catch(showError);
+    }
     this.#isSaving = false;
+  }
+
+  /**
+   * Withdraws a verdict on this image and shows the image again, also where the user has gone on to another one.
+   * @param {number} reviewId
+   */
+  async undoVerdict(reviewId) {
+    const { name } = this.detail;
+    try {
+      showMessage(undoneText(name, await undoReview(reviewId)));
+    } catch (error) {
+      showMessage(`The verdict on ${name} was not undone: ${errorText(error)}`, { isError: true });
+      return;
+    }
+    const address = this.scores.address();
+    if (location.hash === address) dispatchEvent(new HashChangeEvent("hashchange"));
+    else openAddress(address, this.trail);
   }
 
   /**
@@ -201,6 +232,9 @@ class ImageView {
   #onPlainKey(event) {
     if (event.altKey) return false;
     if (event.key in ARROW_DIRECTIONS) return this.#onArrow(event);
+    const verdict = verdictOfKey(event);
+    if (verdict && !event.repeat) this.giveVerdict(verdict); // a held key counts once
+    if (verdict) return true;
     const action = this.#keyActions(event)[keyOf(event)];
     action?.();
     return Boolean(action);
@@ -210,14 +244,12 @@ class ImageView {
    * @param {KeyboardEvent} event
    * @returns {Record<string, (() => unknown) | undefined>}
    */
-  #keyActions({ repeat, target }) {
+  #keyActions({ target }) {
     const { tools } = this;
-    const verdict = (/** @type {Verdict} */ value) => () => repeat || this.giveVerdict(value); // a held key counts once
     const isDrawing = tools.polygon.length > 0;
     const isOnControl = target instanceof Element && target.matches("button, a, summary");
     return {
       ...tools.keyActions(),
-      g: verdict("good"), b: verdict("bad"), u: verdict("unsure"),
       n: reportErrors(() => this.go(1)), p: reportErrors(() => this.go(-1)),
       Escape: () => (isDrawing ? tools.setTool("polygon") : this.back()),
       Backspace: isDrawing ? () => tools.undo() : undefined,
@@ -230,7 +262,8 @@ class ImageView {
    * @param {KeyboardEvent} event
    */
   #onArrow({ key, target, shiftKey }) {
-    if (this.viewer.viewport.isFitted || (target !== this.canvas && target !== document.body)) return false;
+    const isForImage = target instanceof Element && target.matches("body, main, h1, .canvas");
+    if (this.viewer.viewport.isFitted || !isForImage) return false;
     const distance = PAN_PIXELS * (shiftKey ? FAST_FACTOR : 1);
     const [x, y] = ARROW_DIRECTIONS[key];
     this.viewer.pan(x * distance, y * distance);

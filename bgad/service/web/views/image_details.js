@@ -1,8 +1,8 @@
 // Details of an image: its scores, its reviews, and images with similar scores.
 
 import { imageAddress, linkFromImage } from "../lib/back_links.js";
-import { badge, decisionBadge, el } from "../lib/dom.js";
-import { formatNumber, formatPercent, formatPlural, formatTime, versionText } from "../lib/format.js";
+import { badge, button, decisionBadge, el } from "../lib/dom.js";
+import { formatApart, formatNumber, formatPercent, formatPlural, formatTime, versionText } from "../lib/format.js";
 import { thumbnail } from "../lib/image_loader.js";
 import { partBars, reasonText } from "../lib/score_parts.js";
 import { state } from "../lib/state.js";
@@ -17,13 +17,14 @@ import { state } from "../lib/state.js";
  */
 export function scoreFacts(score, calibrationCount) {
   const wasOther = "sent_threshold" in score && score.sent_threshold !== score.threshold;
+  const [scoreText, thresholdText] = formatApart(score.score, score.threshold);
   return el("div", {},
     el("p", { class: "words" }, decisionBadge(score.is_anomaly), ` ${pValueText(score.p_value, calibrationCount)}`),
     score.reason && el("p", { class: "why" }, reasonText(score), score.region && " A dashed frame marks the region."),
     partsTable(partBars(score)),
     el("dl", { class: "facts" },
-      el("dt", {}, "Score"), el("dd", {}, formatNumber(score.score)),
-      el("dt", {}, "Threshold"), el("dd", {}, formatNumber(score.threshold)),
+      el("dt", {}, "Score"), el("dd", {}, scoreText),
+      el("dt", {}, "Threshold"), el("dd", {}, thresholdText),
       wasOther && [el("dt", {}, "As sent"), el("dd", {}, `${formatNumber(score.sent_threshold)} `, decisionBadge(score.sent_is_anomaly))],
       el("dt", {}, "p-value"), el("dd", {}, score.p_value.toPrecision(2)),
       el("dt", {}, "Model"), el("dd", {}, scorerText(score))));
@@ -39,10 +40,9 @@ function partsTable(bars) {
     const drawn = el("span", { class: "part-bar" }, el("span", { class: "length" }), bar.limit !== null && el("span", { class: "mark" }));
     drawn.style.setProperty("--length", String(bar.length));
     drawn.style.setProperty("--mark", String(bar.mark));
+    const [value, limit] = bar.limit === null ? [formatNumber(bar.value), "–"] : formatApart(bar.value, bar.limit);
     return el("tr", { class: bar.isAbove && "above", title: bar.meaning },
-      el("th", { scope: "row" }, bar.label, drawn),
-      el("td", {}, formatNumber(bar.value)),
-      el("td", {}, bar.limit === null ? "–" : formatNumber(bar.limit)));
+      el("th", { scope: "row" }, bar.label, drawn), el("td", {}, value), el("td", {}, limit));
   })));
 }
 
@@ -108,14 +108,18 @@ function otherScore(imageId, score) {
 /**
  * Lists the reviews of an image, the newest first.
  * @param {Review[]} reviews
+ * @param {((review: Review) => unknown) | null} onUndo withdraws the last one
  */
-export function reviewList(reviews) {
-  if (!reviews.length) return el("p", { class: "dim" }, "Not reviewed yet.");
+export function reviewList(reviews, onUndo) {
+  const last = reviews.at(-1);
+  if (!last) return el("p", { class: "dim" }, "Not reviewed yet.");
+  const canUndo = onUndo && last.verdict !== "withdrawn";
   return el("details", { open: true }, el("summary", {}, formatPlural(reviews.length, "review")),
     el("ul", { class: "plain" }, [...reviews].reverse().map((review) => el("li", {},
       badge(review.verdict, review.verdict), ` ${review.who}, ${formatTime(review.created)}`,
       review.mask && " · painted", review.ignore && " · ignored area",
-      review.note && el("div", { class: "note" }, review.note)))));
+      review.note && el("div", { class: "note" }, review.note)))),
+    canUndo && button("Undo the last verdict", () => onUndo(last)));
 }
 
 /**

@@ -7,19 +7,24 @@ import { fetchBitmap } from "../lib/image_loader.js";
 import { errorText, isAbort, showMessage } from "../lib/messages.js";
 import { saveReview } from "../lib/reviews.js";
 import { currentModel } from "../lib/state.js";
+import { verdictLabel } from "../lib/verdict_keys.js";
 
 /** @import { Draft } from "../image/drafts.js" */
 /** @import { LayerName } from "../image/painting.js" */
 /** @import { Tools } from "../image/tools.js" */
-/** @import { ImageDetail, Verdict } from "../lib/types.js" */
+/** @import { ImageDetail, Review, Verdict } from "../lib/types.js" */
 
 const MAX_NOTE_LENGTH = 2000;
+/** @type {Verdict[]} */
+const VERDICTS = ["good", "bad", "unsure"];
 
 export class ReviewForm {
   model = currentModel();
   note = el("textarea", { rows: 2, maxlength: MAX_NOTE_LENGTH, "aria-label": "Note", placeholder: "Note (optional)" });
   /** @type {Promise<unknown>} */
   masksLoaded = Promise.resolve();
+  /** @type {HTMLButtonElement[]} */
+  #buttons = [];
   /** @type {Draft | null} */
   #keptDraft = null; // the one left behind when the view was closed
 
@@ -37,6 +42,7 @@ export class ReviewForm {
     this.saved = { revision: tools.painting.revision, note: this.note.value };
     this.draft = takeDraft(detail.id); // until it is restored
     if (this.draft) this.note.value = this.draft.note;
+    this.seen = this.draft ? this.draft.seen : (this.lastReview?.id ?? 0); // a draft may be older than the last review
   }
 
   /**
@@ -44,12 +50,16 @@ export class ReviewForm {
    * @param {(verdict: Verdict) => void} onVerdict
    */
   controls(onVerdict) {
-    const verdictButton = (/** @type {Verdict} */ verdict, /** @type {string} */ text) =>
-      button(text, () => onVerdict(verdict), {
-        class: `verdict ${verdict}`, "aria-pressed": String(this.lastReview?.verdict === verdict),
-      });
-    const verdicts = [verdictButton("good", "Good (G)"), verdictButton("bad", "Bad (B)"), verdictButton("unsure", "Unsure (U)")];
-    return [el("div", { class: "row" }, verdicts), this.note];
+    this.#buttons = VERDICTS.map((verdict) => button("", () => onVerdict(verdict), {
+      class: `verdict ${verdict}`, "aria-pressed": String(this.lastReview?.verdict === verdict),
+    }));
+    this.labelButtons();
+    return [el("div", { class: "row" }, this.#buttons), this.note];
+  }
+
+  /** Names the verdict buttons, with their keys where these work. */
+  labelButtons() {
+    this.#buttons.forEach((one, i) => (one.textContent = verdictLabel(VERDICTS[i])));
   }
 
   /** Loads the masks of the last review, then restores the draft. */
@@ -88,7 +98,7 @@ export class ReviewForm {
     if (!this.isUnsaved()) return;
     const newMasks = this.isPaintingChanged ? this.tools.painting.snapshot() : null;
     const masks = this.draft ? this.draft.masks : newMasks;
-    this.#keptDraft = { name: this.detail.name, note: this.note.value, masks };
+    this.#keptDraft = { name: this.detail.name, note: this.note.value, masks, seen: this.seen };
     keepDraft(this.detail.id, this.#keptDraft);
   }
 
@@ -105,7 +115,7 @@ export class ReviewForm {
   // --- saving
 
   /**
-   * Saves a verdict with note and masks; returns the message of success, or an empty text.
+   * Saves a verdict with note and masks. Returns the saved review and the message about it, or null: it was not saved.
    * @param {Verdict} verdict
    */
   async save(verdict) {
@@ -116,17 +126,28 @@ export class ReviewForm {
       const { layers, revision } = tools.painting;
       const note = this.note.value;
       const [mask, ignore] = await Promise.all([encodeMask(layers.defect), encodeMask(layers.ignore)]);
-      await saveReview(detail.id, verdict, { note, mask, ignore }, this.model.name);
+      const { isSaved, review } = await saveReview(detail, verdict, { note, mask, ignore }, this.seen, this.model.name);
+      if (!review) throw new Error("you wanted to decide later");
       this.saved = { revision, note };
+      this.seen = review.id;
       if (!this.isUnsaved()) dropDraft(detail.id, this.#keptDraft); // kept where the view was closed meanwhile
+      if (!isSaved) return this.#showKept(review);
       const omitted = verdict === "good" && mask ? " A good part has no defect: the defect layer was not saved." : "";
-      const message = `${detail.name}: ${verdict}.${omitted}`;
-      showMessage(message);
-      return message;
+      return { review, message: `${detail.name}: ${verdict}.${omitted}` };
     } catch (error) {
       const reason = isAbort(error) ? "the view was closed before the image was loaded" : errorText(error);
       showMessage(`${detail.name} was not saved as ${verdict}: ${reason}`, { isError: true });
-      return "";
+      return null;
     }
+  }
+
+  /**
+   * Shows the review by somebody else, which the user has let stand.
+   * @param {Review} review
+   */
+  #showKept({ who, verdict }) {
+    showMessage(`${this.detail.name}: ${verdict}, as ${who} said.`);
+    if (!this.signal.aborted) dispatchEvent(new HashChangeEvent("hashchange"));
+    return null;
   }
 }

@@ -1,27 +1,24 @@
 // The queue: a grid of thumbnails to review, by keyboard, mouse or touch.
 
-import { button, byId, el, isTyping, keyOf, shortcutHint } from "../lib/dom.js";
+import { button, byId, el, isTyping, keyOf } from "../lib/dom.js";
 import { formatPlural } from "../lib/format.js";
 import { ImageList } from "../lib/image_list.js";
 import { errorText, showError, showMessage } from "../lib/messages.js";
 import { onUpdate } from "../lib/poll.js";
 import { rescoreProgress } from "../lib/rescore_progress.js";
-import { reviewListed, undoReview } from "../lib/reviews.js";
+import { reviewListed, undoneText, undoReview } from "../lib/reviews.js";
 import { currentModel, state } from "../lib/state.js";
 import { isUploading } from "../lib/upload.js";
+import { showShortcuts, verdictOfKey } from "../lib/verdict_keys.js";
 import { filterBar } from "./queue_filters.js";
 import { QueueGrid } from "./queue_grid.js";
 
-/** @import { ListedImage, Review, Verdict } from "../lib/types.js" */
-/** @typedef {{ row: ListedImage, saved: Promise<Review> }} GivenVerdict */
+/** @import { Outcome } from "../lib/reviews.js" */
+/** @import { ListedImage, Verdict } from "../lib/types.js" */
+/** @typedef {{ row: ListedImage, saved: Promise<Outcome> }} GivenVerdict */
 
-/** @type {Record<string, Verdict>} */
-const VERDICT_KEYS = { g: "good", b: "bad", u: "unsure" };
 /** @type {[string, string][]} */
-const SHORTCUTS = [
-  ["← → ↑ ↓", "move"], ["Enter", "open"], ["G", "good"], ["B", "bad"], ["U", "unsure"], ["N", "next"],
-  ["Ctrl Z", "undo"],
-];
+const SHORTCUTS = [["← → ↑ ↓", "move"], ["Enter", "open"], ["N", "next"], ["P", "previous"], ["Ctrl Z", "undo"]];
 const NOTICE_MILLISECONDS = 700; // that people need to notice another image under the selection
 const PAGE_ROWS = 3; // that Page Up and Page Down move
 
@@ -33,7 +30,8 @@ export function showQueue(main, signal) {
   const queue = new Queue(signal);
   const progress = el("div", {}, rescoreProgress(signal));
   const filters = filterBar(() => queue.reload(), queue.moreButton);
-  main.append(filters, progress, queue.grid.box, queue.touchBar(), shortcutHint(SHORTCUTS));
+  main.append(el("h1", { class: "unseen" }, "Queue"), filters, progress, queue.grid.box, queue.touchBar());
+  showShortcuts(SHORTCUTS, signal, { touchText: "Tap an image to select it, and again to open it." });
   addEventListener("keydown", (event) => queue.onKey(event), { signal });
   onUpdate(signal, ({ newImages, decisionChanged }) => {
     if (decisionChanged) progress.replaceChildren(rescoreProgress(signal));
@@ -180,15 +178,36 @@ class Queue {
     const given = { row, saved };
     this.#givenVerdicts.push(given);
     try {
-      await saved;
-      grid.failedImages.delete(row.id);
-      showMessage(`${row.name}: ${verdict}`, { action: { label: "Undo", run: () => this.undo(given) } });
+      this.#showOutcome(await saved, given, verdict);
     } catch (error) {
       grid.failedImages.add(row.id);
-      this.#givenVerdicts = this.#givenVerdicts.filter((one) => one !== given);
+      this.#forget(given);
       showMessage(`${row.name} was not saved as ${verdict}: ${errorText(error)}`, { isError: true });
     }
     grid.refresh(row.id);
+  }
+
+  /**
+   * @param {Outcome} outcome
+   * @param {GivenVerdict} given
+   * @param {Verdict} verdict
+   */
+  #showOutcome({ isSaved, review }, given, verdict) {
+    const { row } = given;
+    if (!review) throw new Error("you wanted to decide later");
+    this.grid.failedImages.delete(row.id);
+    if (isSaved) showMessage(`${row.name}: ${verdict}`, { action: { label: "Undo", run: () => this.undo(given) } });
+    else {
+      this.#forget(given);
+      showMessage(`${row.name}: ${review.verdict}, as ${review.who} said.`);
+    }
+  }
+
+  /**
+   * @param {GivenVerdict} given a verdict that cannot be undone
+   */
+  #forget(given) {
+    this.#givenVerdicts = this.#givenVerdicts.filter((one) => one !== given);
   }
 
   /**
@@ -199,9 +218,9 @@ class Queue {
     const { grid } = this;
     this.#givenVerdicts = this.#givenVerdicts.filter((one) => one.row.id !== row.id); // an image has one undo step
     try {
-      const review = await saved;
-      const verdict = await undoReview(review.id, row.id);
-      showMessage(`${row.name}: ${verdict ? `${verdict} again` : "not reviewed"}`);
+      const { review } = await saved;
+      if (!review) return;
+      showMessage(undoneText(row.name, await undoReview(review.id)));
     } catch (error) {
       showMessage(`The verdict on ${row.name} was not undone: ${errorText(error)}`, { isError: true });
       return;
@@ -248,6 +267,7 @@ class Queue {
    */
   #onPlainKey(event) {
     const key = keyOf(event);
+    const verdict = verdictOfKey(event);
     const { columns } = this.grid;
     /** @type {Record<string, number>} */
     const moves = {
@@ -255,8 +275,8 @@ class Queue {
       PageDown: PAGE_ROWS * columns, PageUp: -PAGE_ROWS * columns, Home: -Infinity, End: Infinity,
     };
     if (key in moves) this.grid.select(state.selectedIndex + moves[key]);
-    else if (key in VERDICT_KEYS) {
-      if (!event.repeat) this.giveVerdict(VERDICT_KEYS[key]); // a held key counts once
+    else if (verdict) {
+      if (!event.repeat) this.giveVerdict(verdict); // a held key counts once
     } else if (key === "Enter") this.open();
     else return false;
     return true;

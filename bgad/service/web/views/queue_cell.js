@@ -1,7 +1,7 @@
 // One cell of the queue: thumbnail, name, score, decision, reason and verdict.
 
 import { badge, decisionBadge, el } from "../lib/dom.js";
-import { decisionText, formatNumber } from "../lib/format.js";
+import { formatNumber } from "../lib/format.js";
 import { imageElement } from "../lib/image_loader.js";
 
 /** @import { ListedImage } from "../lib/types.js" */
@@ -28,15 +28,21 @@ export function createCell(index, layout) {
  */
 export function fillCell(cell, row, isFailed) {
   const img = cell.querySelector("img") ?? imageElement(row.thumbnail, { decoding: "async", draggable: "false" });
-  const score = formatNumber(row.score);
-  const verdict = isFailed ? "not saved" : `${row.verdict ?? "not reviewed"}${row.has_mask ? ", painted" : ""}`;
   cell.replaceChildren(
     img,
     el("div", { class: "name", title: row.name }, row.name),
-    el("div", { class: "line" }, el("span", { class: "score" }, score), decisionBadge(row.is_anomaly)),
+    el("div", { class: "line" },
+      unseen("score "), el("span", { class: "score" }, formatNumber(row.score)), decisionBadge(row.is_anomaly)),
     el("div", { class: "why", title: row.reason }, row.reason),
-    verdictLabel(row, isFailed) ?? "");
-  cell.setAttribute("aria-label", `${row.name}, score ${score}, ${decisionText(row.is_anomaly)}${row.reason ? `: ${row.reason}` : ""}, ${verdict}`);
+    verdictLabel(row, isFailed) ?? unseen("not reviewed"));
+}
+
+/**
+ * Creates a text for screen readers, which read a cell by its content.
+ * @param {string} text
+ */
+function unseen(text) {
+  return el("span", { class: "unseen" }, text);
 }
 
 /**
@@ -46,6 +52,6 @@ export function fillCell(cell, row, isFailed) {
 function verdictLabel(row, isFailed) {
   if (isFailed) return el("div", { class: "said" }, badge("not saved", "failed"));
   if (!row.verdict) return null;
-  const brush = row.has_mask && el("span", { class: "painted", title: "the defect is painted" }, " ✎");
+  const brush = row.has_mask && el("span", { class: "painted", title: "the defect is painted", role: "img", "aria-label": "painted" }, " ✎");
   return el("div", { class: "said" }, badge([row.verdict, brush], row.verdict));
 }

@@ -2,6 +2,7 @@
 
 import { getJson, sendJson } from "../lib/api.js";
 import { el } from "../lib/dom.js";
+import { worseText } from "../lib/figures.js";
 import { formatPlural } from "../lib/format.js";
 import { thumbnail } from "../lib/image_loader.js";
 import { KeyedElements } from "../lib/keyed_elements.js";
@@ -55,7 +56,8 @@ class TeachView {
   constructor(signal, jobId) {
     this.signal = signal;
     this.wantedJobId = jobId; // the job to compare; null: the last one that has finished
-    this.versions = new VersionList(this.box, () => this.#update(), (...change) => this.#changeVersion(...change));
+    this.versions = new VersionList(this.box, () => this.#update(), (...change) => this.#changeVersion(...change),
+      (version) => this.#whyNotRelease(version));
     this.follower = new JobFollower((job) => this.#onJobChange(job), () => this.#loadJobs(), signal);
   }
 
@@ -223,6 +225,16 @@ class TeachView {
     const job = this.#finishedJobs.get(jobId) ?? (await getJson(`jobs/${jobId}`, {}, { signal: this.signal }));
     this.#finishedJobs.set(jobId, job);
     return job;
+  }
+
+  /**
+   * Says by how much a candidate is worse on the test images than the version it was made from; empty where it is not.
+   * @param {Version} version
+   */
+  async #whyNotRelease({ id, state }) {
+    const made = (this.#jobs ?? []).find((job) => job.new_version === id && job.state === "done");
+    const job = state === "candidate" && made ? await this.#loadFinishedJob(made.id) : null;
+    return job?.result ? worseText(job.result.validation, id, job.version) : "";
   }
 
   #comparisonTemplate() {

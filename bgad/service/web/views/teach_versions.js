@@ -12,17 +12,20 @@ import { stateBadge } from "./teach_jobs.js";
 
 export class VersionList {
   #lines = new KeyedElements("li", (id) => ({ "data-version": id }));
-  #confirming = ""; // the discard button that asks for confirmation
+  #confirming = ""; // the button that asks for confirmation
+  #question = "";
 
   /**
    * @param {HTMLElement} box the element that holds the buttons
    * @param {() => void} update brings the page up to date
    * @param {ChangeVersion} changeVersion
+   * @param {(version: Version) => Promise<string>} whyNotRelease says what speaks against a release; empty: nothing
    */
-  constructor(box, update, changeVersion) {
+  constructor(box, update, changeVersion, whyNotRelease) {
     this.box = box;
     this.update = update;
     this.changeVersion = changeVersion;
+    this.whyNotRelease = whyNotRelease;
   }
 
   /**
@@ -58,46 +61,57 @@ export class VersionList {
    * @param {string} place where they are shown: each place asks for its own confirmation
    * @param {boolean} isBusy
    */
-  actionTemplate({ id, checksum, state }, place, isBusy) {
+  actionTemplate(version, place, isBusy) {
+    const { id, checksum, state } = version;
     if (state === "released") return html`<span class="badge done">scores now</span>`;
     if (state === "discarded") return nothing;
     const release = () => this.changeVersion(`/versions/${id}/release`, releasedText);
-    const discard = () => {
-      this.#confirming = "";
-      return this.changeVersion(`/versions/${id}/discard`, () => `${versionText(id, checksum)} was discarded.`);
+    const discard = () => this.changeVersion(`/versions/${id}/discard`, () => `${versionText(id, checksum)} was discarded.`);
+    const askRelease = async () => {
+      const reason = await this.whyNotRelease(version);
+      if (reason) this.#ask(`release-${place}-${id}`, `${reason} Release it all the same?`);
+      else await release();
     };
-    return html`${adminButton("Release", release, isBusy, "primary")}
-      ${state === "candidate" ? this.#discardTemplate(id, `${place}-${id}`, discard, isBusy) : nothing}`;
+    const askDiscard = () => this.#ask(`discard-${place}-${id}`, `Discard version ${id}? This cannot be undone.`);
+    return html`${this.#askingTemplate("Release", `release-${place}-${id}`, askRelease, release, isBusy)}
+      ${state === "candidate" ? this.#askingTemplate("Discard", `discard-${place}-${id}`, askDiscard, discard, isBusy) : nothing}`;
   }
 
   /**
-   * A button that asks before it discards a version; Escape and "Keep it" cancel.
-   * @param {number} versionId
+   * A button that may ask before it acts; Escape and the other button cancel.
+   * @param {"Release" | "Discard"} text
    * @param {string} key identifies the button
-   * @param {() => unknown} discard
+   * @param {() => unknown} ask
+   * @param {() => unknown} act
    * @param {boolean} isBusy
    */
-  #discardTemplate(versionId, key, discard, isBusy) {
-    const ask = () => this.#setConfirming(key, key);
-    const cancel = () => this.#setConfirming("", key);
+  #askingTemplate(text, key, ask, act, isBusy) {
+    const kind = text === "Release" ? "primary" : "";
     if (this.#confirming !== key) {
-      return html`<span class="ask" role="group" data-discard=${key}>${adminButton("Discard", ask, isBusy)}</span>`;
+      return html`<span class="ask" role="group" data-ask=${key}>${adminButton(text, ask, isBusy, kind)}</span>`;
     }
+    const cancel = () => this.#ask("", "", key);
+    const confirm = () => {
+      this.#confirming = "";
+      return act();
+    };
     const onKey = (/** @type {KeyboardEvent} */ event) => event.key === "Escape" && cancel();
-    return html`<span class="ask" role="group" data-discard=${key} @keydown=${onKey}>
-      <span>Discard version ${versionId}? This cannot be undone.</span>
-      ${adminButton("Discard", discard, isBusy)}<button type="button" @click=${cancel}>Keep it</button></span>`;
+    return html`<span class="ask" role="group" data-ask=${key} @keydown=${onKey}>
+      <span>${this.#question}</span>
+      ${adminButton(text, confirm, isBusy)}<button type="button" @click=${cancel}>${text === "Release" ? "Do not release" : "Keep it"}</button></span>`;
   }
 
   /**
-   * Shows or hides the confirmation, and moves the focus to its last button, which does no harm.
-   * @param {string} confirming
-   * @param {string} key of the button
+   * Shows or hides a question, and moves the focus to its last button, which does no harm.
+   * @param {string} confirming the button that asks; empty: none
+   * @param {string} question
+   * @param {string} [key] of the button that gets the focus
    */
-  #setConfirming(confirming, key) {
+  #ask(confirming, question, key = confirming) {
     this.#confirming = confirming;
+    this.#question = question;
     this.update();
-    const button = this.box.querySelector(`[data-discard="${key}"] button:last-of-type`);
+    const button = this.box.querySelector(`[data-ask="${key}"] button:last-of-type`);
     if (button instanceof HTMLButtonElement) button.focus();
   }
 }

@@ -3,9 +3,9 @@
 import { getJson, sendJson } from "../lib/api.js";
 import { chart, drawBar, lineLabel, outlinedLine, xAxis, yAxis } from "../lib/chart.js";
 import { button, el } from "../lib/dom.js";
-import { formatNumber, formatPercent, formatPlural } from "../lib/format.js";
+import { formatApart, formatNumber, formatPercent, formatPlural } from "../lib/format.js";
 import { reportErrors, showMessage } from "../lib/messages.js";
-import { histogram, linearScale, ticks } from "../lib/scales.js";
+import { binEdges, histogram, linearScale, ticks } from "../lib/scales.js";
 import { ADMIN_ONLY, currentModel, isAdmin, loadModels, modelRoute, resetList } from "../lib/state.js";
 
 /** @import { Box } from "../lib/chart.js" */
@@ -221,7 +221,7 @@ function distribution(data, index, { from, to, chosen, used }) {
   const options = { height: (isLast ? 80 : 62) + top, top, foot: isLast ? 24 : 8 };
   return chart(`${title}: ${data[key].length}`, options, (drawing, box) => {
     const x = linearScale([from, to], [box.left, box.right]);
-    drawHistogram(drawing, box, x, key, histogram(data[key], from, to, BIN_COUNT), { from, to });
+    drawHistogram(drawing, box, x, key, data[key], binEdges(from, to, BIN_COUNT, [used, chosen]));
     for (const [kind, value, text] of /** @type {const} */ ([["used", used, "in use"], ["chosen", chosen, "chosen"]])) {
       outlinedLine(drawing, kind, { x1: x(value), x2: x(value), y1: box.top - 6, y2: box.bottom }, text);
     }
@@ -235,19 +235,20 @@ function distribution(data, index, { from, to, chosen, used }) {
  * @param {Box} box
  * @param {Scale} x
  * @param {string} kind the CSS class
- * @param {number[]} counts
- * @param {{ from: number, to: number }} range
+ * @param {number[]} values
+ * @param {number[]} edges of the bins: no bin holds scores on both sides of a line
  */
-function drawHistogram(drawing, box, x, kind, counts, { from, to }) {
+function drawHistogram(drawing, box, x, kind, values, edges) {
+  const counts = histogram(values, edges);
   const top = Math.max(MIN_TOP_COUNT, ...counts);
   const y = linearScale([0, top], [box.bottom, box.top]);
   yAxis(drawing, box, y, [0, top]);
-  const binWidth = (to - from) / counts.length;
   counts.forEach((count, i) => {
     if (!count) return;
-    const start = from + i * binWidth;
-    const bar = { x: x(start) + 1, y: y(count), width: x(binWidth) - x(0) - 2, height: y(0) - y(count) };
-    drawBar(drawing, kind, bar, `${count} from ${formatNumber(start)} to ${formatNumber(start + binWidth)}`);
+    const [left, right] = [x(edges[i]), x(edges[i + 1])];
+    const bar = { x: left + 1, y: y(count), width: Math.max(1, right - left - 2), height: y(0) - y(count) };
+    const [from, to] = formatApart(edges[i], edges[i + 1]);
+    drawBar(drawing, kind, bar, `${count} above ${from}, up to ${to}`);
   });
 }
 
