@@ -110,7 +110,15 @@ def test_teach_compare_release_and_the_way_back(make: Maker, data_set: Path) -> 
     assert service.client.post(f"/v1/models/plate/versions/{new['id']}/release").status_code == 422
     assert service.client.post("/v1/models/plate/rollback").status_code == 404
     what = [event["what"] for event in service.client.get("/v1/history", params={"model": "plate"}).json()]
-    assert what == ["discard", "roll back", "release", "model candidate", "teach job", *["review"] * 5, "model released"]
+    assert what == [
+        "discard",
+        "roll back",
+        "release",
+        "model candidate",
+        "teach job",
+        *["review"] * 5,
+        "model released",
+    ]
     for act in ("cancel", "resume"):
         assert service.client.post(f"/v1/jobs/{job['id']}/{act}").status_code == 422
 
