@@ -36,6 +36,7 @@ ENDPOINTS = [
     ("GET", "/v1/jobs/1/events", "review"),
     ("GET", "/v1/jobs/1/validation/0/after.jpg", "review"),
     ("GET", "/v1/history", "review"),
+    ("GET", "/v1/history/export", "review"),
     ("PUT", "/v1/models/plate/threshold", "admin"),
     ("POST", "/v1/models/plate/versions/1/release", "admin"),
     ("POST", "/v1/models/plate/versions/1/discard", "admin"),

@@ -73,7 +73,7 @@ def test_a_token_expires(address: str) -> None:
     now = 1000.0
     store = Store(address, lambda: now)
     token = f"Bearer {access.new_token(store.tokens, 'ann', 'score', expires=2000.0)}"
-    assert access.authenticate(store.tokens, token, required=True) == access.Caller("ann", "score")
+    assert access.authenticate(store.tokens, token, required=True) == access.Caller("ann", "score", expires=2000.0)
     now = 1999.0
     assert access.authenticate(store.tokens, token, required=True) is not None
     now = 2000.0

@@ -39,20 +39,6 @@ export function apiUrl(route, query = {}) {
 }
 
 /**
- * Saves an answer of the API as a file; a plain link could not send the token.
- * @param {string} url
- * @param {string} name
- */
-export async function download(url, name) {
-  const address = URL.createObjectURL(await (await request(url)).blob());
-  const link = document.createElement("a");
-  link.href = address;
-  link.download = name;
-  link.click();
-  URL.revokeObjectURL(address);
-}
-
-/**
  * Sends a request, and asks the user for a token where the service requires one.
  * @param {string} url
  * @param {RequestOptions} [options]

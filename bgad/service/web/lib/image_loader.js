@@ -66,7 +66,7 @@ async function fetchBlobUrl(url, signal) {
 }
 
 /**
- * Saves a file of the API under a name.
+ * Saves a file of the API under a name; a plain link could not send the token.
  * @param {string} url
  * @param {string} name
  */

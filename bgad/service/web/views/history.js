@@ -1,9 +1,10 @@
 // The history: who did what and when.
 
-import { apiUrl, download, getJson } from "../lib/api.js";
+import { apiUrl, getJson } from "../lib/api.js";
 import { imageAddress } from "../lib/back_links.js";
 import { button, el, select, table, tableRow } from "../lib/dom.js";
 import { formatPlural, formatTime } from "../lib/format.js";
+import { downloadFile } from "../lib/image_loader.js";
 import { reportErrors } from "../lib/messages.js";
 import { state } from "../lib/state.js";
 
@@ -53,7 +54,7 @@ export async function showHistory(main, signal) {
     return load(null);
   });
   const save = (/** @type {string} */ format) =>
-    reportErrors(() => download(apiUrl("history/export", { ...query, format }), `bgad-history.${format}`));
+    reportErrors(() => downloadFile(apiUrl("history/export", { ...query, format }), `bgad-history.${format}`));
   /** @type {[string, string][]} */
   const models = state.models.map((model) => [model.name, `the model ${model.name}`]);
   main.append(el("div", { class: "page" },
