@@ -79,8 +79,8 @@ def _data_figures(arguments: argparse.Namespace) -> list[Path]:
     from bgad.benchmark import figure_plots, figures
     from bgad.data import locate
     from bgad.data.protocols import Case
+    from bgad.methods.control import RunControl
     from bgad.model.device import tune_allocator
-    from bgad.training.run import RunControl
 
     tune_allocator()
     wanted = names(arguments.figures, "figure", FIGURES) if arguments.figures else tuple(FIGURES)

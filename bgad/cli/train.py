@@ -108,9 +108,10 @@ def _train(arguments: argparse.Namespace) -> int:
     if arguments.tensorboard:
         check_folder(arguments.tensorboard)
     from bgad.data.locate import model_folder
+    from bgad.methods.control import RunControl
     from bgad.model.device import tune_allocator
     from bgad.training.pipeline import train
-    from bgad.training.run import RunControl, TrainOptions
+    from bgad.training.run import TrainOptions
 
     tune_allocator()
     options = TrainOptions(

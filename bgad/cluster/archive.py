@@ -31,7 +31,7 @@ from bgad.io.files import check_folder, locked
 from bgad.types import Progress
 
 if TYPE_CHECKING:
-    from bgad.training.run import StopRequest
+    from bgad.methods.control import StopRequest
 
 logger = logging.getLogger(__name__)
 

@@ -20,10 +20,11 @@ from bgad.data.sample_io import ImageCache
 from bgad.features import shards
 from bgad.features.cache import Budget, Extractor, FeatureStore
 from bgad.inference.torch_engine import Detector
+from bgad.methods.control import RunControl, StopRequest
 from bgad.model import backbone as backbones
 from bgad.model import device as devices
 from bgad.training.pipeline import Preparation, prepared, read_training_data
-from bgad.training.run import RunControl, StopRequest, TrainOptions
+from bgad.training.run import TrainOptions
 from bgad.types import ProgressTask, Sample
 
 

@@ -14,6 +14,7 @@ from bgad.geometry.roi import Roi
 from bgad.inference.base import BaseScorer, Outputs
 from bgad.model import backbone as backbones
 from bgad.model import device as devices
+from bgad.model.heads import new_model
 from bgad.model.scoring import BACKBONE_FILE, FLOW_FILE, ScoringModel
 from bgad.types import FloatArray
 
@@ -66,7 +67,7 @@ class Detector(BaseScorer):
         card = model_folder.read(folder, (FLOW_FILE, BACKBONE_FILE))
         config = card.config
         backbone = safetensors.torch.load_file(folder / BACKBONE_FILE)
-        model = ScoringModel(config, backbones.build(config.backbone, backbone))
+        model = new_model(config, backbones.build(config.backbone, backbone))
         if card.roi_png is not None and not config.tile.size:
             model.set_region(Roi.from_png(card.roi_png).resized(config.backbone.size))
         flow = safetensors.torch.load_file(folder / FLOW_FILE)

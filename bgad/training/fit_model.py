@@ -3,46 +3,33 @@
 from __future__ import annotations
 
 import logging
-import platform
-import time
 from collections.abc import Iterator, Mapping, Sequence
-from dataclasses import replace
-from datetime import UTC, datetime
 
 import numpy as np
 import torch
 
-from bgad._version import __version__
 from bgad.artifact.card import (
-    FLOAT32,
-    CalibrationCard,
-    Card,
-    DataCard,
-    InputCard,
     LevelCard,
     MapCard,
-    ProvenanceCard,
-    RoiCard,
     ScorePart,
     TrainingCard,
 )
 from bgad.calibration import Calibration, effective_rate
 from bgad.data import tiled_split
-from bgad.geometry.roi import Roi
 from bgad.inference.base import Output
 from bgad.inference.torch_engine import Detector
-from bgad.model import backbone as backbones
+from bgad.methods.checkpoint import LogRow, SharedPhase
 from bgad.model.boundary import NORMALISER, abnormal_boundary
 from bgad.model.level import LevelConstants
-from bgad.model.scoring import ScoringModel
-from bgad.training.checkpoint import LogRow, SharedPhase
+from bgad.model.scoring import LevelModel
+from bgad.training.build_card import FitFacts, LoopSeconds, build_card, score_parts, training_card
 from bgad.training.fit_image_head import HeadScores, fit_image_head
 from bgad.training.fit_score_weights import ScoreWeightFitter
 from bgad.training.loop import FlowData, TrainingLoop
 from bgad.training.run import TrainingRun
-from bgad.training.training_set import NormalPartition, TrainingSet, choose_validation_normals, partition_normals
+from bgad.training.training_set import TrainingSet, choose_validation_normals, partition_normals
 from bgad.training.warm_start import WarmStart, average_with_parent
-from bgad.types import PARTS, FloatArray, Index, ProgressTask, Sample
+from bgad.types import FloatArray, Index, ProgressTask, Sample
 
 logger = logging.getLogger(__name__)
 
@@ -53,7 +40,7 @@ class ModelFit:
     def __init__(
         self,
         run: TrainingRun,
-        model: ScoringModel,
+        model: LevelModel,
         training_set: TrainingSet,
         *,
         shared_phases: Mapping[int, SharedPhase] | None = None,
@@ -91,6 +78,11 @@ class ModelFit:
         taught = None if warm_start is None else warm_start.taught_anomalies
         normals, known = self.training_set.normals, self.training_set.known
         return fit_image_head(self.model, head, normals, known, self.partition.reference_index, taught)
+
+    @property
+    def step(self) -> int:
+        """Number of training steps that are done."""
+        return self.loop.step
 
     def resume(self) -> None:
         """Continue from the checkpoint in the work folder, if there is one."""
@@ -135,8 +127,18 @@ class ModelFit:
         rate = effective_rate(len(scored), run.false_reject_rate)
         calibration = Calibration.from_scores([image_score for image_score, _ in scored], rate)
         parts = _score_parts(model, np.stack([image_parts for _, image_parts in scored]), rate)
-        card = _build_card(run, model, self.loop, self.partition, constants, map_card, parts, calibration)
-        return Detector(model, card, run.device)
+        levels = _level_cards(model, self.loop, constants)
+        facts = FitFacts(levels, map_card, parts, calibration, self._training())
+        return Detector(model, build_card(run, model, facts), run.device)
+
+    def _training(self) -> TrainingCard:
+        """Describe how the model was trained."""
+        loop, tile, images = self.loop, self.model.config.tile, self.run.training_split.train
+        validation = {images[i].name for i in self.partition.validation_index}
+        if tile.size:
+            validation = {tiled_split.image_name_of(name, tile) for name in validation}
+        seconds = LoopSeconds(loop.seconds, loop.resumed_seconds)
+        return training_card(self.run, seconds, loop.log.count(), sorted(validation))
 
     def _map_card(self, normal_maps: FloatArray) -> MapCard:
         """Return the mean of the anomaly map over normals, and its boundary: their 1 - beta quantile."""
@@ -147,7 +149,7 @@ class ModelFit:
         return MapCard(float(values.mean()), float(np.quantile(values, 1 - config.loss.beta)))
 
 
-def validation_normals(model: ScoringModel, training_set: TrainingSet, warm_start: WarmStart | None = None) -> Index:
+def validation_normals(model: LevelModel, training_set: TrainingSet, warm_start: WarmStart | None = None) -> Index:
     """Return the numbers of the normals that no flow is trained on; none where nothing needs them."""
     if model.image_head is None and model.config.score.evidence_weight <= 0:
         return np.arange(0)
@@ -156,76 +158,21 @@ def validation_normals(model: ScoringModel, training_set: TrainingSet, warm_star
     return choose_validation_normals(training_set.normals.count, training_set.image_numbers)
 
 
-def _set_map_constants(model: ScoringModel, scores: torch.Tensor) -> None:
+def _set_map_constants(model: LevelModel, scores: torch.Tensor) -> None:
     """Set mean and spread of the map's scores (n,) over normals; they make it comparable to the image head's."""
     spread = scores.std(correction=0).clamp(min=1e-3 * float(scores.abs().mean()) + 1e-6)
     model.map_constants.copy_(torch.stack([scores.mean(), spread]))
 
 
-def _build_card(
-    run: TrainingRun,
-    model: ScoringModel,
-    loop: TrainingLoop,
-    partition: NormalPartition,
-    constants: Sequence[LevelConstants],
-    map_card: MapCard,
-    parts: Sequence[ScorePart],
-    calibration: Calibration,
-) -> Card:
-    """Describe a trained and calibrated model; exporting and writing add their parts."""
-    config, dataset, split = model.config, run.dataset, run.split
-    return Card(
-        name=run.name,
-        method=config.method,
-        provenance=ProvenanceCard(__version__, datetime.now(UTC).isoformat(timespec="seconds")),
-        data=DataCard(
-            name=dataset.name,
-            layout=dataset.layout,
-            protocol=split.protocol,
-            known_class=split.known_class,
-            subset=split.subset,
-            known=len(split.known),
-            notes=tuple(dataset.notes + split.notes),
-        ),
-        config=replace(config, backbone=replace(config.backbone, weights="")),
-        input=InputCard(
-            height=config.backbone.size,
-            width=config.backbone.size,
-            bits=run.bits,
-            mean=tuple(model.backbone.mean.flatten().tolist()),
-            std=tuple(model.backbone.std.flatten().tolist()),
-        ),
-        levels=_level_cards(model, loop, constants),
-        map=map_card,
-        score_parts=tuple(parts),
-        calibration={FLOAT32: CalibrationCard.of(calibration)},
-        training=_training_card(run, model, loop, partition),
-        roi=None if run.roi is None else _roi_card(run.roi),
-        licences={
-            "bgad": "Apache-2.0",
-            "backbone": _backbone_licence(config.backbone.name),
-            "data": "that of the training images applies to what the model learnt from them",
-        },
-        split=split.to_json(),
-        roi_png=None if run.roi is None else run.roi.png(),
-    )
-
-
-def _score_parts(model: ScoringModel, calibration_parts: FloatArray, rate: float) -> tuple[ScorePart, ...]:
+def _score_parts(model: LevelModel, calibration_parts: FloatArray, rate: float) -> tuple[ScorePart, ...]:
     """Describe the parts of a model's score; `calibration_parts` (n, 3) are those of the calibration normals."""
     weight = float(model.score_weights[-1]) if model.image_head is not None and model.image_head.is_fitted else 0.0
     known_weight = weight * model.config.score.direction_weight if model.config.uses_anomalies else 0.0
-    weights = (1.0, weight, known_weight)
-    limits = np.quantile(calibration_parts, 1 - rate, axis=0, method="higher")
-    return tuple(
-        ScorePart(name, part_weight, float(limit))
-        for name, part_weight, limit in zip(PARTS, weights, limits, strict=True)
-        if part_weight
-    )
+    return score_parts((1.0, weight, known_weight), calibration_parts, rate)
 
 
 def _level_cards(
-    model: ScoringModel, loop: TrainingLoop, level_constants: Sequence[LevelConstants]
+    model: LevelModel, loop: TrainingLoop, level_constants: Sequence[LevelConstants]
 ) -> tuple[LevelCard, ...]:
     """Describe each level with the statistics that fusion uses."""
     config = model.config
@@ -245,34 +192,3 @@ def _level_cards(
             config.backbone.strides, loop.levels, level_constants, model.score_weights[:-1].tolist(), strict=True
         )
     )
-
-
-def _training_card(
-    run: TrainingRun, model: ScoringModel, loop: TrainingLoop, partition: NormalPartition
-) -> TrainingCard:
-    """Describe how the model was trained."""
-    tile, images = model.config.tile, run.training_split.train
-    validation = {images[i].name for i in partition.validation_index}
-    if tile.size:
-        validation = {tiled_split.image_name_of(name, tile) for name in validation}
-    return TrainingCard(
-        seconds=round(time.monotonic() - run.started + loop.resumed_seconds, 2),
-        loop_seconds=round(loop.seconds, 2),
-        steps=loop.log.count(),
-        device=str(run.device),
-        torch=str(torch.__version__),
-        python=platform.python_version(),
-        validation_normals=tuple(sorted(validation)),
-    )
-
-
-def _roi_card(roi: Roi) -> RoiCard:
-    """Describe the region of interest."""
-    height, width = roi.mask.shape
-    return RoiCard(height, width, float(roi.mask.mean()), roi.polygons)
-
-
-def _backbone_licence(name: str) -> str:
-    if name in backbones.BACKBONES:
-        return "Apache-2.0 (EfficientNet-Lite weights trained on ImageNet)"
-    return f"see timm's page of {name}"

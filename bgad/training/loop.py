@@ -21,15 +21,17 @@ from torch import Tensor
 
 from bgad.config import Config
 from bgad.errors import ModelError
+from bgad.features.anomalies import AnomalyFeatures
 from bgad.features.cache import Features
 from bgad.features.scoring import LevelLikelihoods
+from bgad.methods import checkpoint
+from bgad.methods.checkpoint import LogRow, SharedPhase, TrainingLog
+from bgad.methods.control import CHECKPOINT, RunControl, StopRequest
 from bgad.model.boundary import NORMALISER, RunningBoundary, normal_boundary
 from bgad.model.device import WorkerPool
 from bgad.model.distance import DistanceLevel
 from bgad.model.level import Level, LevelConstants
-from bgad.model.scoring import ScoringModel
-from bgad.training import checkpoint
-from bgad.training.checkpoint import LogRow, SharedPhase, TrainingLog
+from bgad.model.scoring import LevelModel
 from bgad.training.fit_bank import fill_bank
 from bgad.training.objective import (
     REFRESH_STEPS,
@@ -40,11 +42,10 @@ from bgad.training.objective import (
     usable_anomalies,
     without_masks,
 )
-from bgad.training.run import CHECKPOINT, RunControl, StopRequest
 from bgad.training.schedule import CHECK_STEPS, EarlyStopping, Schedule
-from bgad.training.training_set import AnomalyFeatures
 from bgad.types import FloatArray, Index, ProgressTask
 
+COLUMNS = ("step", "lr", "loss", "likelihood", "pull", "push")  # of the log; then one boundary for each level
 DIVERGED_LOSS = 1e6  # the loss of a sound run stays orders of magnitude below
 
 
@@ -65,7 +66,7 @@ class TrainingLoop:
 
     def __init__(
         self,
-        model: ScoringModel,
+        model: LevelModel,
         data: FlowData,
         work: Path,
         device: torch.device,
@@ -92,7 +93,7 @@ class TrainingLoop:
         self.early_stopping = EarlyStopping(self.likelihoods, data.validation, self.config)
         self.optimisers = self._new_optimisers()
         self.boundaries = [RunningBoundary(self.config.loss.beta) for _ in self.levels]
-        self.log = TrainingLog(work, len(self.levels))
+        self.log = TrainingLog(work, [*COLUMNS, *(f"boundary{i}" for i in range(len(self.levels)))])
         self.step = 0
         self.seconds = 0.0  # spent in the loop, earlier runs that this one resumes included
         self.resumed_seconds = 0.0  # the part of these that earlier runs have spent

@@ -14,9 +14,9 @@ import torch.nn.functional as F
 from torch import Tensor
 
 from bgad.config import LossConfig
+from bgad.features.anomalies import AnomalyFeatures
 from bgad.features.scoring import LevelLikelihoods
 from bgad.model.boundary import NORMALISER, abnormal_boundary
-from bgad.training.training_set import AnomalyFeatures
 from bgad.types import Index
 
 REFRESH_STEPS = 20  # steps between two selections of instances: in fewer, the flows change little

@@ -26,23 +26,19 @@ from bgad.features.cache import even_pick
 from bgad.geometry.roi import Roi
 from bgad.inference.torch_engine import Detector
 from bgad.io.files import write_atomic
+from bgad.methods.baselines import check_split
+from bgad.methods.checkpoint import TRAINING_LOG
+from bgad.methods.control import RunControl, StopRequest
 from bgad.model import backbone as backbones
 from bgad.model import device as devices
+from bgad.model.heads import new_model
 from bgad.model.scoring import BACKBONE_FILE, ScoringModel, weight_files
 from bgad.pseudo.generate import can_generate
 from bgad.training import provenance
-from bgad.training.checkpoint import TRAINING_LOG, EventLog, open_event_log
-from bgad.training.fit_model import ModelFit
+from bgad.training.event_log import EventLog, open_event_log
+from bgad.training.fit import new_fit
 from bgad.training.provenance import Provenance, run_key
-from bgad.training.run import (
-    RunControl,
-    StopRequest,
-    TrainingRun,
-    TrainOptions,
-    check_work_folder,
-    open_work_folder,
-    unfinished,
-)
+from bgad.training.run import TrainingRun, TrainOptions, check_work_folder, open_work_folder, unfinished
 from bgad.training.training_set import CacheOptions, build_training_set, with_visible_defect
 from bgad.training.warm_start import WarmStart, load_flows
 from bgad.types import Progress, Shape
@@ -134,6 +130,7 @@ def assign_roles(dataset: layouts.Dataset, config: Config, options: TrainOptions
             require_supported(len(split.calibration), rate)
     for note in split.notes:
         logger.warning(note)
+    check_split(config, split)
     if config.uses_anomalies and not split.known:
         has_pseudo = config.pseudo.count and can_generate(config.pseudo.method, [])
         others = f"normals and {config.pseudo.method} pseudo anomalies" if has_pseudo else "normals alone"
@@ -210,6 +207,7 @@ def prepared(
             work,
             options.false_reject_rate,
             roi,
+            memory_gb=options.memory_gb,
             started=started,
             control=control,
         )
@@ -222,7 +220,7 @@ def prepared(
 def _new_model(config: Config, device: torch.device, parent: Path | None) -> ScoringModel:
     """Return an untrained model, or one with backbone and flows of its parent."""
     state = None if parent is None else safetensors.torch.load_file(parent / BACKBONE_FILE)
-    model = ScoringModel(config, backbones.build(config.backbone, state)).to(device)
+    model = new_model(config, backbones.build(config.backbone, state)).to(device)
     if parent is not None:
         model.load_state_dict(load_flows(parent), strict=False)
     return model
@@ -237,11 +235,9 @@ def _fit(
     if map_roi is not None:
         model.set_region(map_roi.resized(config.backbone.size))
     training_set = build_training_set(model, run.training_split, images, run.device, cache, map_roi)
-    fit = ModelFit(run, model, training_set)
-    if resume:
-        fit.resume()
+    fit = new_fit(run, model, training_set, resume=resume)
     for row in fit.steps():
-        events.write(fit.loop.step, row)
+        events.write(fit.step, row)
     return fit.finish()
 
 

@@ -1,4 +1,4 @@
-"""One training run: its options, the request to stop it, and the work folder that keeps its state until it ends well.
+"""One training run: its options, and the work folder that keeps its state until it ends well.
 
 This module does not import torch, so that options can be checked without it.
 """
@@ -8,7 +8,6 @@ from __future__ import annotations
 import json
 import logging
 import shutil
-import threading
 import time
 from collections.abc import Iterator
 from contextlib import contextmanager
@@ -23,7 +22,7 @@ from bgad.data.validation import MAX_UNREADABLE
 from bgad.errors import ConfigError, ModelError, OutputError
 from bgad.geometry.roi import Roi
 from bgad.io import files as output_files
-from bgad.types import Progress
+from bgad.methods.control import CHECKPOINT, RunControl
 
 if TYPE_CHECKING:
     import torch
@@ -32,8 +31,7 @@ if TYPE_CHECKING:
 
 logger = logging.getLogger(__name__)
 
-# Files in the work folder: the fingerprint of the run, and its state after the last saved step.
-RUN_FILE, CHECKPOINT = "run.json", "checkpoint.safetensors"
+RUN_FILE = "run.json"  # file in the work folder: the fingerprint of the run
 SHARDS = "*/shards/*.npz"  # feature shards, as bgad.features.shards names them; that module needs torch
 
 
@@ -66,44 +64,6 @@ class TrainOptions:
             check_rate(self.false_reject_rate)
 
 
-class StopRequest:
-    """Asks a training to stop; the caller sets it, for example on Ctrl-C, and the loop looks at it after every step.
-
-    While `honoured` is true, the loop ends the current step, saves a checkpoint and raises KeyboardInterrupt. At other
-    times nobody looks at the request, and a caller has to interrupt the work itself.
-    """
-
-    def __init__(self) -> None:
-        self._requested = threading.Event()
-        self.honoured = False
-
-    @property
-    def requested(self) -> bool:
-        """Whether somebody has asked to stop."""
-        return self._requested.is_set()
-
-    def request(self) -> None:
-        """Ask the training to stop."""
-        self._requested.set()
-
-    @contextmanager
-    def honour(self) -> Iterator[None]:
-        """Mark the time during which the loop looks at the request."""
-        self.honoured = True
-        try:
-            yield
-        finally:
-            self.honoured = False
-
-
-@dataclass(frozen=True)
-class RunControl:
-    """How a caller follows a run and ends it."""
-
-    progress: Progress | None = None
-    stop: StopRequest | None = None
-
-
 @dataclass(frozen=True)
 class TrainingRun:
     """Everything that is decided before the training of one model begins."""
@@ -118,6 +78,7 @@ class TrainingRun:
     false_reject_rate: float | None = None
     roi: Roi | None = None
     warm_start: WarmStart | None = None
+    memory_gb: float = 4.0  # that a fit may take beside the cached features
     started: float = field(default_factory=time.monotonic)
     control: RunControl = field(default_factory=RunControl)
 

@@ -25,11 +25,12 @@ from bgad.data.validation import validate_images
 from bgad.errors import ConfigError, DataError
 from bgad.geometry.roi import Roi
 from bgad.inference.torch_engine import Detector
+from bgad.methods.control import RunControl, StopRequest
 from bgad.training import provenance
 from bgad.training.paired_files import IGNORE, MASK, list_images, pair_files
 from bgad.training.pipeline import TrainingData, new_image_cache, prepared
 from bgad.training.provenance import Provenance
-from bgad.training.run import RunControl, StopRequest, TrainOptions
+from bgad.training.run import TrainOptions
 from bgad.types import GOOD, ROLES, TAUGHT, UNUSED, USED_ROLES, Progress, Sample
 
 logger = logging.getLogger(__name__)

@@ -26,6 +26,7 @@ from bgad.data.protocols import Case, protocol_split
 from bgad.data.sample_io import ImageCache
 from bgad.errors import ConfigError, ModelError
 from bgad.evaluation.evaluate import evaluate
+from bgad.features.anomalies import AnomalyFeatures
 from bgad.features.cache import FeatureStore
 from bgad.inference.torch_engine import Detector
 from bgad.io import files as output_files
@@ -38,7 +39,6 @@ from bgad.training.fit_model import ModelFit
 from bgad.training.loop import TrainingLoop
 from bgad.training.provenance import flow_key, phase_key, run_key
 from bgad.training.run import TrainOptions
-from bgad.training.training_set import AnomalyFeatures
 from tests.benchmark.runs import CLASSES, CONFIG, SIZE, TINY, category, fast, results, timeless, tiny
 from tests.conftest import save
 
@@ -331,7 +331,7 @@ DRIVER = """
 import os, signal, sys
 from pathlib import Path
 from bgad.cli.main import main
-from bgad.training import checkpoint
+from bgad.methods import checkpoint
 from bgad.training.loop import TrainingLoop
 from bgad.data.datasets import registry
 

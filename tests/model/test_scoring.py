@@ -21,7 +21,7 @@ from bgad.io import images
 from bgad.model.level import P_VALUES, LevelConstants
 from bgad.model.scoring import (
     OUTLIER_SLOPE,
-    ScoringModel,
+    LevelModel,
     default_score_weights,
     fuse,
     level_anomaly,
@@ -36,7 +36,7 @@ QUANTILES = [-float(i) for i in range(len(P_VALUES))]  # of the normals of a lev
 ALIKE = torch.full((3,), 1 / 3)
 
 
-def level_scores(model: ScoringModel, log_p: Sequence[Tensor]) -> list[Tensor]:
+def level_scores(model: LevelModel, log_p: Sequence[Tensor]) -> list[Tensor]:
     constants: list[Tensor] = [level.constants for level in model.levels]  # type: ignore[misc]
     return [level_anomaly(x, c, "p-value") for x, c in zip(log_p, constants, strict=True)]
 

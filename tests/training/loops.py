@@ -16,13 +16,13 @@ import torch
 from torch import Tensor, nn
 
 from bgad.config import Config, from_dict
+from bgad.features.anomalies import AnomalyFeatures
 from bgad.features.cache import Budget, Features, FeatureStore
-from bgad.model.scoring import ScoringModel
-from bgad.training.checkpoint import TRAINING_LOG, LogRow, SharedPhase
+from bgad.methods.checkpoint import TRAINING_LOG, LogRow, SharedPhase
+from bgad.methods.control import CHECKPOINT, RunControl, StopRequest
+from bgad.model.scoring import LevelModel
 from bgad.training.loop import FlowData, TrainingLoop
 from bgad.training.objective import REFRESH_STEPS
-from bgad.training.run import CHECKPOINT, RunControl, StopRequest
-from bgad.training.training_set import AnomalyFeatures
 from bgad.types import FloatArray
 
 GRIDS, CHANNELS = [(4, 4), (2, 2)], [6, 8]
@@ -97,7 +97,7 @@ def make(
         "anomalies": [known(DEFECT)] if anomalies is None else anomalies,
     }
     return TrainingLoop(
-        ScoringModel(config(**values), stub),
+        LevelModel(config(**values), stub),
         FlowData(**fields | (data or {})),
         work,
         torch.device("cpu"),
@@ -112,7 +112,7 @@ def run(loop: TrainingLoop) -> None:
             pass
 
 
-def log_p(model: ScoringModel, rows: npt.NDArray[np.float16], level: int) -> FloatArray:
+def log_p(model: LevelModel, rows: npt.NDArray[np.float16], level: int) -> FloatArray:
     with torch.inference_mode():
         found: FloatArray = model.levels[level](torch.from_numpy(rows.astype(np.float32))).numpy()
     return found
@@ -183,7 +183,7 @@ def saved_step(work: Path) -> int:
 DRIVER = """
 import sys, time
 from bgad.cli.main import main
-from bgad.training import checkpoint
+from bgad.methods import checkpoint
 from bgad.training.loop import TrainingLoop
 
 checkpoint.CHECKPOINT_SECONDS = 0.05

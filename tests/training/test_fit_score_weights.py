@@ -13,9 +13,9 @@ import torch
 
 from bgad import TrainOptions, train
 from bgad.features.scoring import LevelLikelihoods
-from bgad.model.scoring import ScoringModel, default_score_weights
+from bgad.methods.checkpoint import LogRow
+from bgad.model.scoring import LevelModel, default_score_weights
 from bgad.training import fit_score_weights, training_set
-from bgad.training.checkpoint import LogRow
 from bgad.training.fit_image_head import fit_image_head
 from bgad.training.fit_model import validation_normals
 from bgad.training.fit_score_weights import MAX_HEAD_WEIGHT_FACTOR, MIN_LEVEL_PRIOR, ScoreWeightFitter
@@ -28,7 +28,7 @@ from tests.training.prepared import CPU, prepared
 OPTIONS = TrainOptions(known=4, device="cpu", export=False)
 
 
-def fitter_of(model: ScoringModel, features: TrainingSet, warm_start: WarmStart | None = None) -> ScoreWeightFitter:
+def fitter_of(model: LevelModel, features: TrainingSet, warm_start: WarmStart | None = None) -> ScoreWeightFitter:
     """A fitter with its partition and the scores of a fitted image head, as the training of a model makes it."""
     partition = partition_normals(features, validation_normals(model, features, warm_start))
     head, new = model.image_head, None if warm_start is None else warm_start.new_anomalies

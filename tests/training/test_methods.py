@@ -19,8 +19,8 @@ from bgad.artifact import folder as model_folder
 from bgad.cli.main import main
 from bgad.config import METHODS, Config, to_toml
 from bgad.inference.torch_engine import Detector
+from bgad.methods.checkpoint import LogRow
 from bgad.training import pipeline
-from bgad.training.checkpoint import LogRow
 from bgad.training.loop import TrainingLoop
 from bgad.types import PARTS
 from tests.conftest import distance_config, printed_config, tiny_config

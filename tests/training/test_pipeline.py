@@ -34,16 +34,16 @@ from bgad.inference.base import Output
 from bgad.inference.torch_engine import Detector
 from bgad.io import files as output_files
 from bgad.io import images
+from bgad.methods.checkpoint import LogRow
+from bgad.methods.control import CHECKPOINT, StopRequest
 from bgad.model import backbone
 from bgad.model.image_head import DiscriminantDirection
 from bgad.model.scoring import fuse, level_anomaly, map_score
 from bgad.training import fit_image_head as head_statistics
 from bgad.training import pipeline
 from bgad.training import training_set as training_set_module
-from bgad.training.checkpoint import LogRow
 from bgad.training.loop import TrainingLoop
 from bgad.training.provenance import flow_key, phase_two_key
-from bgad.training.run import CHECKPOINT, StopRequest
 from bgad.training.training_set import build_training_set, mask_cells
 from bgad.types import Sample
 from tests.conftest import SIZE, draw_image, printed_config, save, tiny_config, write_set

@@ -11,11 +11,11 @@ import pytest
 import torch
 
 from bgad.config import TrainConfig
+from bgad.features.anomalies import AnomalyFeatures
 from bgad.features.cache import Features
-from bgad.training.checkpoint import LogRow
+from bgad.methods.checkpoint import LogRow
 from bgad.training.loop import TrainingLoop
 from bgad.training.schedule import EarlyStopping, Schedule
-from bgad.training.training_set import AnomalyFeatures
 from tests.training.loops import (
     interrupted,
     log_p,

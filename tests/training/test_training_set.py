@@ -17,7 +17,7 @@ from bgad.data.split import Split, make_split
 from bgad.errors import DataError
 from bgad.geometry.grid import defect_cells, touched_cells
 from bgad.model import backbone as backbones
-from bgad.model.scoring import ScoringModel
+from bgad.model.scoring import LevelModel
 from bgad.pseudo.generate import PseudoAnomaly, PseudoSeries
 from bgad.training.provenance import run_key
 from bgad.training.training_set import CacheOptions, TrainingSet, build_training_set
@@ -58,9 +58,9 @@ def ignoring(split: Split, file: Path) -> Split:
     return replace(split, train=train, known=known)
 
 
-def prepared(split: Split, work: Path, *, memory: float = 1.0, **values: Any) -> tuple[ScoringModel, TrainingSet]:
+def prepared(split: Split, work: Path, *, memory: float = 1.0, **values: Any) -> tuple[LevelModel, TrainingSet]:
     config = tiny_config(**values)
-    model = ScoringModel(config, backbones.build(config.backbone))
+    model = LevelModel(config, backbones.build(config.backbone))
     return model, build_training_set(model, split, ImageCache(SIZE), CPU, CacheOptions(work, "key", memory))
 
 

@@ -19,13 +19,13 @@ from bgad.data import layouts
 from bgad.data.split import Split
 from bgad.errors import BgadError, ConfigError, DataError, OutputError
 from bgad.inference.torch_engine import Detector
+from bgad.methods.checkpoint import LogRow
+from bgad.methods.control import StopRequest
 from bgad.model import backbone
 from bgad.training import fit_score_weights, pipeline, provenance
 from bgad.training import training_set as training_set_module
-from bgad.training.checkpoint import LogRow
 from bgad.training.fit_model import ModelFit
 from bgad.training.loop import TrainingLoop
-from bgad.training.run import StopRequest
 from bgad.training.training_set import build_training_set
 from bgad.training.update import NewImage, UpdateOptions, _is_other_file, new_images, shortened, update
 from tests.conftest import draw_image, tiny_config

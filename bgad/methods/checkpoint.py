@@ -1,4 +1,4 @@
-"""What a training keeps on disk: checkpoints, the log train.csv, and TensorBoard event files on request.
+"""What a fit keeps on disk: checkpoints, and the log train.csv.
 
 A checkpoint holds tensors, and a note in its header; it is written atomically. The log has one row for each step.
 """
@@ -8,24 +8,18 @@ from __future__ import annotations
 import csv
 import json
 import os
-from collections.abc import Iterator, Mapping, Sequence
-from contextlib import contextmanager
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
-import numpy as np
 import safetensors
 import safetensors.torch
 from torch import Tensor
 
-from bgad.errors import ModelError, OutputError
-
-if TYPE_CHECKING:
-    from torch.utils.tensorboard import SummaryWriter
+from bgad.errors import ModelError
 
 TRAINING_LOG = "train.csv"
-COLUMNS = ("step", "lr", "loss", "likelihood", "pull", "push")  # then one boundary for each level
 
 LogRow = dict[str, float]
 CHECKPOINT_SECONDS = 20.0  # between two checkpoints: the work that a killed run may lose
@@ -77,9 +71,9 @@ def read_note(path: Path) -> dict[str, Any]:
 class TrainingLog:
     """Appends rows to train.csv, and takes back those that no checkpoint covers."""
 
-    def __init__(self, folder: Path, levels: int) -> None:
-        self.path = folder / TRAINING_LOG
-        self.columns = [*COLUMNS, *(f"boundary{i}" for i in range(levels))]
+    def __init__(self, folder: Path, columns: Sequence[str]) -> None:
+        """`columns` are the keys of the rows; the first is `step`."""
+        self.path, self.columns = folder / TRAINING_LOG, columns
 
     def append(self, rows: Sequence[LogRow]) -> None:
         """Add rows; the first ones come with the header."""
@@ -112,32 +106,3 @@ class TrainingLog:
     def count(self) -> int:
         """Return the number of logged steps: fewer than the schedule has where a phase ended early."""
         return len(self.path.read_bytes().splitlines()) - 1
-
-
-class EventLog:
-    """Writes the log rows of a training as scalars; without a writer it does nothing."""
-
-    def __init__(self, writer: SummaryWriter | None) -> None:
-        self._writer = writer
-
-    def write(self, step: int, row: LogRow) -> None:
-        """Add the values of one row that are defined."""
-        if self._writer is None:
-            return
-        for name, value in row.items():
-            if name != "step" and not np.isnan(value):
-                self._writer.add_scalar(name, value, step)
-
-
-@contextmanager
-def open_event_log(folder: str | Path | None) -> Iterator[EventLog]:
-    """Open an event log in a folder; None opens one that does nothing."""
-    if folder is None:
-        yield EventLog(None)
-        return
-    try:
-        from torch.utils.tensorboard import SummaryWriter
-    except ImportError as error:
-        raise OutputError("TensorBoard is not installed: pip install 'bgad[tensorboard]'") from error
-    with SummaryWriter(str(folder)) as writer:
-        yield EventLog(writer)
