@@ -315,20 +315,9 @@ def _cell(
         _copy(shared.flows, work)
     work.mkdir(parents=True, exist_ok=True)
     model = pool.new_model(config)
-    memory_gb = setup.options.memory_gb
-    run = TrainingRun(
-        request.name(),
-        dataset,
-        split,
-        split,
-        pool.images.bits,
-        setup.device,
-        work,
-        memory_gb=memory_gb,
-        control=setup.control,
-    )
-    training_set = pool.training_set(split, config)
-    fit = new_fit(run, model, training_set, resume=True, shared_phases=shared.phases)
+    place = request.name(), dataset, split, split, pool.images.bits, setup.device, work
+    run = TrainingRun(*place, memory_gb=setup.options.memory_gb, control=setup.control)
+    fit = new_fit(run, model, pool.training_set(split, config), resume=True, shared_phases=shared.phases)
     for _ in fit.steps():
         if curve is not None and isinstance(fit, ModelFit):
             curve.follow(fit.loop)
@@ -342,9 +331,7 @@ def _cell(
     if curve is not None:
         cell["curve"] = curve.points
     if setup.options.keep_models:
-        log = (work / TRAINING_LOG).read_bytes()
-        files = {**weight_files(model), TRAINING_LOG: log, model_folder.SPLIT: content}
-        model_folder.write(_kept(setup, request, key), detector.card, files)
+        _keep(detector, _kept(setup, request, key), work, content)
     return {
         "key": key,
         "cell": cell,
@@ -354,6 +341,13 @@ def _cell(
         "config": to_dict(config),
         "versions": {"bgad": __version__, "torch": devices.torch_version(), "python": platform.python_version()},
     }
+
+
+def _keep(detector: Detector, folder: Path, work: Path, split: bytes) -> None:
+    """Write the model folder of a cell, without a graph."""
+    log = (work / TRAINING_LOG).read_bytes()
+    files = {**weight_files(detector.model), TRAINING_LOG: log, model_folder.SPLIT: split}
+    model_folder.write(folder, detector.card, files)
 
 
 def _measure(

@@ -48,12 +48,9 @@ def fit_patchcore(head: PatchcoreHead, data: FitData) -> Iterator[LogRow]:
         projected = patches @ projection.to(patches) / math.sqrt(settings.projection)
         task = ProgressTask(data.control.progress, "coreset", size)
         bank = patches[coreset(projected, size, int(rng.integers(len(patches))), task)]
-        neighbours = [
-            squared_distances(rows, bank).topk(max(1, settings.neighbours), largest=False).indices
-            for rows in torch.split(bank, NEIGHBOUR_ROWS)
-        ]
+        neighbours = nearest_stored(bank, max(1, settings.neighbours))
     head.register_buffer("bank", bank.clone())
-    head.register_buffer("neighbours", torch.cat(neighbours).clone())
+    head.register_buffer("neighbours", neighbours.clone())
     return iter(())
 
 
@@ -82,6 +79,16 @@ def _patches(
 
 def _drawn(count: int, wanted: int, rng: np.random.Generator) -> Tensor:
     return torch.from_numpy(np.sort(rng.choice(count, wanted, replace=False)))
+
+
+def nearest_stored(bank: Tensor, count: int) -> Tensor:
+    """Return the indices (N, count) of the patches of a bank (N, D) that are nearest to each, itself first."""
+    parts = []
+    for own in torch.split(torch.arange(len(bank), device=bank.device), NEIGHBOUR_ROWS):
+        distances = squared_distances(bank[own], bank)
+        distances[torch.arange(len(own)), own] = -1.0  # rounding must not put a near-by patch before itself
+        parts.append(distances.topk(count, largest=False).indices)
+    return torch.cat(parts)
 
 
 def coreset(rows: Tensor, size: int, first: int, task: ProgressTask) -> Tensor:

@@ -45,17 +45,17 @@ class PatchcoreHead(Head):
         squared, nearest = squared_distances(patches, self.bank).min(2)  # (B, P)
         distance = squared.sqrt()
         anomaly_map = resize_maps(distance.reshape(-1, *self.grid), (self.spec.size, self.spec.size), self.sigma)
-        score, at = distance.max(1)
-        if self.reweights:
-            score = score * self._weight(patches, nearest, at)
-        return HeadOutput(score, anomaly_map)
+        return HeadOutput(self._score(patches, nearest, distance.argmax(1, keepdim=True)), anomaly_map)
 
-    def _weight(self, patches: Tensor, nearest: Tensor, at: Tensor) -> Tensor:
-        """Return 1 - softmax of the distances from the most anomalous patch to the neighbours of its nearest (B,)."""
-        patch = patches.gather(1, at[:, None, None].expand(-1, -1, patches.shape[2]))  # (B, 1, D)
-        around = self.bank[self.neighbours[nearest.gather(1, at[:, None])[:, 0]]]  # (B, b, D)
-        distances = (patch - around).square().sum(2).sqrt()
-        return 1 - distances.softmax(1)[:, 0]
+    def _score(self, patches: Tensor, nearest: Tensor, at: Tensor) -> Tensor:
+        """Return the distance of the patch at (B, 1), the most anomalous one, re-weighted by its surroundings (B,).
+
+        The weight is 1 - softmax of its distances from the nearest stored patch and the neighbours of that.
+        """
+        patch = patches.gather(1, at[:, :, None].expand(-1, -1, patches.shape[2]))  # (B, 1, D)
+        around = self.bank[self.neighbours[nearest.gather(1, at)[:, 0]]]  # (B, b, D)
+        distances = (patch - around).square().sum(2).sqrt()  # more exact than from products, for the sake of parity
+        return distances[:, 0] * (1 - distances.softmax(1)[:, 0]) if self.reweights else distances[:, 0]
 
 
 def squared_distances(rows: Tensor, bank: Tensor) -> Tensor:
