@@ -18,10 +18,13 @@ from bgad.methods.control import CHECKPOINT, RunControl, StopRequest
 from bgad.methods.fitting import FitData
 from bgad.methods.loop import Schedule, Step, constant, stepped, train_steps
 
-OPTIMISERS = {
-    "adam": lambda net: torch.optim.Adam(net.parameters()),
-    "sgd": lambda net: torch.optim.SGD(net.parameters(), lr=1.0, momentum=0.9),
-}
+OPTIMISERS = ("adam", "sgd")
+
+
+def new_optimiser(name: str, net: nn.Module) -> torch.optim.Optimizer:
+    if name == "adam":
+        return torch.optim.Adam(net.parameters())
+    return torch.optim.SGD(net.parameters(), lr=1.0, momentum=0.9)
 
 
 def fit_data(work: Path, control: RunControl | None = None) -> FitData:
@@ -45,7 +48,7 @@ def fit(net: nn.Module, data: FitData, optimiser: str = "adam", steps: tuple[int
 
     for stage, count in enumerate(steps):
         schedule = Schedule(steps=count, lr=stepped(0.1, 2, 0.5) if stage else constant(0.05), stage=stage, clip_norm=1)
-        yield from train_steps(net, OPTIMISERS[optimiser](net), loss, data, schedule)
+        yield from train_steps(net, new_optimiser(optimiser, net), loss, data, schedule)
 
 
 def state(net: nn.Module) -> dict[str, list[float]]:
@@ -103,4 +106,4 @@ def test_a_diverged_loss_is_one_line(tmp_path: Path) -> None:
     schedule = Schedule(steps=3, lr=constant(0.1))
     nan = lambda step: next(net.parameters()).sum() * torch.nan  # noqa: E731
     with pytest.raises(ModelError, match=r"diverged at step 0: lower baseline\.lr"):
-        list(train_steps(net, OPTIMISERS["adam"](net), nan, fit_data(tmp_path), schedule))
+        list(train_steps(net, new_optimiser("adam", net), nan, fit_data(tmp_path), schedule))

@@ -47,7 +47,7 @@ def test_an_entry_is_complete(method: str) -> None:
     for preset in entry.presets:
         assert preset in PRESETS
         assert preset_for(method, preset).check().method == method
-    assert "As printed" in str(FITS[method].__globals__["__doc__"])  # type: ignore[attr-defined]
+    assert "As printed" in str(FITS[method].__globals__["__doc__"])
 
 
 def test_it_learns(bench: Bench, trained: Callable[[str], Detector], method: str) -> None:
