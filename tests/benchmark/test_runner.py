@@ -35,7 +35,7 @@ from bgad.training import feature_pool
 from bgad.training import pipeline as learn
 from bgad.training import provenance as keys_module
 from bgad.training.feature_pool import FeaturePool
-from bgad.training.fit_model import ModelFit
+from bgad.training.fit import new_fit
 from bgad.training.loop import TrainingLoop
 from bgad.training.provenance import flow_key, phase_key, run_key
 from bgad.training.run import TrainOptions
@@ -300,7 +300,7 @@ def test_finished_cells_are_kept_and_a_changed_recipe_is_a_new_cell(
     fast(tmp_path, root, "nfad")
     before = {path: path.read_bytes() for path in (tmp_path / "cells").iterdir()}
     with monkeypatch.context() as patch:
-        patch.setattr(benchmark, "ModelFit", lambda *_, **__: pytest.fail("it was run again"))
+        patch.setattr(benchmark, "new_fit", lambda *_, **__: pytest.fail("it was run again"))
         patch.setattr(feature_pool, "FeaturePool", lambda *_, **__: pytest.fail("features were computed again"))
         fast(tmp_path, root, "nfad")
     assert {path: path.read_bytes() for path in (tmp_path / "cells").iterdir()} == before
@@ -408,11 +408,11 @@ def test_a_table_that_is_not_finished_says_so(root: Path, tmp_path: Path, monkey
     def stopping(job: Any, *rest: Any, **options: Any) -> Any:
         if "carpet" in job.name:
             raise KeyboardInterrupt
-        return ModelFit(job, *rest, **options)
+        return new_fit(job, *rest, **options)
 
     monkeypatch.setattr(benchmark, "write", kept)
     monkeypatch.setattr(benchmark, "WRITE_SECONDS", 0.0)
-    monkeypatch.setattr(benchmark, "ModelFit", stopping)
+    monkeypatch.setattr(benchmark, "new_fit", stopping)
     matrix = Matrix({"mvtec": ("cable", "carpet", "screw")}, "multi-class", methods("nfad"), known=(2,), seeds=2)
     options = benchmark.BenchmarkOptions(root=root, device="cpu")
     with pytest.raises(KeyboardInterrupt):
@@ -436,12 +436,12 @@ def test_a_failed_cell_is_told_and_the_others_go_on(
     def failing(job: Any, *rest: Any, **options: Any) -> Any:
         if "-bgad_plus-" in job.name:
             raise ModelError("training diverged at step 1: lower train.lr")
-        return ModelFit(job, *rest, **options)
+        return new_fit(job, *rest, **options)
 
     options = ["benchmark", "--data", "mvtec", "--category", "cable,carpet", "--known", "2", "--seeds", "1"]
     options += ["--root", str(root), "--out", str(tmp_path), *TINY]
     with monkeypatch.context() as patch:
-        patch.setattr(benchmark, "ModelFit", failing)
+        patch.setattr(benchmark, "new_fit", failing)
         assert main(options) == 1
     said = capsys.readouterr()
     assert "2 of 4 cells failed" in said.err
