@@ -24,10 +24,10 @@ from bgad.config import PRESETS, BackboneConfig, Config, FlowConfig
 from bgad.data.sample_io import read, read_mask
 from bgad.data.split import Split
 from bgad.io import images
+from bgad.io.masks import resize_mask
 from bgad.model import backbone as backbones
-from bgad.model.boundary import NORMALISER, normal_boundary
-from bgad.model.flow import CLAMP, LOG_2PI, POSITION_CHANNELS, position_encoding
-from bgad.training.objective import objective
+from bgad.model.flow import CLAMP, LOG_2PI, POSITION_CHANNELS, normal_boundary, position_encoding
+from bgad.training.objective import NORMALISER, objective
 from bgad.training.schedule import warm_cosine
 from bgad.types import BoolArray, Sample
 
@@ -175,4 +175,4 @@ class Loop:
 
 def _marked(sample: Sample, grid: tuple[int, int]) -> BoolArray:
     mask = read_mask(sample) if sample.label else None
-    return np.zeros(grid[0] * grid[1], np.bool_) if mask is None else images.resize_mask(mask, grid).ravel()
+    return np.zeros(grid[0] * grid[1], np.bool_) if mask is None else resize_mask(mask, grid).ravel()

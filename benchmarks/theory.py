@@ -23,12 +23,12 @@ from bgad.data.datasets import registry
 from bgad.data.protocols import Case, protocol_split
 from bgad.data.sample_io import ImageCache
 from bgad.features.cache import even_pick
-from bgad.model.boundary import NORMALISER, abnormal_boundary
 from bgad.model.device import tune_allocator
-from bgad.model.level import Level
+from bgad.model.flow import Level
 from bgad.model.scoring import LevelModel
 from bgad.training.feature_pool import FeaturePool
 from bgad.training.loop import FlowData, TrainingLoop
+from bgad.training.objective import NORMALISER, abnormal_boundary
 from bgad.training.schedule import warm_cosine
 from bgad.training.training_set import TrainingSet
 

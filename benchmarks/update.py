@@ -27,8 +27,7 @@ from bgad.data.split import Split, holdout_size, make_split
 from bgad.inference.torch_engine import Detector
 from bgad.io import images
 from bgad.model.device import tune_allocator
-from bgad.training.pipeline import train
-from bgad.training.run import TrainOptions
+from bgad.training.pipeline import TrainOptions, train
 from bgad.training.update import NewImage, UpdateOptions, update
 from bgad.types import Sample
 

@@ -12,8 +12,7 @@ from bgad.types import Sample, Scorer, Scores
 
 if TYPE_CHECKING:
     from bgad.inference.load import load
-    from bgad.training.pipeline import train
-    from bgad.training.run import TrainOptions
+    from bgad.training.pipeline import TrainOptions, train
 
 # Let idle OpenMP threads sleep instead of spin; OpenMP reads the variable once, when torch is loaded. Without it, a
 # second busy process on a small machine makes every training step many times slower.
@@ -24,7 +23,7 @@ os.environ.setdefault("ORT_DISABLE_TELEMETRY", "1")
 __all__ = ["BgadError", "Sample", "Scorer", "Scores", "TrainOptions", "__version__", "load", "train"]
 
 
-_LAZY = {"TrainOptions": "bgad.training.run", "load": "bgad.inference.load", "train": "bgad.training.pipeline"}
+_LAZY = {"TrainOptions": "bgad.training.pipeline", "load": "bgad.inference.load", "train": "bgad.training.pipeline"}
 
 
 def __getattr__(name: str) -> Any:

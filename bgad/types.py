@@ -1,8 +1,10 @@
-"""Types that packages exchange: a sample of a data set, the scores of an image, a scorer, a progress callback."""
+"""Types that packages exchange: a sample, the scores of an image, a scorer, a progress callback, a request to stop."""
 
 from __future__ import annotations
 
+import threading
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from contextlib import contextmanager
 from dataclasses import dataclass, field, fields
 from pathlib import Path
 from typing import Any, Protocol, Self
@@ -97,6 +99,44 @@ class ProgressTask:
         self._done += units
         if self._report is not None:
             self._report(self._task, self._done, self._total, note)
+
+
+class StopRequest:
+    """Asks a training to stop; the caller sets it, for example on Ctrl-C, and the loop looks at it after every step.
+
+    While `honoured` is true, the loop ends the current step, saves a checkpoint and raises KeyboardInterrupt. At other
+    times nobody looks at the request, and a caller has to interrupt the work itself.
+    """
+
+    def __init__(self) -> None:
+        self._requested = threading.Event()
+        self.honoured = False
+
+    @property
+    def requested(self) -> bool:
+        """Whether somebody has asked to stop."""
+        return self._requested.is_set()
+
+    def request(self) -> None:
+        """Ask the training to stop."""
+        self._requested.set()
+
+    @contextmanager
+    def honour(self) -> Iterator[None]:
+        """Mark the time during which the loop looks at the request."""
+        self.honoured = True
+        try:
+            yield
+        finally:
+            self.honoured = False
+
+
+@dataclass(frozen=True)
+class RunControl:
+    """How a caller follows a run and ends it."""
+
+    progress: Progress | None = None
+    stop: StopRequest | None = None
 
 
 class Scorer(Protocol):

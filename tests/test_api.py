@@ -84,7 +84,7 @@ def test_a_loaded_model_is_a_scorer(model: Path) -> None:
 
 LIGHT = (
     "bgad, bgad.cli.main, bgad.io.images, bgad.config, bgad.artifact.folder, bgad.inference.base, bgad.calibration, "
-    "bgad.metrics, bgad.data, bgad.training.run"
+    "bgad.metrics, bgad.data"
 )
 
 

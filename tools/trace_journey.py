@@ -5,14 +5,16 @@ called, in all threads. It prints for each journey
 
 - the modules in the order in which they are first entered, by package. A star marks those that handle the image: a
   function of theirs takes or returns its sample, path, pixels, features, likelihoods, map or score, alone or in a list.
-  The others parse options, keep checkpoints and logs, or pass on the run, the split or the card as a whole. Modules
-  that orchestrate are listed in brackets;
+  The others check options, keep checkpoints and logs, or pass on the run, the split or the card as a whole;
+- the number of modules entered. Left out, and listed in brackets, are the modules that orchestrate (the training
+  pipeline) and the package `cli`, which parses arguments and prints and which no image goes through. The number with
+  them stands beside it;
 - the rooms: the packages that the orchestrating module (the training pipeline, the predict command) hands the image to,
   one after the other. A room may call rooms below it. A room that is entered again is named.
 
-The modules that orchestrate do not count, nor do `types`, `errors`, `io` and the thread pool of `model.device`, which
-serve everybody, nor code that runs while a module is imported or a graph is traced on a dummy image. With `--check` the
-exit code is 1 when more modules handle the image than the limit allows, or when a room is entered again.
+Not listed are `types`, `errors`, `io` and the thread pool of `model.device`, which serve everybody, nor code that runs
+while a module is imported or a graph is traced on a dummy image. With `--check` the exit code is 1 when more modules
+are entered than the limit allows, or when a room is entered again.
 """
 
 from __future__ import annotations
@@ -120,9 +122,13 @@ class Journey:
         if handles or any(type(value).__name__ in SETS for value in values):
             self.rooms.append(here)
 
+    def is_left_out(self, module: str) -> bool:
+        """Whether a module does not count: it orchestrates, or belongs to the command line."""
+        return module in self.orchestrators or room(module) == "cli"
+
     def entered(self) -> int:
-        """Number of modules that were entered, without those that orchestrate."""
-        return sum(module not in self.orchestrators for module in self.modules)
+        """Number of modules that were entered and count."""
+        return sum(not self.is_left_out(module) for module in self.modules)
 
     def returns(self) -> list[str]:
         """Rooms that were entered again after they had been left."""
@@ -166,13 +172,14 @@ def write_images(root: Path) -> None:
 
 def show(name: str, journey: Journey) -> None:
     """Print a journey."""
-    handling = len(journey.handling)
-    limit = LIMITS[name]
-    print(f"bgad {name}: {journey.entered()} modules entered, {handling} of them handle the image (at most {limit})")
+    entered, everything = f"{journey.entered()} modules entered (at most {LIMITS[name]})", len(journey.modules)
+    print(
+        f"bgad {name}: {entered}, {len(journey.handling)} of them handle the image; {everything} with those in brackets"
+    )
     previous = ""
     for module in journey.modules:
         here = room(module)
-        shown = f"({module})" if module in journey.orchestrators else module
+        shown = f"({module})" if journey.is_left_out(module) else module
         print(f"  {here if here != previous else '':<12} {'*' if module in journey.handling else ' '} {shown}")
         previous = here
     print(f"  rooms: {' -> '.join(journey.rooms)}")
@@ -200,7 +207,7 @@ def main() -> int:
         for name, command in commands.items():
             journey = run(command, ORCHESTRATORS[name])
             show(name, journey)
-            too_long |= len(journey.handling) > LIMITS[name] or bool(journey.returns())
+            too_long |= journey.entered() > LIMITS[name] or bool(journey.returns())
     return int(arguments.check and too_long)
 
 

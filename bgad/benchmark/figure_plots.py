@@ -16,8 +16,8 @@ from bgad.evaluation.measure import level_values
 from bgad.io import render
 from bgad.metrics import METRICS
 from bgad.pseudo.contact_sheet import contact_sheet
-from bgad.pseudo.generate import PseudoSeries
 from bgad.pseudo.rpag import fit_mask
+from bgad.training.training_set import PseudoSeries
 from bgad.types import FloatArray
 
 if TYPE_CHECKING:

@@ -16,22 +16,19 @@ from bgad import metrics
 from bgad.config import Config
 from bgad.data.layouts import Dataset
 from bgad.data.protocols import Case, protocol_split
-from bgad.data.sample_io import ImageCache
+from bgad.data.sample_io import MAX_UNREADABLE, ImageCache, validate_images
 from bgad.data.split import Split
-from bgad.data.validation import MAX_UNREADABLE, validate_images
 from bgad.errors import DataError
 from bgad.features.scoring import latents, run_features
-from bgad.geometry.grid import defect_cells
 from bgad.inference.base import Output
-from bgad.methods.control import RunControl
+from bgad.io.masks import defect_cells
+from bgad.methods.checkpoint import run_key
 from bgad.model import device as devices
 from bgad.model.scoring import LevelModel
 from bgad.training.feature_pool import FeaturePool, FeaturePools
-from bgad.training.fit_model import ModelFit
-from bgad.training.provenance import run_key
-from bgad.training.run import TrainingRun
+from bgad.training.fit_model import ModelFit, TrainingRun
 from bgad.training.snapshots import Snapshot, Snapshots, restore
-from bgad.types import BoolArray, FloatArray, Index, Progress, Sample
+from bgad.types import BoolArray, FloatArray, Index, Progress, RunControl, Sample
 
 logger = logging.getLogger(__name__)
 

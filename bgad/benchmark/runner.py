@@ -27,27 +27,24 @@ from bgad.benchmark.tables import grids
 from bgad.config import BASELINES, Config, override, preset_for, to_dict
 from bgad.data.layouts import Dataset
 from bgad.data.protocols import Case, protocol_split
-from bgad.data.sample_io import hash_masks
+from bgad.data.sample_io import MAX_UNREADABLE, hash_masks, validate_images
 from bgad.data.split import Split
-from bgad.data.validation import MAX_UNREADABLE, validate_images
 from bgad.errors import BgadError, ConfigError
 from bgad.evaluation.measure import Measurement, measure
 from bgad.features.cache import Features
 from bgad.features.scoring import run_features, score_features
 from bgad.inference.torch_engine import Detector
 from bgad.io import files as output_files
-from bgad.methods.checkpoint import TRAINING_LOG, SharedPhase
-from bgad.methods.control import RunControl, StopRequest
+from bgad.methods.checkpoint import TRAINING_LOG, run_key
 from bgad.model import backbone as backbones
 from bgad.model import device as devices
 from bgad.model.scoring import weight_files
 from bgad.training.feature_pool import FeaturePool, FeaturePools
-from bgad.training.fit import new_fit
-from bgad.training.fit_model import ModelFit
+from bgad.training.fit_model import ModelFit, TrainingRun
 from bgad.training.loop import TrainingLoop
-from bgad.training.provenance import RECIPE_VERSION, flow_key, phase_key, phase_two_key, run_key
-from bgad.training.run import TrainingRun
-from bgad.types import Progress, ProgressTask, Shape
+from bgad.training.pipeline import new_fit
+from bgad.training.shared_phases import RECIPE_VERSION, SharedPhase, flow_key, phase_key, phase_two_key
+from bgad.types import Progress, ProgressTask, RunControl, Shape, StopRequest
 
 logger = logging.getLogger(__name__)
 

@@ -13,8 +13,16 @@ from bgad.benchmark import tables as benchmark_tables
 from bgad.benchmark.grid import Grid
 from bgad.benchmark.paper_tables import TABLES, Matrix, PaperTable, methods
 from bgad.cli import console, tables
-from bgad.cli.cluster_options import add_cluster_tasks, on_cluster
-from bgad.cli.options import add_command, add_recipe, add_root, names, number, read_config
+from bgad.cli.options import (
+    add_cluster_tasks,
+    add_command,
+    add_recipe,
+    add_root,
+    names,
+    number,
+    on_cluster,
+    read_config,
+)
 from bgad.config import ALL_METHODS, read_toml
 from bgad.data.datasets import registry
 from bgad.data.protocols import PROTOCOLS

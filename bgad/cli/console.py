@@ -28,7 +28,7 @@ from rich.progress import (
 from bgad.errors import printable
 
 if TYPE_CHECKING:
-    from bgad.methods.control import StopRequest
+    from bgad.types import StopRequest
 
 __all__ = ["console", "fail", "printable", "progress", "say", "show_log", "stdout_console", "stop_on_interrupt", "warn"]
 
@@ -144,7 +144,7 @@ def stop_on_interrupt(*, terminate: bool = False) -> Iterator[StopRequest]:
 
     `terminate` does the same with SIGTERM, which a scheduler sends before it kills.
     """
-    from bgad.methods.control import StopRequest
+    from bgad.types import StopRequest
 
     stop = StopRequest()
 

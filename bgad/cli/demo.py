@@ -18,11 +18,10 @@ from bgad.data.synthetic.demo import write_demo
 from bgad.evaluation.evaluate import evaluate, write_results
 from bgad.evaluation.report import page as report
 from bgad.io.files import check_folder
-from bgad.methods.control import StopRequest
+from bgad.methods.checkpoint import unfinished
 from bgad.model.device import tune_allocator
-from bgad.training.pipeline import train
-from bgad.training.run import TrainOptions, unfinished
-from bgad.types import Progress
+from bgad.training.pipeline import TrainOptions, train
+from bgad.types import Progress, StopRequest
 
 
 def add_demo(commands: Any) -> None:

@@ -34,16 +34,16 @@ def add_evaluate(commands: Any) -> None:
 
 
 def _evaluate(arguments: argparse.Namespace) -> int:
-    from bgad.data import locate
+    from bgad.data import layouts
     from bgad.evaluation.evaluate import evaluate, write_results
     from bgad.evaluation.report import page as report
 
     out = arguments.out or Path(f"{arguments.model.resolve().stem}-evaluation")
     check_folder(out)
-    dataset = locate.load(arguments.data, arguments.root, need_normals=False)
+    dataset = layouts.locate(arguments.data, arguments.root, need_normals=False)
     scorer = load_scorer(arguments)
     with console.progress() as progress:
-        cell, section, rows = evaluate(scorer, dataset, data=locate.set_name(arguments.data), progress=progress)
+        cell, section, rows = evaluate(scorer, dataset, data=layouts.set_name(arguments.data), progress=progress)
     report.write(out / "report.html", f"bgad: {section.title}", [section], [cell])
     results = write_results(out, [cell], rows)
     from bgad.cli.tables import evaluation_table

@@ -77,10 +77,10 @@ def _data_figures(arguments: argparse.Namespace) -> list[Path]:
     import tempfile
 
     from bgad.benchmark import figure_plots, figures
-    from bgad.data import locate
+    from bgad.data import layouts
     from bgad.data.protocols import Case
-    from bgad.methods.control import RunControl
     from bgad.model.device import tune_allocator
+    from bgad.types import RunControl
 
     tune_allocator()
     wanted = names(arguments.figures, "figure", FIGURES) if arguments.figures else tuple(FIGURES)
@@ -99,7 +99,7 @@ def _data_figures(arguments: argparse.Namespace) -> list[Path]:
         device=arguments.device,
         memory_gb=arguments.memory,
     )
-    dataset = locate.load(Path(arguments.data), arguments.root)
+    dataset = layouts.locate(Path(arguments.data), arguments.root)
     with console.progress() as progress, console.stop_on_interrupt() as stop, tempfile.TemporaryDirectory() as folder:
         work = Path(folder)
         pools = figures.new_pools(configs, work / "pools", options, progress)

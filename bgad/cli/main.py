@@ -35,8 +35,8 @@ COMMANDS = {  # name -> the module that adds it to the parser, and its line in t
     "datasets": ("bgad.cli.info", "List the public data sets that bgad knows by name"),
 }
 LESS_MEMORY = {  # what to change when a command runs out of memory
-    "predict": "use --batch 1 --threads 1, and --no-overlays where overlays are not needed",
-    "evaluate": "use --batch 1 --threads 1",
+    "predict": "use --threads 1 (on a GPU also --batch 1), and --no-overlays where overlays are not needed",
+    "evaluate": "use --threads 1 (on a GPU also --batch 1)",
 }
 
 

@@ -1,11 +1,12 @@
-"""Options that several commands share: data, model, engine and recipe."""
+"""Options that several commands share: data, model, engine, recipe and the resources of tasks on a cluster."""
 
 from __future__ import annotations
 
 import argparse
 import json
 import math
-from collections.abc import Callable, Collection
+from collections.abc import Callable, Collection, Iterator
+from contextlib import contextmanager
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, NoReturn
 
@@ -14,6 +15,7 @@ from bgad.config import ALL_METHODS, BASELINES, PRESETS, Config, from_dict, over
 from bgad.errors import ConfigError
 
 if TYPE_CHECKING:
+    from bgad.cluster.tasks import Resources
     from bgad.inference.base import BaseScorer
 
 DATA_HELP = """what DATA may be:
@@ -129,7 +131,7 @@ def add_engine(parser: argparse.ArgumentParser) -> None:
         "--batch",
         type=number(int, 1),
         metavar="N",
-        help="images in a batch of each thread (default: 1 on a CPU, else 4)",
+        help="images that an accelerator takes at a time (default 4); a CPU takes one on each core",
     )
     group.add_argument(
         "--strict",
@@ -241,7 +243,7 @@ def read_config(arguments: argparse.Namespace, method: str | None = None) -> Con
 
 def add_max_unreadable(parser: Any) -> None:
     """Add --max-unreadable to a parser or to a group of options."""
-    from bgad.data.validation import MAX_UNREADABLE
+    from bgad.data.sample_io import MAX_UNREADABLE
 
     parser.add_argument(
         "--max-unreadable",
@@ -250,3 +252,32 @@ def add_max_unreadable(parser: Any) -> None:
         metavar="N",
         help=f"unreadable images to skip before giving up (default {MAX_UNREADABLE})",
     )
+
+
+def add_cluster_tasks(parser: argparse.ArgumentParser, needs: str) -> None:
+    """Add --cluster and the resources of a task; `needs` says what the nodes must have."""
+    group = parser.add_argument_group("cluster (needs bgad[ray])")
+    group.add_argument(
+        "--cluster",
+        metavar="ADDRESS",
+        help=f"run on a Ray cluster: HOST:PORT, auto (the one that runs here) or local (start one here); {needs}",
+    )
+    group.add_argument("--cpus-per-task", type=number(int, 1), metavar="N", help="threads of a task (default 1)")
+    group.add_argument("--gpus-per-task", type=number(float, 0), metavar="N", help="such as 0.5 (default 0)")
+
+
+@contextmanager
+def on_cluster(arguments: argparse.Namespace) -> Iterator[Resources | None]:
+    """Connect to the cluster that was asked for and yield the resources of a task; None where none was."""
+    if not arguments.cluster:
+        for name in ("cpus_per_task", "gpus_per_task"):
+            if getattr(arguments, name):
+                raise ConfigError(f"--{name.replace('_', '-')} needs --cluster ADDRESS")
+        yield None
+        return
+    from bgad.cluster.connection import connected
+
+    with connected(arguments.cluster):
+        from bgad.cluster.tasks import Resources
+
+        yield Resources(arguments.cpus_per_task or 1, arguments.gpus_per_task or 0.0)

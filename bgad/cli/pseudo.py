@@ -40,18 +40,16 @@ def add_pseudo(commands: Any) -> None:
 
 
 def _pseudo(arguments: argparse.Namespace) -> int:
-    from bgad.data import locate
-    from bgad.data.sample_io import ImageCache
+    from bgad.data import layouts
+    from bgad.data.sample_io import ImageCache, validate_images
     from bgad.data.split import make_split
-    from bgad.data.validation import validate_images
     from bgad.io import render
 
     config = read_config(arguments)
     check_file(arguments.out, ".png")
-    dataset = locate.load(arguments.data, arguments.root)
+    dataset = layouts.locate(arguments.data, arguments.root)
     from bgad.pseudo.contact_sheet import contact_sheet
-    from bgad.pseudo.generate import PseudoSeries, can_generate
-    from bgad.training.training_set import with_visible_defect
+    from bgad.training.training_set import PseudoSeries, can_generate, with_visible_defect
 
     images = ImageCache(config.backbone.size, crop=config.backbone.crop)
     with console.progress() as progress:

@@ -9,15 +9,16 @@ from shlex import quote
 from typing import Any
 
 from bgad.cli import console
-from bgad.cli.cluster_options import add_cluster_tasks, on_cluster
 from bgad.cli.options import (
     DATA_HELP,
+    add_cluster_tasks,
     add_command,
     add_data,
     add_max_unreadable,
     add_recipe,
     add_tile,
     number,
+    on_cluster,
     read_config,
 )
 from bgad.io.files import check_folder
@@ -107,11 +108,10 @@ def _train(arguments: argparse.Namespace) -> int:
         config = replace(config, tile=replace(config.tile, size=size)).check()
     if arguments.tensorboard:
         check_folder(arguments.tensorboard)
-    from bgad.data.locate import model_folder
-    from bgad.methods.control import RunControl
+    from bgad.data.layouts import model_folder
     from bgad.model.device import tune_allocator
-    from bgad.training.pipeline import train
-    from bgad.training.run import TrainOptions
+    from bgad.training.pipeline import TrainOptions, train
+    from bgad.types import RunControl
 
     tune_allocator()
     options = TrainOptions(

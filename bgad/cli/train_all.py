@@ -14,8 +14,7 @@ from typing import TYPE_CHECKING, Any
 
 from bgad.artifact.folder import CARD
 from bgad.cli import console
-from bgad.cli.cluster_options import add_cluster_tasks, on_cluster
-from bgad.cli.options import Parser, add_command
+from bgad.cli.options import Parser, add_cluster_tasks, add_command, on_cluster
 from bgad.errors import BgadError, ConfigError, DataError
 from bgad.io.files import sha256_json, write_atomic
 from bgad.types import ProgressTask
@@ -237,7 +236,7 @@ def _on_tasks(parts: list[Part], overwrite: bool, resources: Resources) -> Itera
 def train_part(piece: tuple[Part, bool]) -> None:
     """Train one part as `bgad train` does; goes on from a checkpoint where there is one."""
     from bgad.cli.train import add_train
-    from bgad.training.run import unfinished
+    from bgad.methods.checkpoint import unfinished
 
     part, overwrite = piece
     parser = Parser(prog="bgad")

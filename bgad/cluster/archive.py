@@ -15,7 +15,7 @@ from contextlib import contextmanager
 from dataclasses import dataclass
 from itertools import chain, islice
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 from bgad._version import __version__
 from bgad.artifact import folder as model_folder
@@ -28,10 +28,7 @@ from bgad.errors import ConfigError, DataError
 from bgad.inference.base import ACCELERATOR_BATCH, CPU_BATCH, BaseScorer, GraphScorer
 from bgad.io.cpus import usable_cpus
 from bgad.io.files import check_folder, locked
-from bgad.types import Progress
-
-if TYPE_CHECKING:
-    from bgad.methods.control import StopRequest
+from bgad.types import Progress, StopRequest
 
 logger = logging.getLogger(__name__)
 

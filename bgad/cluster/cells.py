@@ -14,7 +14,7 @@ from typing import TYPE_CHECKING, Any
 from bgad.benchmark.plan import Group, Outcome, Request
 from bgad.cluster.paths import absolute_data
 from bgad.cluster.tasks import Resources, run_tasks
-from bgad.methods.control import RunControl, StopRequest
+from bgad.types import RunControl, StopRequest
 
 if TYPE_CHECKING:
     from bgad.benchmark.runner import Setup

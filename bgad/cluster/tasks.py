@@ -13,7 +13,7 @@ import ray
 from bgad.cluster.connection import worker_places
 from bgad.errors import BgadError, first_line
 from bgad.io.cpus import THREADS
-from bgad.methods.control import StopRequest
+from bgad.types import StopRequest
 
 S = TypeVar("S")
 T = TypeVar("T")

@@ -15,17 +15,14 @@ import torch
 from bgad.cluster.paths import absolute_sample
 from bgad.cluster.tasks import Resources, run_tasks
 from bgad.config import BackboneConfig, Config
-from bgad.data import locate
+from bgad.data import layouts
 from bgad.data.sample_io import ImageCache
-from bgad.features import shards
-from bgad.features.cache import Budget, Extractor, FeatureStore
+from bgad.features.cache import Budget, Extractor, FeatureStore, missing_shards, shard_file, write_shard
 from bgad.inference.torch_engine import Detector
-from bgad.methods.control import RunControl, StopRequest
 from bgad.model import backbone as backbones
 from bgad.model import device as devices
-from bgad.training.pipeline import Preparation, prepared, read_training_data
-from bgad.training.run import TrainOptions
-from bgad.types import ProgressTask, Sample
+from bgad.training.pipeline import Preparation, TrainOptions, prepared, read_training_data
+from bgad.types import ProgressTask, RunControl, Sample, StopRequest
 
 
 def train(
@@ -38,7 +35,7 @@ def train(
 ) -> Detector:
     """Train as `bgad.train` does, with features of the normals from the cluster that this process is connected to."""
     started = time.monotonic()
-    recipe, destination = config.check(), out or locate.model_folder(data)
+    recipe, destination = config.check(), out or layouts.model_folder(data)
     training_data = read_training_data(data, destination, recipe, options, control.progress)
     with prepared(training_data, destination, recipe, options, control, started=started) as preparation:
         extract_normals(preparation, resources)
@@ -66,11 +63,11 @@ def extract_normals(preparation: Preparation, resources: Resources) -> None:
 
     def shard(part: slice) -> Shard:
         own = [absolute_sample(sample) for sample in samples[part]]
-        file = shards.shard_file(folder, cache.key, part.start)
+        file = shard_file(folder, cache.key, part.start)
         tiled, device = config.tile.size > 0, "cuda" if resources.gpus else "cpu"
         return Shard(config.backbone, model.grids, model.backbone.channels, own, run.bits, tiled, device, file)
 
-    pieces = [shard(part) for part in shards.missing(folder, cache.key, len(samples))]
+    pieces = [shard(part) for part in missing_shards(folder, cache.key, len(samples))]
     task = ProgressTask(run.control.progress, "features on the cluster", len(samples))
     task.advance(len(samples) - sum(len(piece.samples) for piece in pieces))
     stop = run.control.stop or StopRequest()
@@ -92,7 +89,7 @@ def extract_shard(shard: Shard) -> None:
         len(shard.samples), shard.grids, shard.channels, budget=Budget(float("inf")), folder=shard.file.parent
     )
     store.fill(_extractor(shard.backbone, device), lambda i: images.read(shard.samples[i]), device, lambda _: None)
-    shards.write(shard.file, store.levels)
+    write_shard(shard.file, store.levels)
 
 
 @lru_cache(maxsize=1)  # a worker process computes one shard after the other

@@ -1,4 +1,4 @@
-"""Reads the samples of a folder in the MVTec or the plain layout, or of a manifest file."""
+"""Finds and reads a data set: a folder in the MVTec or the plain layout, a manifest, or a public set by its name."""
 
 from __future__ import annotations
 
@@ -7,7 +7,7 @@ from dataclasses import dataclass, field, replace
 from pathlib import Path
 from typing import Literal
 
-from bgad.data.manifest import ANOMALOUS_NAMES, NORMAL_NAMES, UNNAMED_DEFECT, read_manifest
+from bgad.data.manifest import ANOMALOUS_NAMES, NORMAL_NAMES, READERS, UNNAMED_DEFECT, read_manifest
 from bgad.errors import DataError, abbreviate
 from bgad.io import discover
 from bgad.io.files import sha256_file
@@ -49,6 +49,51 @@ def load(root: str | Path, *, need_normals: bool = True) -> Dataset:
     if need_normals and not any(s.label == 0 and s.split != "test" for s in dataset.samples):
         raise DataError(f"{root}: no normal images to train on; {_LAYOUTS}{appended}")
     return dataset
+
+
+def locate(data: str | Path, root: str | Path | None = None, *, need_normals: bool = True) -> Dataset:
+    """Load the data at a path; if no such path exists, load NAME or NAME/CATEGORY of the registry below `root`."""
+    from bgad.data.datasets import registry  # its readers use this module
+
+    path = Path(data)
+    name, category = _parts(path)
+    if path.exists():
+        try:
+            return load(path, need_normals=need_normals)
+        except DataError as error:
+            if name not in registry.DATASETS:
+                raise
+            raise DataError(f"{error}; {path} is also the name of a data set: for that, run elsewhere") from error
+    if not name:
+        raise DataError(f"{path}: no such folder or manifest, and no name of a data set (`bgad datasets` lists them)")
+    try:
+        return registry.load(name, category, root)
+    except DataError as error:
+        raise DataError(f"{path}: no such folder or manifest; as the name of a data set: {error}") from error
+
+
+def set_name(data: str | Path) -> str | None:
+    """Return the name of the public data set that `locate` reads for `data`; None where it reads a path."""
+    from bgad.data.datasets import registry
+
+    name, _ = _parts(Path(data))
+    return name if name in registry.DATASETS and not Path(data).exists() else None
+
+
+def model_folder(data: str | Path) -> Path:
+    """Return the default model folder of a training: in the current directory, named like the data.
+
+    >>> model_folder("mvtec/screw").name, model_folder("gear.v1").name, model_folder("parts.csv").name
+    ('screw.bgad', 'gear.v1.bgad', 'parts.bgad')
+    """
+    path = Path(data).resolve()
+    return Path(f"{path.stem if path.suffix.lower() in READERS else path.name}.bgad")
+
+
+def _parts(path: Path) -> tuple[str, str]:
+    """Return name and category of a data set; two empty texts where the path can be neither."""
+    name, *rest = path.parts or ("",)
+    return (name, "".join(rest)) if len(rest) < 2 and not path.is_absolute() and name != ".." else ("", "")
 
 
 def hash_file(path: Path, more: str = "") -> str:

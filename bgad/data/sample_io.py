@@ -1,6 +1,7 @@
-"""Reads the pixels, the mask and the content hash of a sample, and keeps decoded images and masks.
+"""Reads the pixels, the mask and the content hash of samples, and keeps decoded images and masks.
 
-A sample is an image or a tile of one.
+A sample is an image or a tile of one. `validate_images` decodes every sample of a data set before the work begins, so
+that unreadable files are reported early.
 """
 
 from __future__ import annotations
@@ -9,25 +10,28 @@ import logging
 import threading
 from collections import OrderedDict
 from collections.abc import Iterator, Sequence
-from dataclasses import dataclass
-from functools import lru_cache
+from concurrent.futures import ThreadPoolExecutor
+from dataclasses import dataclass, field, replace
+from functools import lru_cache, partial
 from pathlib import Path
 from typing import NamedTuple
 
 import numpy as np
 import numpy.typing as npt
 
-from bgad.data.layouts import hash_file
+from bgad.data.layouts import Dataset, hash_file
 from bgad.errors import BgadError, DataError, ImageError, cause
 from bgad.geometry.crop import crop
 from bgad.geometry.roi import Roi, mask_outside
 from bgad.io import images
-from bgad.types import AnyArray, BoolArray, Box, FloatArray, Sample, Shape
+from bgad.io.masks import resize_mask
+from bgad.types import AnyArray, BoolArray, Box, FloatArray, Progress, ProgressTask, Sample, Shape
 
 logger = logging.getLogger(__name__)
 
 MAX_BYTES = 128 << 20  # of one ImageCache: 680 images of 256 x 256 pixels; the images beyond are decoded again
 MAX_MASK_BYTES = 32 << 20  # of all masks that are kept: 250 of 1024 x 1024 pixels
+MAX_UNREADABLE = 10  # unreadable images that are skipped before validation fails
 
 _locks = tuple(threading.Lock() for _ in range(16))
 
@@ -65,7 +69,7 @@ def read_mask(sample: Sample) -> BoolArray | None:
     excluded = ignored(sample)
     for inside in (region(sample), None if excluded is None else ~excluded):
         if inside is not None and inside.shape != mask.shape:
-            mask = images.resize_mask(mask, (inside.shape[0], inside.shape[1]))
+            mask = resize_mask(mask, (inside.shape[0], inside.shape[1]))
         mask = mask if inside is None else mask & inside
     return mask
 
@@ -191,7 +195,7 @@ class ImageCache:
         if mask is None or not self.crop:
             return mask
         shape = self._shapes.get((sample.path, sample.box)) or shape_of(sample, decode(sample))
-        return crop(mask if mask.shape == shape else images.resize_mask(mask, shape))
+        return crop(mask if mask.shape == shape else resize_mask(mask, shape))
 
     def read_ignored(self, sample: Sample) -> BoolArray | None:
         """Return the pixels that training ignores, cropped as the image is; None where there are none."""
@@ -314,6 +318,86 @@ def _box_shape(shape: Shape, box: Box, path: Path) -> Shape:
     if not (0 <= left < right <= width and 0 <= top < bottom <= height):
         raise ImageError(f"{path}: is {width}x{height} and does not hold the tile {box}")
     return bottom - top, right - left
+
+
+@dataclass(frozen=True)
+class _Checked:
+    """One validated sample: None where it is skipped; notes say why, or what is changed."""
+
+    sample: Sample | None
+    shape: Shape | None = None
+    notes: list[str] = field(default_factory=list)
+
+
+def validate_images(
+    dataset: Dataset, max_unreadable: int, cache: ImageCache, progress: Progress | None = None
+) -> tuple[Dataset, dict[str, Shape]]:
+    """Decode every image and mask once; return the data set without unreadable images, and height and width by name.
+
+    Notes of the returned data set name each unreadable file. More than `max_unreadable` of them are a DataError. The
+    decoded images and their bit depth go into `cache`.
+    """
+    kept: list[Sample] = []
+    skipped: list[str] = []
+    notes = list(dataset.notes)
+    shapes: dict[str, Shape] = {}
+    task = ProgressTask(progress, "reading", len(dataset.samples))
+    with ThreadPoolExecutor(2) as pool:
+        for sample, checked in zip(
+            dataset.samples, pool.map(partial(_check, cache=cache), dataset.samples), strict=True
+        ):
+            if checked.shape is not None:
+                shapes[sample.name] = checked.shape
+            notes += checked.notes
+            if checked.sample is None:
+                skipped.append(sample.name)
+            else:
+                kept.append(checked.sample)
+            task.advance()
+    unreadable = {s.path for s in dataset.samples} - {s.path for s in kept}  # one file may hold many tiles
+    if len(unreadable) > max_unreadable:
+        raise DataError(
+            f"{len(unreadable)} images of {dataset.root} cannot be read (more than --max-unreadable {max_unreadable}), "
+            f"the first: {next(n for n in notes if n.startswith('skipped'))[9:]}"
+        )
+    if skipped:
+        notes.append(f"{len(unreadable)} unreadable images skipped: {', '.join(skipped[:5])}")
+    return replace(dataset, samples=kept, notes=list(dict.fromkeys(notes))), shapes
+
+
+def _check(sample: Sample, cache: ImageCache) -> _Checked:
+    """Decode the image and the mask of one sample."""
+    shape = None
+    try:
+        decoded = decode(sample)
+        shape = shape_of(sample, decoded)
+        excluded = ignored(sample)
+        if excluded is not None and excluded.shape != shape:
+            sizes = f"{_size(excluded.shape)}, the image {_size(shape)}"
+            raise DataError(f"{sample.ignore}: the region to ignore is {sizes}: make them equal")
+        cache.add(sample, decoded)
+    except BgadError as error:
+        return _Checked(None, shape, [f"skipped: {error}"])
+    try:
+        mask = read_mask(sample)
+    except BgadError as error:
+        return _Checked(replace(sample, mask=None), shape, [f"mask not used: {error}"])
+    if mask is None:
+        return _Checked(sample, shape)
+    if excluded is not None and not mask.any():
+        note = f"skipped: {sample.path}: all of its defect lies in the region to ignore"
+        return _Checked(None, shape, [note])
+    notes = []
+    if mask.shape != shape:
+        notes.append(f"{sample.mask} is {_size(mask.shape)} instead of {_size(shape)}: it is resized to its image")
+    if not mask.any():
+        notes.append(f"{sample.mask} marks no pixel: {sample.name} is used as an anomaly without a mask")
+        sample = replace(sample, mask=None)
+    return _Checked(sample, shape, notes)
+
+
+def _size(shape: tuple[int, ...]) -> str:
+    return f"{shape[1]}x{shape[0]}"
 
 
 @dataclass(frozen=True)

@@ -19,6 +19,7 @@ from bgad.evaluation.measure import Measurement, level_values
 from bgad.evaluation.report.contents import ClassRow, ImageRow, LevelHistogram, RateRow, Section, worst
 from bgad.inference.explain import scale_region
 from bgad.io import images, render
+from bgad.io.masks import resize_mask
 from bgad.types import BoolArray, Scores, Shape
 
 RATES = (0.001, 0.005, 0.01, 0.02, 0.05, 0.1, 0.2)  # false-reject rates of the report's table
@@ -174,7 +175,7 @@ def _thumbnails(
     heat_map = heat_map if frame is None else render.outline(heat_map, frame, FRAME)
     files = {"thumbnail": _jpeg(small), "heat_map": _jpeg(heat_map)}
     if mask is not None:
-        files["mask_outline"] = _jpeg(render.outline(small, images.resize_mask(mask, size), OUTLINE))
+        files["mask_outline"] = _jpeg(render.outline(small, resize_mask(mask, size), OUTLINE))
     return files
 
 

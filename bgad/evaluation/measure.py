@@ -14,9 +14,8 @@ from bgad import metrics
 from bgad.artifact.card import Card
 from bgad.data.sample_io import read_mask
 from bgad.errors import BgadError, DataError
-from bgad.geometry.grid import defect_cells
 from bgad.geometry.roi import Roi
-from bgad.io import images
+from bgad.io.masks import defect_cells, resize_mask
 from bgad.types import BoolArray, FloatArray, Progress, ProgressTask, Sample, Scores, Shape
 
 MAX_MAP_PIXELS = 200_000_000  # of all maps together, to bound memory; larger sets are measured on every k-th pixel
@@ -137,7 +136,7 @@ def _read_mask(sample: Sample, shape: Shape, step: int, notes: list[str], roi: B
     if mask.shape != shape:
         sizes = f"{mask.shape[1]}x{mask.shape[0]} instead of {shape[1]}x{shape[0]}"
         notes.append(f"{sample.mask} is {sizes}: it is resized to its image")
-        mask = images.resize_mask(mask, shape)
+        mask = resize_mask(mask, shape)
     if roi is not None:
         mask = mask & roi
         if not mask.any():

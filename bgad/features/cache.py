@@ -4,14 +4,21 @@ Features are kept in half precision, in memory while the budget lasts and in mem
 backbone runs on the fastest engine that gives the features of torch. On a CPU that is ONNX Runtime, which takes less
 than half of torch's time. Torch runs the backbone on accelerators, and where the graph cannot be exported or gives
 other features.
+
+Other processes may compute features before a training, as shards: files with the features of consecutive images. A
+training takes the shards of its own fingerprint in place of running the backbone. A shard appears when it is complete,
+so that a run that was stopped computes only what is missing.
 """
 
 from __future__ import annotations
 
 import copy
+import io
 import json
 import os
-from collections.abc import Callable, Iterable
+import zipfile
+from collections.abc import Callable, Iterable, Iterator
+from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
@@ -21,18 +28,23 @@ import onnxruntime
 import torch
 from torch import Tensor, nn
 
+from bgad.errors import DataError, cause
 from bgad.export.export import synthetic_images
 from bgad.export.onnx import export_graph, fix_padding
 from bgad.inference.onnx_engine import CPU, PIXELS, session_options
 from bgad.io.cpus import usable_cpus
+from bgad.io.files import write_atomic
 from bgad.model.backbone import Backbone
 from bgad.model.device import WorkerPool
-from bgad.types import FloatArray, Index
+from bgad.types import BoolArray, FloatArray, Index
 
 HALF_MAX = 65_000.0  # the largest finite float16 is 65,504
 BATCH = 8  # images that one worker extracts at a time
 AHEAD = 16  # batches that may be computed before they are stored; bounds the memory
 TOLERANCE = 2.0**-11  # of a map's largest value: the resolution of half precision, in which features are cached
+
+SHARD_FILES = "shards/*.npz"  # in the folder of a store
+SHARD_IMAGES = 64 * BATCH  # whole batches: a shard then holds the bits that one machine computes
 
 HalfArray = npt.NDArray[np.float16]
 
@@ -219,6 +231,34 @@ class FeatureStore(Features):
         fresh.replace(self._note)
 
 
+@dataclass
+class AnomalyFeatures:
+    """Features of known or pseudo anomalies, and the positions of each that show the defect.
+
+    `cells[level][image]` is never empty. `marked[image]` is False for an anomaly without a mask: its cells are all
+    positions, until instance selection replaces them by the least likely ones.
+    """
+
+    features: Features
+    cells: list[list[Index]]
+    marked: list[bool]
+    pseudo: bool = False
+
+    def only_marked(self) -> list[AnomalyFeatures]:
+        """Return the anomalies with a mask, as one group; no group where there are none."""
+        images = np.flatnonzero(self.marked)
+        cells = [[level[i] for i in images] for level in self.cells]
+        marked = AnomalyFeatures(self.features.select(images), cells, [True] * len(images), self.pseudo)
+        return [marked] if len(images) else []
+
+    def masks(self, level: int, images: Index) -> BoolArray:
+        """Return which positions of a level show the defect of each of these images, (images, positions)."""
+        marked = np.zeros((len(images), self.features.levels[level].shape[1]), np.bool_)
+        for row, image in zip(marked, images, strict=True):
+            row[self.cells[level][image]] = True
+        return marked
+
+
 def _mapped(path: Path, shape: tuple[int, ...], *, new: bool) -> HalfArray:
     """Open a memory-mapped array; a new one allocates its disk space at once: a full disk is an error, not a SIGBUS."""
     array: HalfArray = np.lib.format.open_memmap(path, mode="w+" if new else "r+", dtype=np.float16, shape=shape)
@@ -226,6 +266,43 @@ def _mapped(path: Path, shape: tuple[int, ...], *, new: bool) -> HalfArray:
         with path.open("r+b") as file:
             os.posix_fallocate(file.fileno(), 0, path.stat().st_size)
     return array
+
+
+def shard_file(folder: Path, key: str, first: int) -> Path:
+    """Return the file with the features of the images from number `first` on."""
+    return folder / "shards" / f"{key[:16]}-{first:08d}.npz"
+
+
+def missing_shards(folder: Path, key: str, count: int) -> Iterator[slice]:
+    """Yield the images of each shard that has not been computed."""
+    for part in chunks(count, SHARD_IMAGES):
+        if not shard_file(folder, key, part.start).exists():
+            yield part
+
+
+def available_shards(folder: Path, key: str, first: int) -> Iterator[tuple[int, list[HalfArray]]]:
+    """Yield the first image and the features of consecutive shards, from the one that holds image `first` on."""
+    first -= first % SHARD_IMAGES  # images before it have the same features in the shard
+    while first % SHARD_IMAGES == 0 and (file := shard_file(folder, key, first)).exists():
+        levels = read_shard(file)
+        yield first, levels
+        first += len(levels[0])
+
+
+def write_shard(file: Path, levels: list[HalfArray]) -> None:
+    """Write a shard in one atomic step."""
+    buffer = io.BytesIO()
+    np.savez(buffer, *levels)
+    write_atomic(file, buffer.getvalue())
+
+
+def read_shard(file: Path) -> list[HalfArray]:
+    """Return the features of a shard, one array (images, positions, channels) for each level."""
+    try:
+        with file.open("rb") as stream, np.load(stream, allow_pickle=False) as content:
+            return [content[f"arr_{level}"] for level in range(len(content.files))]
+    except (OSError, ValueError, KeyError, EOFError, zipfile.BadZipFile) as error:
+        raise DataError(f"{file}: cannot be read: {cause(error)}; delete it, and it is computed again") from error
 
 
 def chunks(count: int, size: int) -> Iterable[slice]:

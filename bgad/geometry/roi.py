@@ -13,8 +13,8 @@ import numpy as np
 from PIL import Image, ImageDraw
 
 from bgad.errors import DataError, ImageError
-from bgad.geometry.grid import defect_cells
 from bgad.io import images
+from bgad.io.masks import defect_cells, resize_mask
 from bgad.io.render import encode
 from bgad.types import AnyArray, BoolArray, FloatArray, Index
 
@@ -73,7 +73,7 @@ class Roi:
 
     def resized(self, size: int) -> BoolArray:
         """Resize the region to a square of `size` pixels; a thin one keeps the pixels that show most of it."""
-        small = images.resize_mask(self.mask, (size, size))
+        small = resize_mask(self.mask, (size, size))
         if not small.any():
             small.flat[self.cells((size, size))] = True
         return small

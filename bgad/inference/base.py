@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import logging
 import math
 from abc import ABC, abstractmethod
 from collections import deque
@@ -27,7 +28,11 @@ from bgad.io import images
 from bgad.io.cpus import usable_cpus
 from bgad.types import PARTS, Box, FloatArray, ImageLike, Scores, Shape
 
-CPU_BATCH = 1  # images; larger batches are hardly faster, and an image's last digits would depend on its neighbours
+logger = logging.getLogger(__name__)
+
+# Images that run through the model together. On a CPU, larger batches are hardly faster, and the last digits of a score
+# would depend on the neighbours of its image.
+CPU_BATCH = 1
 ACCELERATOR_BATCH = 4
 
 ImageArray = npt.NDArray[Any]  # a decoded image (H, W, 3)
@@ -71,7 +76,9 @@ class BaseScorer(ABC):
         self, card: Card, *, threads: int | None = None, batch: int | None = None, on_cpu: bool = True
     ) -> None:
         self.card, self.on_cpu = card, on_cpu
-        self.threads, self.batch = threads or usable_cpus(), batch or (CPU_BATCH if on_cpu else ACCELERATOR_BATCH)
+        self.threads, self.batch = threads or usable_cpus(), CPU_BATCH if on_cpu else batch or ACCELERATOR_BATCH
+        if on_cpu and batch not in (None, CPU_BATCH):
+            logger.warning(f"a batch of {batch} has no effect: a CPU scores one image at a time on each core")
         self.roi = Roi.from_png(card.roi_png) if card.roi_png else None
         self.tile = card.config.tile
         self.calibration = card.calibration_at().calibration()

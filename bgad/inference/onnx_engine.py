@@ -12,7 +12,7 @@ import onnxruntime
 
 from bgad.artifact.card import Card
 from bgad.errors import ConfigError, ModelError, first_line
-from bgad.inference.base import GraphScorer, Outputs
+from bgad.inference.base import CPU_BATCH, GraphScorer, Outputs
 from bgad.types import FloatArray
 
 logger = logging.getLogger(__name__)
@@ -91,7 +91,7 @@ class Runtime(GraphScorer):
             if strict:
                 raise ConfigError(f"{self.device} cannot be used here: ONNX Runtime took {actual} instead")
             logger.warning(f"{self.device} cannot be used here: scoring on the CPU")
-            self.device, self.on_cpu = "cpu", True
+            self.device, self.on_cpu, self.batch = "cpu", True, CPU_BATCH
 
     def _session(self, threads: int) -> Any:
         """Return the session of this number of threads; any number of threads may run it."""

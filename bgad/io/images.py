@@ -170,12 +170,6 @@ def resize_map(map: FloatArray, size: tuple[int, int]) -> FloatArray:
     return np.array(image.resize(size[::-1], Image.Resampling.BILINEAR))
 
 
-def resize_mask(mask: BoolArray, size: tuple[int, int]) -> BoolArray:
-    """Resize a mask (h, w) to (height, width) by the nearest pixel."""
-    image = Image.fromarray(np.ascontiguousarray(mask, np.uint8))
-    return np.asarray(image.resize(size[::-1], Image.Resampling.NEAREST)) > 0
-
-
 def _raw(source: ImageLike, max_pixels: int) -> tuple[AnyArray, str]:
     """Return stored values (H, W, 1|3|4) as uint8, uint16 or float, and the name to use in messages."""
     if isinstance(source, str | Path):

@@ -11,12 +11,10 @@ import numpy as np
 import torch
 from torch import Tensor
 
-from bgad.features.anomalies import AnomalyFeatures
-from bgad.features.cache import Features, chunks
+from bgad.features.cache import AnomalyFeatures, Features, chunks
 from bgad.methods.checkpoint import LogRow
-from bgad.methods.control import RunControl
 from bgad.model.heads.base import rows_to_maps
-from bgad.types import Index
+from bgad.types import Index, RunControl
 
 BATCH = 8  # images that `FitData.batches` gives at a time
 

@@ -18,10 +18,9 @@ from torch import Tensor, nn
 
 from bgad.errors import ModelError
 from bgad.methods import checkpoint
-from bgad.methods.checkpoint import LogRow, TrainingLog
-from bgad.methods.control import CHECKPOINT, StopRequest
+from bgad.methods.checkpoint import CHECKPOINT, LogRow, TrainingLog
 from bgad.methods.fitting import FitData
-from bgad.types import ProgressTask
+from bgad.types import ProgressTask, StopRequest
 
 COLUMNS = ("step", "lr", "loss")  # of the log
 

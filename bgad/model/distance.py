@@ -20,7 +20,7 @@ import torch.nn.functional as F
 from torch import Tensor, nn
 
 from bgad.config import Config
-from bgad.model.level import Level
+from bgad.model.flow import Level
 
 
 def unit_vectors(projected: Tensor) -> Tensor:

@@ -1,4 +1,7 @@
-"""The conditional normalizing flow: the log-likelihood of a feature given its position.
+"""A level of the model, and the conditional normalizing flow that it rates features with.
+
+A level is one scale of features, with a value for each that rates how normal it is: here the log-likelihood of the
+feature given its position. `model/distance.py` has levels without a flow.
 
 One affine coupling block, with x = (x1, x2) and the position encoding c of the feature:
 
@@ -15,15 +18,96 @@ from __future__ import annotations
 
 import math
 from collections.abc import Iterable, Iterator
+from dataclasses import dataclass
 from typing import NamedTuple
 
+import numpy as np
+import numpy.typing as npt
 import torch
 import torch.nn.functional as F
 from torch import Tensor, nn
 
+from bgad.config import Config
+from bgad.types import FloatArray
+
 POSITION_CHANNELS = 128
 CLAMP = 1.9
 LOG_2PI = math.log(2 * math.pi)
+# p-values at which a level stores the value of its normals; between them, log p-values are interpolated. The last is
+# the smallest that the few thousand features of a small set of normals support.
+P_VALUES = (0.5, 0.2, 0.1, 0.03, 0.01, 0.003, 0.001)
+
+
+def normal_boundary(log_p: npt.NDArray[np.floating], beta: float) -> float:
+    """Return b_n, the beta quantile of the normal log-likelihoods, in their units.
+
+    >>> normal_boundary(np.arange(101.0), 0.01)
+    1.0
+    """
+    return float(np.quantile(log_p, beta))
+
+
+@dataclass(frozen=True)
+class LevelConstants:
+    """Statistics of a level's values over normals, in units of log p / d."""
+
+    centre: float  # mean
+    spread: float  # standard deviation
+    highest: float
+    boundary: float  # b_n
+    quantiles: tuple[float, ...]  # at P_VALUES, descending
+
+    @classmethod
+    def of(cls, log_p: FloatArray, beta: float) -> LevelConstants:
+        """Compute the constants from the log p / d of normals; `beta` is the share of them beyond the boundary."""
+        x = log_p.astype(np.float64)
+        return cls(
+            centre=float(x.mean()),
+            spread=float(max(x.std(), 1e-6)),
+            highest=float(x.max()),
+            boundary=normal_boundary(x, beta),
+            quantiles=tuple(np.quantile(x, P_VALUES).tolist()),
+        )
+
+    def values(self) -> tuple[float, ...]:
+        """Return the constants in the order of `Level.constants`."""
+        return self.centre, self.spread, self.highest, self.boundary, *self.quantiles
+
+
+class Level(nn.Module):
+    """One scale: it standardises features and rates each of them; the higher the value, the more normal."""
+
+    mean: Tensor
+    std: Tensor
+    constants: Tensor
+
+    def __init__(self, channels: int, grid: tuple[int, int]) -> None:
+        super().__init__()
+        self.channels, self.grid = channels, grid
+        self.register_buffer("mean", torch.zeros(channels))
+        self.register_buffer("std", torch.ones(channels))
+        self.register_buffer("constants", torch.zeros(4 + len(P_VALUES)))
+
+    def forward(self, rows: Tensor, at: Tensor | None = None) -> Tensor:
+        """Feature rows (B, K, C), at all positions or at those of index `at` (K,) -> values (B, K)."""
+        raise NotImplementedError
+
+    def for_export(self) -> nn.Module:
+        """Return the trained level for an exported graph: feature maps (B, C, h, w) -> values (B, h, w)."""
+        raise NotImplementedError
+
+    @property
+    def positions(self) -> int:
+        """Return the number of positions of the grid."""
+        return math.prod(self.grid)
+
+    def standardise(self, rows: Tensor) -> Tensor:
+        """Shift and scale each channel by the statistics of the normals."""
+        return (rows - self.mean) / self.std
+
+    def set_constants(self, c: LevelConstants) -> None:
+        """Store the statistics that the anomaly map is computed with."""
+        self.constants.copy_(torch.tensor(c.values()))
 
 
 def position_encoding(height: int, width: int, channels: int = POSITION_CHANNELS) -> Tensor:
@@ -218,3 +302,31 @@ class ScoringFlow(nn.Module):
         x = features.flatten(2).transpose(1, 2) * self.scale + self.shift  # (B, h * w, C)
         z, log_det = run_blocks(x, self.log_det, (self.block(i) for i in range(self.blocks)), self.clamp)
         return log_likelihood_per_channel(z, log_det).reshape(-1, *self.grid)
+
+
+class FlowLevel(Level):
+    """A level whose value is log p / d of a feature given its position, under a conditional flow."""
+
+    position: Tensor
+
+    def __init__(self, channels: int, grid: tuple[int, int], config: Config, seed: int) -> None:
+        super().__init__(channels, grid)
+        flow = config.flow
+        self.flow = ConditionalFlow(
+            channels,
+            blocks=flow.blocks,
+            hidden_ratio=flow.hidden_ratio,
+            max_hidden_ratio=flow.max_hidden_ratio,
+            clamp=flow.clamp,
+            seed=seed,
+        )
+        self.register_buffer("position", position_encoding(*grid), persistent=False)
+
+    def forward(self, rows: Tensor, at: Tensor | None = None) -> Tensor:
+        """See Level."""
+        position = self.position if at is None else self.position[at]
+        return self.flow.log_likelihood(self.standardise(rows), self.flow.position_part(position))
+
+    def for_export(self) -> nn.Module:
+        """See Level."""
+        return ScoringFlow(self.flow, self.position, self.grid, self.mean, self.std)

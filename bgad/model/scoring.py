@@ -14,8 +14,8 @@ from torch import Tensor, nn
 from bgad.config import Config
 from bgad.model.backbone import Backbone
 from bgad.model.distance import DistanceLevel
+from bgad.model.flow import P_VALUES, FlowLevel, Level
 from bgad.model.image_head import ImageHead, top_mean
-from bgad.model.level import P_VALUES, FlowLevel, Level
 from bgad.types import BoolArray, FloatArray
 
 FLOW_FILE, BACKBONE_FILE = "flow.safetensors", "backbone.safetensors"

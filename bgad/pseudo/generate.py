@@ -1,20 +1,17 @@
-"""Pseudo anomalies by name: which generators exist, what they need, and the series that a seed fixes."""
+"""The generators of pseudo anomalies by name, and what each of them needs."""
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
+from collections.abc import Callable
 from dataclasses import dataclass
 from typing import NamedTuple
 
 import numpy as np
 
-from bgad.config import PseudoConfig
-from bgad.data.sample_io import ImageCache
-from bgad.errors import DataError
 from bgad.pseudo.draem import draem
 from bgad.pseudo.nsa import nsa
-from bgad.pseudo.rpag import fit_mask, foreground, rpag
-from bgad.types import BoolArray, FloatArray, Sample
+from bgad.pseudo.rpag import foreground, rpag
+from bgad.types import BoolArray, FloatArray
 
 
 class PseudoAnomaly(NamedTuple):
@@ -58,52 +55,3 @@ PSEUDO: dict[str, PseudoMethod] = {
     "draem": PseudoMethod(_draem, needs_known=False),
     "nsa": PseudoMethod(_nsa, needs_known=False),
 }
-
-
-def can_generate(method: str, known: Sequence[Sample]) -> bool:
-    """Return whether the method can work with these known anomalies; the method "none" never can."""
-    return method in PSEUDO and (not PSEUDO[method].needs_known or any(s.mask is not None for s in known))
-
-
-@dataclass(frozen=True)
-class PseudoSeries:
-    """An endless series of pseudo anomalies that the seed fixes: item i does not depend on the others.
-
-    Every item draws a normal. The donor is one of the known anomalies in turn, or another normal, as the method needs.
-    """
-
-    normals: Sequence[Sample]
-    known: Sequence[Sample]
-    images: ImageCache
-    config: PseudoConfig
-    seed: int
-
-    def make(self, index: int) -> PseudoAnomaly:
-        """Generate one item of the series."""
-        rng = np.random.default_rng([self.seed, index])
-        at = int(rng.integers(len(self.normals)))
-        normal = self.normals[at]
-        method, read = PSEUDO[self.config.method], self.images.read
-        if method.needs_known:
-            donor = self.known[index % len(self.known)]
-            donor_image = read(donor)
-            region = self._defect_mask(donor, (donor_image.shape[0], donor_image.shape[1]))
-        else:
-            donor = self.normals[(at + int(rng.integers(1, max(2, len(self.normals))))) % len(self.normals)]
-            donor_image = read(donor)
-            region = foreground(donor_image)
-        image, mask, steps = method.generate(read(normal), donor_image, region, rng, self.config.transforms)
-        return PseudoAnomaly(image, mask, f"{_short_name(donor)} on {_short_name(normal)}: {steps}")
-
-    def _defect_mask(self, sample: Sample, size: tuple[int, int]) -> BoolArray:
-        original = self.images.read_mask(sample)
-        if original is None:
-            raise DataError(f"{sample.name} has no mask: pseudo anomalies are cut from anomalies with masks")
-        mask = fit_mask(original, size)
-        if not mask.any():
-            raise DataError(f"{sample.mask} marks no pixel: mark the defect or drop {sample.name}")
-        return mask
-
-
-def _short_name(sample: Sample) -> str:
-    return "/".join(sample.name.split("/")[-2:])

@@ -16,6 +16,7 @@ from torchvision.transforms import InterpolationMode
 
 from bgad.errors import ConfigError
 from bgad.io import images
+from bgad.io.masks import resize_mask
 from bgad.types import BoolArray, FloatArray
 
 # Share of the grey variance that lies between the two Otsu classes. A single Gaussian cut in two already has 0.64, so a
@@ -239,7 +240,7 @@ def rpag(
 
 def fit_mask(mask: BoolArray, size: tuple[int, int]) -> BoolArray:
     """Resize a mask; a defect that is too small for the new grid keeps every pixel that it touches."""
-    fitted = images.resize_mask(mask, size)
+    fitted = resize_mask(mask, size)
     if fitted.any() or not mask.any():
         return fitted
     touched = torch.nn.functional.adaptive_max_pool2d(torch.tensor(mask, dtype=torch.float32)[None], size)

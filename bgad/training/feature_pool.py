@@ -15,16 +15,16 @@ from bgad.config import BackboneConfig, Config
 from bgad.data.layouts import Dataset
 from bgad.data.sample_io import ImageCache, hash_masks
 from bgad.data.split import Split
-from bgad.features.anomalies import AnomalyFeatures
-from bgad.features.cache import Budget, Extractor, Features, FeatureStore
+from bgad.features.cache import AnomalyFeatures, Budget, Extractor, Features, FeatureStore
 from bgad.features.scoring import run_features
 from bgad.inference.base import Output
+from bgad.inference.torch_engine import new_model
 from bgad.io.files import sha256_json
-from bgad.io.images import resize_mask
+from bgad.io.masks import resize_mask
+from bgad.methods.checkpoint import hash_weights
 from bgad.model import backbone as backbones
-from bgad.model.heads import new_model
 from bgad.model.scoring import ScoringModel
-from bgad.training.provenance import RECIPE_VERSION, hash_weights
+from bgad.training.shared_phases import RECIPE_VERSION
 from bgad.training.training_set import TrainingSet, known_anomalies, pseudo_anomalies, pseudo_count, with_visible_defect
 from bgad.types import BoolArray, FloatArray, Progress, ProgressTask, Sample
 

@@ -12,13 +12,11 @@ from bgad.calibration import Calibration, effective_rate
 from bgad.config import BASELINES
 from bgad.inference.torch_engine import Detector
 from bgad.methods.baselines import FITS, check_split
-from bgad.methods.checkpoint import LogRow, TrainingLog, read_note
-from bgad.methods.control import CHECKPOINT
+from bgad.methods.checkpoint import CHECKPOINT, LogRow, TrainingLog, read_note
 from bgad.methods.fitting import FitData
 from bgad.methods.loop import COLUMNS
 from bgad.model.heads.base import HeadModel
-from bgad.training.build_card import FitFacts, LoopSeconds, build_card, score_parts, training_card
-from bgad.training.run import TrainingRun
+from bgad.training.fit_model import FitFacts, LoopSeconds, TrainingRun, build_card, score_parts, training_card
 from bgad.training.training_set import TrainingSet
 from bgad.types import ProgressTask
 

@@ -15,8 +15,7 @@ import numpy as np
 import numpy.typing as npt
 import torch
 
-from bgad.features.anomalies import AnomalyFeatures
-from bgad.features.cache import Features, chunks, even_pick
+from bgad.features.cache import AnomalyFeatures, Features, chunks, even_pick
 from bgad.model.image_head import DIRECTION_PEAK_SHARE, DescriptorGaussian, DiscriminantDirection, ImageHead, peak_count
 from bgad.model.scoring import LevelModel
 from bgad.types import DoubleArray, FloatArray, Index

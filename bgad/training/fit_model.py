@@ -3,35 +3,90 @@
 from __future__ import annotations
 
 import logging
+import platform
+import time
 from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import dataclass, field, replace
+from datetime import UTC, datetime
+from pathlib import Path
 
 import numpy as np
 import torch
 
+from bgad._version import __version__
 from bgad.artifact.card import (
+    FLOAT32,
+    CalibrationCard,
+    Card,
+    DataCard,
+    InputCard,
     LevelCard,
     MapCard,
+    ProvenanceCard,
+    RoiCard,
     ScorePart,
     TrainingCard,
 )
 from bgad.calibration import Calibration, effective_rate
+from bgad.config.baselines import PIXELS
 from bgad.data import tiled_split
+from bgad.data.layouts import Dataset
+from bgad.data.split import Split
+from bgad.geometry.roi import Roi
 from bgad.inference.base import Output
 from bgad.inference.torch_engine import Detector
-from bgad.methods.checkpoint import LogRow, SharedPhase
-from bgad.model.boundary import NORMALISER, abnormal_boundary
-from bgad.model.level import LevelConstants
-from bgad.model.scoring import LevelModel
-from bgad.training.build_card import FitFacts, LoopSeconds, build_card, score_parts, training_card
+from bgad.methods.checkpoint import LogRow
+from bgad.model import backbone as backbones
+from bgad.model.flow import LevelConstants
+from bgad.model.scoring import LevelModel, ScoringModel
 from bgad.training.fit_image_head import HeadScores, fit_image_head
 from bgad.training.fit_score_weights import ScoreWeightFitter
 from bgad.training.loop import FlowData, TrainingLoop
-from bgad.training.run import TrainingRun
+from bgad.training.objective import NORMALISER, abnormal_boundary
+from bgad.training.shared_phases import SharedPhase
 from bgad.training.training_set import TrainingSet, choose_validation_normals, partition_normals
 from bgad.training.warm_start import WarmStart, average_with_parent
-from bgad.types import FloatArray, Index, ProgressTask, Sample
+from bgad.types import PARTS, FloatArray, Index, ProgressTask, RunControl, Sample
 
 logger = logging.getLogger(__name__)
+
+
+@dataclass(frozen=True)
+class TrainingRun:
+    """Everything that is decided before the training of one model begins."""
+
+    name: str
+    dataset: Dataset
+    split: Split
+    training_split: Split  # the split with tiles in place of images, where the recipe cuts them
+    bits: int
+    device: torch.device
+    work: Path
+    false_reject_rate: float | None = None
+    roi: Roi | None = None
+    warm_start: WarmStart | None = None
+    memory_gb: float = 4.0  # that a fit may take beside the cached features
+    started: float = field(default_factory=time.monotonic)
+    control: RunControl = field(default_factory=RunControl)
+
+
+@dataclass(frozen=True)
+class FitFacts:
+    """What a fit says about its model, beside the recipe and the data."""
+
+    levels: tuple[LevelCard, ...]  # none in a baseline
+    map: MapCard
+    score_parts: tuple[ScorePart, ...]
+    calibration: Calibration
+    training: TrainingCard
+
+
+@dataclass(frozen=True)
+class LoopSeconds:
+    """The time that a fit took, and the part of it that earlier runs have spent."""
+
+    total: float
+    resumed: float
 
 
 class ModelFit:
@@ -192,3 +247,80 @@ def _level_cards(
             config.backbone.strides, loop.levels, level_constants, model.score_weights[:-1].tolist(), strict=True
         )
     )
+
+
+def build_card(run: TrainingRun, model: ScoringModel, facts: FitFacts) -> Card:
+    """Describe a trained and calibrated model; exporting and writing add their parts."""
+    config, dataset, split = model.config, run.dataset, run.split
+    return Card(
+        name=run.name,
+        method=config.method,
+        provenance=ProvenanceCard(__version__, datetime.now(UTC).isoformat(timespec="seconds")),
+        data=DataCard(
+            name=dataset.name,
+            layout=dataset.layout,
+            protocol=split.protocol,
+            known_class=split.known_class,
+            subset=split.subset,
+            known=len(split.known),
+            notes=tuple(dataset.notes + split.notes),
+        ),
+        config=replace(config, backbone=replace(config.backbone, weights="")),
+        input=InputCard(
+            height=config.backbone.size,
+            width=config.backbone.size,
+            bits=run.bits,
+            mean=tuple(model.backbone.mean.flatten().tolist()),
+            std=tuple(model.backbone.std.flatten().tolist()),
+        ),
+        levels=facts.levels,
+        map=facts.map,
+        score_parts=facts.score_parts,
+        calibration={FLOAT32: CalibrationCard.of(facts.calibration)},
+        training=facts.training,
+        roi=None if run.roi is None else _roi_card(run.roi),
+        licences={
+            "bgad": "Apache-2.0",
+            "backbone": _backbone_licence(config.backbone.name),
+            "data": "that of the training images applies to what the model learnt from them",
+        },
+        split=split.to_json(),
+        roi_png=None if run.roi is None else run.roi.png(),
+    )
+
+
+def score_parts(weights: Sequence[float], calibration_parts: FloatArray, rate: float) -> tuple[ScorePart, ...]:
+    """Describe the parts of a score; `calibration_parts` (n, 3) are those of the calibration normals."""
+    limits = np.quantile(calibration_parts, 1 - rate, axis=0, method="higher")
+    return tuple(
+        ScorePart(name, part_weight, float(limit))
+        for name, part_weight, limit in zip(PARTS, weights, limits, strict=True)
+        if part_weight
+    )
+
+
+def training_card(run: TrainingRun, seconds: LoopSeconds, steps: int, validation: Sequence[str] = ()) -> TrainingCard:
+    """Describe how a model was trained; `validation` are the names of the normals held out from it."""
+    return TrainingCard(
+        seconds=round(time.monotonic() - run.started + seconds.resumed, 2),
+        loop_seconds=round(seconds.total, 2),
+        steps=steps,
+        device=str(run.device),
+        torch=str(torch.__version__),
+        python=platform.python_version(),
+        validation_normals=tuple(validation),
+    )
+
+
+def _roi_card(roi: Roi) -> RoiCard:
+    """Describe the region of interest."""
+    height, width = roi.mask.shape
+    return RoiCard(height, width, float(roi.mask.mean()), roi.polygons)
+
+
+def _backbone_licence(name: str) -> str:
+    if name == PIXELS:
+        return "none: the method learns from pixels"
+    if name in backbones.BACKBONES:
+        return "Apache-2.0 (EfficientNet-Lite weights trained on ImageNet)"
+    return f"see timm's page of {name}"

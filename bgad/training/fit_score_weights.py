@@ -15,12 +15,11 @@ import numpy as np
 import numpy.typing as npt
 import torch
 
-from bgad.features.anomalies import AnomalyFeatures
-from bgad.features.cache import Features, even_pick
-from bgad.features.scoring import LevelLikelihoods
-from bgad.model.level import LevelConstants
+from bgad.features.cache import AnomalyFeatures, Features, even_pick
+from bgad.model.flow import LevelConstants
 from bgad.model.scoring import LevelModel, default_score_weights, level_anomaly, resize_maps
 from bgad.training.fit_image_head import HeadScores, top_mean
+from bgad.training.objective import LevelLikelihoods
 from bgad.training.training_set import NormalPartition, TrainingSet
 from bgad.types import DoubleArray, FloatArray, Index
 

@@ -21,20 +21,19 @@ from torch import Tensor
 
 from bgad.config import Config
 from bgad.errors import ModelError
-from bgad.features.anomalies import AnomalyFeatures
-from bgad.features.cache import Features
-from bgad.features.scoring import LevelLikelihoods
+from bgad.features.cache import AnomalyFeatures, Features
 from bgad.methods import checkpoint
-from bgad.methods.checkpoint import LogRow, SharedPhase, TrainingLog
-from bgad.methods.control import CHECKPOINT, RunControl, StopRequest
-from bgad.model.boundary import NORMALISER, RunningBoundary, normal_boundary
+from bgad.methods.checkpoint import CHECKPOINT, LogRow, TrainingLog
 from bgad.model.device import WorkerPool
 from bgad.model.distance import DistanceLevel
-from bgad.model.level import Level, LevelConstants
+from bgad.model.flow import Level, LevelConstants, normal_boundary
 from bgad.model.scoring import LevelModel
 from bgad.training.fit_bank import fill_bank
 from bgad.training.objective import (
+    NORMALISER,
     REFRESH_STEPS,
+    LevelLikelihoods,
+    RunningBoundary,
     objective,
     sample_anomalies,
     sample_positions,
@@ -43,7 +42,8 @@ from bgad.training.objective import (
     without_masks,
 )
 from bgad.training.schedule import CHECK_STEPS, EarlyStopping, Schedule
-from bgad.types import FloatArray, Index, ProgressTask
+from bgad.training.shared_phases import SharedPhase
+from bgad.types import FloatArray, Index, ProgressTask, RunControl, StopRequest
 
 COLUMNS = ("step", "lr", "loss", "likelihood", "pull", "push")  # of the log; then one boundary for each level
 DIVERGED_LOSS = 1e6  # the loss of a sound run stays orders of magnitude below

@@ -1,6 +1,7 @@
-"""The objective of a training step: which features it takes, and the loss of a level from their log-likelihoods.
+"""The objective of a training: log-likelihoods of cached features, their boundary, the features of a step, their loss.
 
-All log-likelihoods here are normalised, log p / d / NORMALISER, unless a docstring says otherwise.
+The boundary of the normals is explicit: a quantile of their log-likelihoods. Log-likelihoods in a loss are normalised,
+log p / d / NORMALISER; `LevelLikelihoods` gives log p / d.
 """
 
 from __future__ import annotations
@@ -14,11 +15,13 @@ import torch.nn.functional as F
 from torch import Tensor
 
 from bgad.config import LossConfig
-from bgad.features.anomalies import AnomalyFeatures
-from bgad.features.scoring import LevelLikelihoods
-from bgad.model.boundary import NORMALISER, abnormal_boundary
-from bgad.types import Index
+from bgad.features.cache import AnomalyFeatures, Features, chunks, even_pick
+from bgad.model.device import WorkerPool
+from bgad.model.flow import Level, LevelConstants, normal_boundary
+from bgad.types import FloatArray, Index
 
+# The paper divides log p by this number. Here log p / d is divided by it, for margin, weights and semi-push-pull.
+NORMALISER = 10.0
 REFRESH_STEPS = 20  # steps between two selections of instances: in fewer, the flows change little
 
 # Truncated focal weight of hard normals and reversed focal weight of anomalies. The constants make both
@@ -26,6 +29,86 @@ REFRESH_STEPS = 20  # steps between two selections of instances: in fewer, the f
 ALPHA_N, GAMMA_N, EASY_NORMAL = 11.7, 0.5, -0.2
 ALPHA_A, GAMMA_A, EASY_ABNORMAL = 0.53, 2.0, -1.0
 FAR = -1.0  # features below it are far outside of the boundary and need no push or pull
+
+# Quantiles and moments over a set of normals use an even sample of this many images, so that the start of phase 2 does
+# not grow with the data set. At an input of 256 pixels the finest level has 400,000 features in them.
+MAX_SET_IMAGES = 400
+BATCH_IMAGES = 2  # all positions of an image are evaluated, so two images already make a large batch
+
+
+@dataclass(frozen=True)
+class LevelLikelihoods:
+    """Evaluates the flows of all levels on cached features."""
+
+    levels: Sequence[Level]
+    beta: float  # quantile of the normals at which the boundary lies
+    device: torch.device
+    workers: WorkerPool
+    roi_positions: Sequence[Index] | None = None  # of each level; None: all
+
+    def of_images(self, level: int, features: Features, images: Index | None = None) -> FloatArray:
+        """log p / d at every position of the chosen images, or of all, (images, positions)."""
+        images = np.arange(features.count) if images is None else images
+        with torch.inference_mode():
+            parts = [
+                self.levels[level](torch.from_numpy(features.rows(level, images[part])).to(self.device)).cpu().numpy()
+                for part in chunks(len(images), BATCH_IMAGES)
+            ]
+        return np.concatenate(parts)
+
+    def inside_roi(self, level: int, log_p: FloatArray) -> FloatArray:
+        """Return the values (images, positions) at the positions of the region of interest."""
+        return log_p if self.roi_positions is None else log_p[:, self.roi_positions[level]]
+
+    def of_set(self, level: int, features: Features) -> FloatArray:
+        """log p / d of a set of images inside the region of interest, flat; of a large set, an even sample."""
+        images = even_pick(features.count, MAX_SET_IMAGES)
+        return self.inside_roi(level, self.of_images(level, features, images)).ravel()
+
+    def constants(self, features: Features) -> list[LevelConstants]:
+        """Return the constants of each level, from a set of normals."""
+        sets = self.workers.each(lambda i: self.of_set(i, features))
+        return [LevelConstants.of(log_p, self.beta) for log_p in sets]
+
+
+def abnormal_boundary(b_n: float, tau: float) -> float:
+    """Return b_a = b_n - tau, in normalised units."""
+    return b_n - tau
+
+
+class RunningBoundary:
+    """The boundary of one level during training: the quantile over a window of normal log-likelihoods.
+
+    The window starts with the log-likelihoods of the training normals. Each step then replaces the oldest values by
+    those that it computes anyway, so the boundary follows the model at no extra cost.
+    """
+
+    def __init__(self, beta: float, capacity: int = 65_536) -> None:
+        self.beta = beta
+        self.window = np.empty(capacity, np.float32)
+        self.filled, self.next = 0, 0
+
+    def start(self, log_p: FloatArray) -> None:
+        """Fill the window; beyond its capacity, with evenly spaced order statistics, which have the same quantiles."""
+        size = len(self.window)
+        if len(log_p) > size:
+            order = np.sort(log_p)
+            log_p = order[np.linspace(0, len(order) - 1, size).round().astype(np.int64)]
+            log_p = np.random.default_rng(0).permutation(log_p)  # else the first updates would replace one tail
+        self.filled, self.next = len(log_p), len(log_p) % size
+        self.window[: self.filled] = log_p
+
+    def update(self, log_p: FloatArray) -> None:
+        """Replace the oldest values by new ones."""
+        values = log_p[-len(self.window) :]
+        at = (self.next + np.arange(len(values))) % len(self.window)
+        self.window[at] = values
+        self.next = int((self.next + len(values)) % len(self.window))
+        self.filled = min(len(self.window), self.filled + len(values))
+
+    def value(self) -> float:
+        """Return the present b_n."""
+        return normal_boundary(self.window[: self.filled], self.beta)
 
 
 def sample_positions(positions: Index, count: int, rng: np.random.Generator) -> Index:

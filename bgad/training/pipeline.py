@@ -9,43 +9,80 @@ from collections.abc import Iterator, Mapping
 from contextlib import contextmanager
 from dataclasses import dataclass, replace
 from pathlib import Path
+from typing import Protocol
 
 import safetensors.torch
 import torch
 
 from bgad.artifact import folder as model_folder
 from bgad.artifact.card import Card, ExportCard
-from bgad.calibration import require_supported
-from bgad.config import Config
-from bgad.data import layouts, locate, tiled_split
-from bgad.data.sample_io import ImageCache, ModelInputs
+from bgad.calibration import check_rate, require_supported
+from bgad.config import BASELINES, Config
+from bgad.data import layouts, tiled_split
+from bgad.data.sample_io import MAX_UNREADABLE, ImageCache, ModelInputs, validate_images
 from bgad.data.split import Split, make_split
-from bgad.data.validation import validate_images
 from bgad.errors import BgadError, ConfigError, DataError
 from bgad.features.cache import even_pick
 from bgad.geometry.roi import Roi
-from bgad.inference.torch_engine import Detector
+from bgad.inference.torch_engine import Detector, new_model
 from bgad.io.files import write_atomic
 from bgad.methods.baselines import check_split
-from bgad.methods.checkpoint import TRAINING_LOG
-from bgad.methods.control import RunControl, StopRequest
+from bgad.methods.checkpoint import (
+    TRAINING_LOG,
+    EventLog,
+    LogRow,
+    Provenance,
+    check_work_folder,
+    open_event_log,
+    open_work_folder,
+    provenance_of,
+    remember,
+    run_key,
+    unfinished,
+)
 from bgad.model import backbone as backbones
 from bgad.model import device as devices
-from bgad.model.heads import new_model
-from bgad.model.scoring import BACKBONE_FILE, ScoringModel, weight_files
-from bgad.pseudo.generate import can_generate
-from bgad.training import provenance
-from bgad.training.event_log import EventLog, open_event_log
-from bgad.training.fit import new_fit
-from bgad.training.provenance import Provenance, run_key
-from bgad.training.run import TrainingRun, TrainOptions, check_work_folder, open_work_folder, unfinished
-from bgad.training.training_set import CacheOptions, build_training_set, with_visible_defect
+from bgad.model.heads.base import HeadModel
+from bgad.model.scoring import BACKBONE_FILE, LevelModel, ScoringModel, weight_files
+from bgad.training.fit_baseline import BaselineFit
+from bgad.training.fit_model import ModelFit, TrainingRun
+from bgad.training.shared_phases import SharedPhase
+from bgad.training.training_set import CacheOptions, TrainingSet, build_training_set, can_generate, with_visible_defect
 from bgad.training.warm_start import WarmStart, load_flows
-from bgad.types import Progress, Shape
+from bgad.types import Progress, RunControl, Shape, StopRequest
 
 logger = logging.getLogger(__name__)
 
 PARITY_IMAGES = 32  # images, or tiles, on which the exported graph is compared with torch
+
+
+@dataclass(frozen=True, kw_only=True)
+class TrainOptions:
+    """The options of `train`, which are those of `bgad train`; a value that cannot work raises."""
+
+    root: str | Path | None = None  # folder of the public data sets; None: $BGAD_DATA, else ./data
+    known: int | None = None  # known anomalies to train on; None: all of the training part, or 10 of a test set
+    test_share: float = 0.0  # share of the normals to keep for the test, where the data has no test set
+    split: str | Path | None = None  # file that gives every image its role; replaces `known` and `test_share`
+    false_reject_rate: float | None = None  # share of good parts that may be rejected; None: 0.05 if possible
+    device: str = "auto"  # cpu, cuda or mps; auto takes an accelerator where there is one
+    memory_gb: float = 4.0  # memory for cached features; the rest goes to disk
+    max_unreadable: int = MAX_UNREADABLE  # unreadable images to skip before giving up
+    resume: bool = False  # continue a training that was stopped
+    overwrite: bool = False  # replace an existing model folder
+    tensorboard: str | Path | None = None  # folder for TensorBoard's event files
+    export: bool = True  # add the graph that scores without torch
+    roi: str | Path | None = None  # region of interest: an image (black: outside), or a JSON file with polygons
+
+    def __post_init__(self) -> None:
+        if self.max_unreadable < 0 or not 0 <= self.test_share < 1:
+            raise ConfigError("max_unreadable must be 0 or more, and test_share 0 or more and below 1")
+        if self.split is not None and (self.known is not None or self.test_share):
+            raise ConfigError(
+                "a split file says which images are known and which are tested: leave out --known and --test"
+            )
+        if self.false_reject_rate is not None:
+            check_rate(self.false_reject_rate)
 
 
 @dataclass(frozen=True)
@@ -76,7 +113,7 @@ def train(
     """
     started = time.monotonic()
     recipe = (config or Config()).check()
-    destination = Path(out) if out else locate.model_folder(data)
+    destination = Path(out) if out else layouts.model_folder(data)
     training_data = read_training_data(data, destination, recipe, options, progress)
     control = RunControl(progress, stop)
     with prepared(training_data, destination, recipe, options, control, started=started) as preparation:
@@ -90,13 +127,14 @@ def read_training_data(
     check_before_reading(config, out, options)
     roi = None if options.roi is None else Roi.load(Path(options.roi))
     images = new_image_cache(config, roi)
-    dataset, shapes = validate_images(locate.load(Path(data), options.root), options.max_unreadable, images, progress)
+    dataset = layouts.locate(Path(data), options.root)
+    dataset, shapes = validate_images(dataset, options.max_unreadable, images, progress)
     for note in dataset.notes:
         logger.warning(note)
     if roi is not None:
         _check_roi_size(roi, f"{options.roi}", dataset, shapes)
     split = assign_roles(dataset, config, options)
-    return TrainingData(dataset, shapes, split, images, provenance.provenance_of(Path(data), options.root), roi)
+    return TrainingData(dataset, shapes, split, images, provenance_of(Path(data), options.root), roi)
 
 
 def new_image_cache(config: Config, roi: Roi | None) -> ImageCache:
@@ -130,7 +168,8 @@ def assign_roles(dataset: layouts.Dataset, config: Config, options: TrainOptions
             require_supported(len(split.calibration), rate)
     for note in split.notes:
         logger.warning(note)
-    check_split(config, split)
+    if config.method in BASELINES:
+        check_split(config, split)
     if config.uses_anomalies and not split.known:
         has_pseudo = config.pseudo.count and can_generate(config.pseudo.method, [])
         others = f"normals and {config.pseudo.method} pseudo anomalies" if has_pseudo else "normals alone"
@@ -160,7 +199,7 @@ class Preparation:
         logger.info(detector.calibration.guarantee())
         logger.info(f"model: {out}")
         written = model_folder.read(out)
-        provenance.remember(written.checksum, self.data.provenance)
+        remember(written.checksum, self.data.provenance)
         return Detector(self.model, written, run.device)
 
 
@@ -224,6 +263,35 @@ def _new_model(config: Config, device: torch.device, parent: Path | None) -> Sco
     if parent is not None:
         model.load_state_dict(load_flows(parent), strict=False)
     return model
+
+
+class Fit(Protocol):
+    """Fits one model: run through `steps`, then call `finish`."""
+
+    @property
+    def step(self) -> int: ...
+
+    def steps(self) -> Iterator[LogRow]: ...
+
+    def finish(self) -> Detector: ...
+
+
+def new_fit(
+    run: TrainingRun,
+    model: ScoringModel,
+    training_set: TrainingSet,
+    *,
+    resume: bool,
+    shared_phases: Mapping[int, SharedPhase] | None = None,
+) -> Fit:
+    """Return the fit of a model; with `resume`, it continues from the checkpoint in the work folder."""
+    if isinstance(model, HeadModel):
+        return BaselineFit(run, model, training_set)
+    assert isinstance(model, LevelModel)  # noqa: S101 - `new_model` builds nothing else
+    fit = ModelFit(run, model, training_set, shared_phases=shared_phases)
+    if resume:
+        fit.resume()
+    return fit
 
 
 def _fit(

@@ -16,8 +16,7 @@ from torch import Tensor
 
 from bgad.config import Config, TrainConfig
 from bgad.features.cache import Features
-from bgad.features.scoring import LevelLikelihoods
-from bgad.training.objective import likelihood_loss, sample_positions
+from bgad.training.objective import LevelLikelihoods, likelihood_loss, sample_positions
 
 
 @dataclass(frozen=True)

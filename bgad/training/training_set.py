@@ -13,23 +13,22 @@ from pathlib import Path
 import numpy as np
 import torch
 
-from bgad.config import Config
+from bgad.config import Config, PseudoConfig
 from bgad.data import tiled_split
 from bgad.data.sample_io import ImageCache, region
 from bgad.data.split import Split
 from bgad.errors import DataError
-from bgad.features import shards
-from bgad.features.anomalies import AnomalyFeatures
-from bgad.features.cache import Budget, Extractor, Features, FeatureStore, even_pick
+from bgad.features.cache import AnomalyFeatures, Budget, Extractor, Features, FeatureStore, available_shards, even_pick
 from bgad.geometry import tiles
-from bgad.geometry.grid import defect_cells, touched_cells
 from bgad.geometry.roi import Roi, mask_outside
 from bgad.inference.base import Output
 from bgad.inference.torch_engine import run_model
 from bgad.io.cpus import usable_cpus
+from bgad.io.masks import defect_cells, touched_cells
 from bgad.model import device as devices
 from bgad.model.scoring import ScoringModel
-from bgad.pseudo.generate import PseudoSeries, can_generate
+from bgad.pseudo.generate import PSEUDO, PseudoAnomaly
+from bgad.pseudo.rpag import fit_mask, foreground
 from bgad.types import BoolArray, FloatArray, Index, Progress, ProgressTask, Sample
 
 logger = logging.getLogger(__name__)
@@ -85,7 +84,7 @@ def build_training_set(
     def compute(name: str, count: int, image: Callable[[int], FloatArray]) -> Features:
         folder = cache.work / name
         store = FeatureStore(count, grids, model.backbone.channels, budget=budget, folder=folder, key=cache.key)
-        store.take(shards.available(folder, cache.key, store.done))
+        store.take(available_shards(folder, cache.key, store.done))
         store.fill(extract, image, device, task.advance)
         return store
 
@@ -183,6 +182,55 @@ def replace_ignored(
             if known is not None and known.marked[number]:
                 positions = np.setdiff1d(positions, known.cells[level][number])
             features.levels[level][features.index[number], positions] = normals.rows(level, other, positions)
+
+
+def can_generate(method: str, known: Sequence[Sample]) -> bool:
+    """Return whether the method can work with these known anomalies; the method "none" never can."""
+    return method in PSEUDO and (not PSEUDO[method].needs_known or any(s.mask is not None for s in known))
+
+
+@dataclass(frozen=True)
+class PseudoSeries:
+    """An endless series of pseudo anomalies that the seed fixes: item i does not depend on the others.
+
+    Every item draws a normal. The donor is one of the known anomalies in turn, or another normal, as the method needs.
+    """
+
+    normals: Sequence[Sample]
+    known: Sequence[Sample]
+    images: ImageCache
+    config: PseudoConfig
+    seed: int
+
+    def make(self, index: int) -> PseudoAnomaly:
+        """Generate one item of the series."""
+        rng = np.random.default_rng([self.seed, index])
+        at = int(rng.integers(len(self.normals)))
+        normal = self.normals[at]
+        method, read = PSEUDO[self.config.method], self.images.read
+        if method.needs_known:
+            donor = self.known[index % len(self.known)]
+            donor_image = read(donor)
+            region = self._defect_mask(donor, (donor_image.shape[0], donor_image.shape[1]))
+        else:
+            donor = self.normals[(at + int(rng.integers(1, max(2, len(self.normals))))) % len(self.normals)]
+            donor_image = read(donor)
+            region = foreground(donor_image)
+        image, mask, steps = method.generate(read(normal), donor_image, region, rng, self.config.transforms)
+        return PseudoAnomaly(image, mask, f"{_short_name(donor)} on {_short_name(normal)}: {steps}")
+
+    def _defect_mask(self, sample: Sample, size: tuple[int, int]) -> BoolArray:
+        original = self.images.read_mask(sample)
+        if original is None:
+            raise DataError(f"{sample.name} has no mask: pseudo anomalies are cut from anomalies with masks")
+        mask = fit_mask(original, size)
+        if not mask.any():
+            raise DataError(f"{sample.mask} marks no pixel: mark the defect or drop {sample.name}")
+        return mask
+
+
+def _short_name(sample: Sample) -> str:
+    return "/".join(sample.name.split("/")[-2:])
 
 
 def pseudo_count(split: Split, config: Config) -> int:

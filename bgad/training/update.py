@@ -19,19 +19,16 @@ from bgad.artifact import folder as model_folder
 from bgad.calibration import check_rate, is_supported, require_supported, smallest_rate
 from bgad.config import Config, check_updatable
 from bgad.data import layouts
-from bgad.data.sample_io import ImageCache
+from bgad.data.sample_io import ImageCache, validate_images
 from bgad.data.split import Split
-from bgad.data.validation import validate_images
 from bgad.errors import ConfigError, DataError
 from bgad.geometry.roi import Roi
 from bgad.inference.torch_engine import Detector
-from bgad.methods.control import RunControl, StopRequest
-from bgad.training import provenance
+from bgad.methods import checkpoint
+from bgad.methods.checkpoint import Provenance
 from bgad.training.paired_files import IGNORE, MASK, list_images, pair_files
-from bgad.training.pipeline import TrainingData, new_image_cache, prepared
-from bgad.training.provenance import Provenance
-from bgad.training.run import TrainOptions
-from bgad.types import GOOD, ROLES, TAUGHT, UNUSED, USED_ROLES, Progress, Sample
+from bgad.training.pipeline import TrainingData, TrainOptions, new_image_cache, prepared
+from bgad.types import GOOD, ROLES, TAUGHT, UNUSED, USED_ROLES, Progress, RunControl, Sample, StopRequest
 
 logger = logging.getLogger(__name__)
 
@@ -121,8 +118,8 @@ def update(
     recipe = config or shortened(card.config)
     for either in (card.config, recipe):
         check_updatable(either)
-    remembered = provenance.recall(card.checksum)
-    source = remembered if options.data is None else provenance.provenance_of(options.data, None)
+    remembered = checkpoint.recall(card.checksum)
+    source = remembered if options.data is None else checkpoint.provenance_of(options.data, None)
     if source is None:
         raise DataError("the images that the model was trained on are needed: say where they are with --data")
     dataset = _load_data(source)

@@ -17,7 +17,7 @@ from bgad.data import layouts
 from bgad.data.protocols import PROTOCOLS, Case
 from bgad.evaluation.measure import level_values
 from bgad.io import images
-from bgad.methods.control import RunControl
+from bgad.types import RunControl
 from tests.benchmark.runs import CONFIG, TINY, category
 from tests.conftest import save, write_set
 

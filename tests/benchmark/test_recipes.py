@@ -21,7 +21,7 @@ from bgad.data import layouts
 from bgad.data.protocols import Case, protocol_split
 from bgad.data.sample_io import ImageCache, read_mask
 from bgad.errors import ModelError
-from bgad.io import images
+from bgad.io.masks import resize_mask
 from bgad.model import backbone as backbones
 from bgad.training.feature_pool import FeaturePool
 from tests.benchmark.outcomes import outcome
@@ -121,7 +121,7 @@ def test_the_masks_of_a_curve_are_cropped(wide: Path, tmp_path: Path) -> None:
         mask = read_mask(sample)
         assert (mask is None) == (found is None)
         if mask is not None and found is not None:
-            np.testing.assert_array_equal(found, images.resize_mask(mask[:, edge:-edge], (64, 64)))
+            np.testing.assert_array_equal(found, resize_mask(mask[:, edge:-edge], (64, 64)))
 
 
 def test_weights_that_cannot_be_downloaded_are_one_error(

@@ -26,19 +26,18 @@ from bgad.data.protocols import Case, protocol_split
 from bgad.data.sample_io import ImageCache
 from bgad.errors import ConfigError, ModelError
 from bgad.evaluation.evaluate import evaluate
-from bgad.features.anomalies import AnomalyFeatures
-from bgad.features.cache import FeatureStore
+from bgad.features.cache import AnomalyFeatures, FeatureStore
 from bgad.inference.torch_engine import Detector
 from bgad.io import files as output_files
 from bgad.io.files import locked
+from bgad.methods.checkpoint import run_key
 from bgad.training import feature_pool
 from bgad.training import pipeline as learn
-from bgad.training import provenance as keys_module
+from bgad.training import shared_phases as keys_module
 from bgad.training.feature_pool import FeaturePool
-from bgad.training.fit import new_fit
 from bgad.training.loop import TrainingLoop
-from bgad.training.provenance import flow_key, phase_key, run_key
-from bgad.training.run import TrainOptions
+from bgad.training.pipeline import TrainOptions, new_fit
+from bgad.training.shared_phases import flow_key, phase_key
 from tests.benchmark.runs import CLASSES, CONFIG, SIZE, TINY, category, fast, results, timeless, tiny
 from tests.conftest import save
 

@@ -514,7 +514,7 @@ def test_out_of_memory_is_one_line(
     monkeypatch.setattr(Runtime, "run", greedy)
     command = ["predict", str(model), str(data_set / "test/good/000.png")]
     assert main(command) == 2
-    assert "error: out of memory: use --batch 1" in capsys.readouterr().err.splitlines()[-1]
+    assert "error: out of memory: use --threads 1 (on a GPU also --batch 1)" in capsys.readouterr().err.splitlines()[-1]
     error = RuntimeError("a bug")
     with pytest.raises(RuntimeError, match="a bug"):
         main(command)

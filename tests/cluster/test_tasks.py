@@ -12,7 +12,7 @@ import pytest
 
 from bgad.cli.main import main
 from bgad.errors import DataError
-from bgad.features import shards
+from bgad.features import cache
 from bgad.io.files import sha256_file
 from tests.conftest import SIZE
 
@@ -81,16 +81,16 @@ def figures(out: Path) -> dict[str, Any]:
 def test_features_of_a_training_come_from_the_cluster(
     data_set: Path, recipe: Path, address: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(shards, "SHARD_IMAGES", 8)
+    monkeypatch.setattr(cache, "SHARD_IMAGES", 8)
     arguments = ["train", str(data_set), "--config", str(recipe), "--known", "3", "--no-export", "--device", "cpu"]
     assert main([*arguments, "--out", str(tmp_path / "one.bgad")]) == 0
-    read, plain = [], shards.read
+    read, plain = [], cache.read_shard
 
     def watched(file: Path) -> list[np.ndarray]:
         read.append(file)
         return plain(file)
 
-    monkeypatch.setattr(shards, "read", watched)
+    monkeypatch.setattr(cache, "read_shard", watched)
     assert main([*arguments, "--out", str(tmp_path / "many.bgad"), "--cluster", address]) == 0
     assert len(read) > 1
     weights = [sha256_file(tmp_path / f"{name}.bgad" / "flow.safetensors") for name in ("one", "many")]

@@ -18,8 +18,8 @@ from bgad.data.sample_io import ImageCache, decode, read, read_mask
 from bgad.data.split import Split, make_split
 from bgad.errors import ConfigError
 from bgad.geometry.crop import crop, uncrop_map
-from bgad.geometry.grid import defect_cells, touched_cells
 from bgad.io import images
+from bgad.io.masks import defect_cells, resize_mask, touched_cells
 from bgad.model import backbone as backbones
 from bgad.model.scoring import LevelModel
 from bgad.training.loop import TrainingLoop
@@ -144,7 +144,7 @@ def test_images_are_kept_cropped(tmp_path: Path, decoded: list[Path], bits: int)
 def test_a_mask_of_another_size_is_cropped_as_its_image(tmp_path: Path, validated: bool) -> None:
     """A square mask of a wide image is stretched before it is cropped."""
     image, mask = wide_image(np.random.default_rng(3), defect=True)
-    small = images.resize_mask(mask, (SIZE, SIZE))
+    small = resize_mask(mask, (SIZE, SIZE))
     path = save(tmp_path / "a.png", image)
     cache = ImageCache(SIZE, crop=True)
     found = []

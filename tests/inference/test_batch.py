@@ -343,7 +343,7 @@ def test_each_image_is_decoded_once(
 
     monkeypatch.setattr(images, "read", counted)
     paths = sorted((data_set / "test/blot").iterdir())
-    scorer = bgad.load(model, "cpu", threads=2, batch=3)
+    scorer = bgad.load(model, "cpu", threads=2)
     for tile in (0, 40):
         decoded.clear()
         scorer.set_tile(tile)

@@ -545,14 +545,11 @@ def test_fit_antialiases() -> None:
     assert np.ptp(images.fit(stripes, (8, 8))[:, 1:-1]) < 0.02
 
 
-def test_resize_map_and_mask() -> None:
+def test_resize_map() -> None:
     ramp = np.tile(np.arange(8, dtype=np.float32), (4, 1))
     up = images.resize_map(ramp, (8, 16))
     assert up.shape == (8, 16)
     np.testing.assert_allclose(up[3, 1:-1], np.arange(14) / 2 + 0.25, atol=1e-6)
-    mask = np.zeros((4, 4), bool)
-    mask[1, 2] = True
-    np.testing.assert_array_equal(images.resize_mask(mask, (8, 8)), mask.repeat(2, 0).repeat(2, 1))
 
 
 @pytest.mark.parametrize(

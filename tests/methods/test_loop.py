@@ -13,10 +13,10 @@ from torch import Tensor, nn
 from bgad.errors import ModelError
 from bgad.features.cache import Features
 from bgad.methods import checkpoint
-from bgad.methods.checkpoint import LogRow
-from bgad.methods.control import CHECKPOINT, RunControl, StopRequest
+from bgad.methods.checkpoint import CHECKPOINT, LogRow
 from bgad.methods.fitting import FitData
 from bgad.methods.loop import Schedule, Step, constant, stepped, train_steps
+from bgad.types import RunControl, StopRequest
 
 OPTIMISERS = ("adam", "sgd")
 

@@ -18,7 +18,7 @@ from bgad.config import Config, ScoreConfig
 from bgad.errors import BgadError, ConfigError, ImageError, ModelError
 from bgad.inference.torch_engine import Detector
 from bgad.io import images
-from bgad.model.level import P_VALUES, LevelConstants
+from bgad.model.flow import P_VALUES, LevelConstants
 from bgad.model.scoring import (
     OUTLIER_SLOPE,
     LevelModel,

@@ -11,7 +11,8 @@ from PIL import Image
 
 from bgad.config import PseudoConfig
 from bgad.data.sample_io import ImageCache
-from bgad.pseudo.generate import PseudoAnomaly, PseudoSeries
+from bgad.pseudo.generate import PseudoAnomaly
+from bgad.training.training_set import PseudoSeries
 from bgad.types import BoolArray, FloatArray, Sample
 
 RED = np.array([1.0, 0.0, 0.0], np.float32)

@@ -16,14 +16,13 @@ import torch
 from torch import Tensor, nn
 
 from bgad.config import Config, from_dict
-from bgad.features.anomalies import AnomalyFeatures
-from bgad.features.cache import Budget, Features, FeatureStore
-from bgad.methods.checkpoint import TRAINING_LOG, LogRow, SharedPhase
-from bgad.methods.control import CHECKPOINT, RunControl, StopRequest
+from bgad.features.cache import AnomalyFeatures, Budget, Features, FeatureStore
+from bgad.methods.checkpoint import CHECKPOINT, TRAINING_LOG, LogRow
 from bgad.model.scoring import LevelModel
 from bgad.training.loop import FlowData, TrainingLoop
 from bgad.training.objective import REFRESH_STEPS
-from bgad.types import FloatArray
+from bgad.training.shared_phases import SharedPhase
+from bgad.types import FloatArray, RunControl, StopRequest
 
 GRIDS, CHANNELS = [(4, 4), (2, 2)], [6, 8]
 DEFECT = [[5, 6], [3]]  # positions that show the defect, per level

@@ -17,10 +17,10 @@ from bgad.cli.main import main
 from bgad.config import Config, FlowConfig, override, preset_for
 from bgad.errors import ConfigError, DataError
 from bgad.features.cache import Features
-from bgad.model.boundary import NORMALISER
 from bgad.model.scoring import LevelModel
 from bgad.training.fit_bank import sample_rows, spread_out
 from bgad.training.loop import FlowData, TrainingLoop
+from bgad.training.objective import NORMALISER
 from bgad.training.training_set import TrainingSet, partition_normals
 from bgad.training.update import NewImage, update
 from tests.conftest import SIZE, distance_config

@@ -12,7 +12,6 @@ import pytest
 import torch
 
 from bgad import TrainOptions, train
-from bgad.features.scoring import LevelLikelihoods
 from bgad.methods.checkpoint import LogRow
 from bgad.model.scoring import LevelModel, default_score_weights
 from bgad.training import fit_score_weights, training_set
@@ -20,6 +19,7 @@ from bgad.training.fit_image_head import fit_image_head
 from bgad.training.fit_model import validation_normals
 from bgad.training.fit_score_weights import MAX_HEAD_WEIGHT_FACTOR, MIN_LEVEL_PRIOR, ScoreWeightFitter
 from bgad.training.loop import FlowData, TrainingLoop
+from bgad.training.objective import LevelLikelihoods
 from bgad.training.training_set import TrainingSet, partition_normals
 from bgad.training.warm_start import WarmStart
 from tests.conftest import level_model, tiny_config, write_set

@@ -24,9 +24,8 @@ from bgad.artifact import folder as model_folder
 from bgad.cli.main import main
 from bgad.config import Config, from_dict, to_toml
 from bgad.data import layouts
-from bgad.data.sample_io import ImageCache
+from bgad.data.sample_io import ImageCache, validate_images
 from bgad.data.split import make_split
-from bgad.data.validation import validate_images
 from bgad.errors import BgadError, ConfigError, DataError, ModelError, OutputError
 from bgad.evaluation.evaluate import evaluate, select_samples
 from bgad.export import export
@@ -34,8 +33,7 @@ from bgad.inference.base import Output
 from bgad.inference.torch_engine import Detector
 from bgad.io import files as output_files
 from bgad.io import images
-from bgad.methods.checkpoint import LogRow
-from bgad.methods.control import CHECKPOINT, StopRequest
+from bgad.methods.checkpoint import CHECKPOINT, LogRow
 from bgad.model import backbone
 from bgad.model.image_head import DiscriminantDirection
 from bgad.model.scoring import fuse, level_anomaly, map_score
@@ -43,9 +41,9 @@ from bgad.training import fit_image_head as head_statistics
 from bgad.training import pipeline
 from bgad.training import training_set as training_set_module
 from bgad.training.loop import TrainingLoop
-from bgad.training.provenance import flow_key, phase_two_key
+from bgad.training.shared_phases import flow_key, phase_two_key
 from bgad.training.training_set import build_training_set, mask_cells
-from bgad.types import Sample
+from bgad.types import Sample, StopRequest
 from tests.conftest import SIZE, draw_image, level_model, printed_config, save, tiny_config, write_set
 
 FLOW = "flow.safetensors"

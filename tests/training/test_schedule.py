@@ -11,8 +11,7 @@ import pytest
 import torch
 
 from bgad.config import TrainConfig
-from bgad.features.anomalies import AnomalyFeatures
-from bgad.features.cache import Features
+from bgad.features.cache import AnomalyFeatures, Features
 from bgad.methods.checkpoint import LogRow
 from bgad.training.loop import TrainingLoop
 from bgad.training.schedule import EarlyStopping, Schedule

@@ -15,12 +15,12 @@ from bgad.data import layouts
 from bgad.data.sample_io import ImageCache, read_mask
 from bgad.data.split import Split, make_split
 from bgad.errors import DataError
-from bgad.geometry.grid import defect_cells, touched_cells
+from bgad.io.masks import defect_cells, touched_cells
+from bgad.methods.checkpoint import run_key
 from bgad.model import backbone as backbones
 from bgad.model.scoring import LevelModel
-from bgad.pseudo.generate import PseudoAnomaly, PseudoSeries
-from bgad.training.provenance import run_key
-from bgad.training.training_set import CacheOptions, TrainingSet, build_training_set
+from bgad.pseudo.generate import PseudoAnomaly
+from bgad.training.training_set import CacheOptions, PseudoSeries, TrainingSet, build_training_set
 from bgad.types import Sample
 from tests.conftest import SIZE, save, tiny_config, write_set
 

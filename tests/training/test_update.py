@@ -19,15 +19,16 @@ from bgad.data import layouts
 from bgad.data.split import Split
 from bgad.errors import BgadError, ConfigError, DataError, OutputError
 from bgad.inference.torch_engine import Detector
+from bgad.methods import checkpoint
 from bgad.methods.checkpoint import LogRow
-from bgad.methods.control import StopRequest
 from bgad.model import backbone
-from bgad.training import fit_score_weights, pipeline, provenance
+from bgad.training import fit_score_weights, pipeline
 from bgad.training import training_set as training_set_module
 from bgad.training.fit_model import ModelFit
 from bgad.training.loop import TrainingLoop
 from bgad.training.training_set import build_training_set
 from bgad.training.update import NewImage, UpdateOptions, _is_other_file, new_images, shortened, update
+from bgad.types import StopRequest
 from tests.conftest import draw_image, level_model, tiny_config
 from tests.training.loops import saved_step
 
@@ -96,7 +97,7 @@ def test_the_card_knows_the_parent_and_nobody_where_the_images_are(model: Path, 
     assert card.provenance.parent == model_folder.read(model).checksum
     everything = b"".join(path.read_bytes() for path in (tmp_path / "new.bgad").iterdir())
     assert str(tmp_path).encode() not in everything
-    origin = provenance.recall(card.checksum)
+    origin = checkpoint.recall(card.checksum)
     assert origin is not None
     assert list(origin.taught.values()) == [bad]
 
@@ -130,7 +131,7 @@ def test_a_corrected_verdict_and_a_later_mask_take_the_place_of_what_was_learnt(
     again = quick(tmp_path / "first.bgad", back, tmp_path / "second.bgad")
     content = by_content(tmp_path / "second.bgad")
     assert content[layouts.hash_file(data_set / trained[0])] == "train"
-    origin = provenance.recall(again.card.checksum)
+    origin = checkpoint.recall(again.card.checksum)
     assert origin is not None
     assert list(origin.masks.values()) == [marked.mask]
     assert len(origin.taught) == 2
@@ -289,7 +290,7 @@ def test_a_second_update_knows_the_images_of_the_first(model: Path, data_set: Pa
     card = model_folder.read(tmp_path / "2.bgad")
     assert sum("is known already (known)" in note for note in card.data.notes) == 2
     assert card.provenance.parent == model_folder.read(tmp_path / "1.bgad").checksum
-    origin = provenance.recall(card.checksum)
+    origin = checkpoint.recall(card.checksum)
     assert origin is not None
     assert len(origin.taught) == 4
     assert len(origin.masks) == 2
@@ -350,7 +351,7 @@ def test_a_mask_that_cannot_be_read_is_left_out_and_named(model: Path, tmp_path:
     quick(model, [NewImage(bad, 1, tmp_path / "mask.png")], tmp_path / "new.bgad")
     card = model_folder.read(tmp_path / "new.bgad")
     assert any(f"mask not used: {tmp_path / 'mask.png'}: not an image" in note for note in card.data.notes)
-    origin = provenance.recall(card.checksum)
+    origin = checkpoint.recall(card.checksum)
     assert origin is not None
     assert origin.masks == {}
 
@@ -522,7 +523,7 @@ def test_what_is_ignored_is_remembered_and_may_be_painted_later(
     new = [NewImage(good, 0, ignore=region), NewImage(bad, 1, ignore=region), NewImage(later, 0)]
     first = quick(model, new, tmp_path / "1.bgad")
     assert {name: path for name, path in given[0].items() if path} == {good.name: region, bad.name: region}
-    origin = provenance.recall(first.card.checksum)
+    origin = checkpoint.recall(first.card.checksum)
     assert origin is not None
     assert set(origin.ignored.values()) == {region}
 
@@ -582,7 +583,7 @@ def test_images_of_earlier_updates_that_have_moved(
     again = quick(tmp_path / "1.bgad", [NewImage(second, 1)], tmp_path / "2.bgad", data=data_set, relocated=relocated)
     content = by_content(tmp_path / "2.bgad")
     assert (content[digest], content[layouts.hash_file(second)]) == ("known", "known")
-    origin = provenance.recall(again.card.checksum)
+    origin = checkpoint.recall(again.card.checksum)
     assert origin is not None
     assert moved in origin.taught.values()
     assert list(origin.masks.values()) == [image.mask]
@@ -629,13 +630,13 @@ def found_again(model: Path, tmp_path: Path) -> None:
 
 def test_provenance_is_kept_and_a_damaged_file_is_none(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setenv("BGAD_STATE", str(tmp_path))
-    kept = provenance.Provenance(Path("/data/plate"), Path("/sets"), taught={"a": Path("/a.png")})
-    provenance.remember("abc", kept)
-    assert provenance.recall("abc") == kept
+    kept = checkpoint.Provenance(Path("/data/plate"), Path("/sets"), taught={"a": Path("/a.png")})
+    checkpoint.remember("abc", kept)
+    assert checkpoint.recall("abc") == kept
     (file,) = (tmp_path / "provenance").iterdir()
     file.write_text('{"data": "/data/plate"}')
-    assert provenance.recall("abc") is None
-    assert provenance.recall("none") is None
+    assert checkpoint.recall("abc") is None
+    assert checkpoint.recall("none") is None
 
 
 # --- bgad update
@@ -664,7 +665,7 @@ def test_by_command(model: Path, tmp_path: Path, capsys: pytest.CaptureFixture[s
     said = capsys.readouterr().err
     assert "20 normals to train on, 5 held out to calibrate, 6 known anomalies (6 with masks)" in said
     assert "model: " in said
-    origin = provenance.recall(model_folder.read(out).checksum)
+    origin = checkpoint.recall(model_folder.read(out).checksum)
     assert origin is not None
     assert list(origin.ignored.values()) == [region]
     scored = bgad.load(out)  # with its graph

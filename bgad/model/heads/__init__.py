@@ -2,21 +2,11 @@
 
 from __future__ import annotations
 
-from bgad.config import BASELINES, Config
-from bgad.model.backbone import Backbone
-from bgad.model.heads.base import Head, HeadModel
+from bgad.model.heads.base import Head
 from bgad.model.heads.padim import PadimHead
 from bgad.model.heads.patchcore import PatchcoreHead
-from bgad.model.scoring import LevelModel, ScoringModel
 
 HEADS: dict[str, type[Head]] = {  # by baseline
     "padim": PadimHead,
     "patchcore": PatchcoreHead,
 }
-
-
-def new_model(config: Config, backbone: Backbone) -> ScoringModel:
-    """Return the untrained model of a recipe: our own, or a baseline's."""
-    if config.method in BASELINES:
-        return HeadModel(config, backbone, HEADS[config.method])
-    return LevelModel(config, backbone)

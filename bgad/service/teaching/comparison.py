@@ -11,14 +11,14 @@ from typing import Any
 
 import numpy as np
 
-from bgad.data import layouts, locate
+from bgad.data import layouts
 from bgad.errors import BgadError
 from bgad.inference import load as loading
 from bgad.inference.base import BaseScorer
+from bgad.methods import checkpoint
 from bgad.metrics import auroc
 from bgad.service.scoring.thumbnails import render
 from bgad.service.teaching.task import TaskImage
-from bgad.training import provenance
 from bgad.types import Sample, Scores
 
 MAX_VALIDATION = 400  # validation images that both versions score
@@ -117,9 +117,9 @@ def validation_images(model: BaseScorer, data: Path | None) -> tuple[list[tuple[
     tested = {image["name"]: image["sha256"] for image in card.split["images"] if image["role"] == "test"}
     if not tested:
         return [], "No image was kept for tests, or all of these were taught: bgad train --test keeps some."
-    origin = provenance.recall(card.checksum)
+    origin = checkpoint.recall(card.checksum)
     try:
-        dataset = locate.load(data) if data else origin.load() if origin else None
+        dataset = layouts.locate(data) if data else origin.load() if origin else None
     except BgadError as error:
         return [], f"The data set cannot be read: {error}"
     if dataset is None:

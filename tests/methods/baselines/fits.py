@@ -23,7 +23,7 @@ from bgad.inference.torch_engine import Detector
 from bgad.model.heads.base import HeadModel
 from bgad.training.feature_pool import FeaturePool
 from bgad.training.fit_baseline import BaselineFit
-from bgad.training.run import TrainingRun
+from bgad.training.fit_model import TrainingRun
 from bgad.types import Sample
 
 CPU = torch.device("cpu")

@@ -19,7 +19,7 @@ from bgad.inference.load import load
 from bgad.inference.torch_engine import Detector, run_model
 from bgad.methods import checkpoint
 from bgad.methods.baselines import FITS
-from bgad.methods.control import CHECKPOINT
+from bgad.methods.checkpoint import CHECKPOINT
 from bgad.model.heads import HEADS
 from bgad.model.scoring import weight_files
 from bgad.types import PARTS

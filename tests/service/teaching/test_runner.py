@@ -17,13 +17,13 @@ import sqlalchemy as sa
 
 from bgad.artifact import folder as model_folder
 from bgad.errors import ConfigError
+from bgad.methods import checkpoint
 from bgad.service.blobs import BlobKind
 from bgad.service.folders import WORKSPACE
 from bgad.service.store.jobs import Jobs
 from bgad.service.store.store import Store
 from bgad.service.store.versions import Versions
 from bgad.service.teaching import runner
-from bgad.training import provenance
 from tests.conftest import draw_image
 from tests.service.conftest import Live, Maker, Service, as_file, new_runner, png, problem, sqlite_address, wait_for
 
@@ -284,7 +284,7 @@ def test_teaching_again_where_nobody_remembers_the_first_time(
     learnt = [service.store.images.get(n).sha256 for n in (number, more)]
     assert [roles[digest] for digest in learnt] == ["known", "known"]
     assert [row["taught"] for row in second["result"]["reviews"]["rows"]] == [True, True]  # also what both have learnt
-    origin = provenance.recall(card.checksum)
+    origin = checkpoint.recall(card.checksum)
     assert origin is not None
     assert {path.name for path in origin.taught.values()} == set(learnt)
     assert len(origin.masks) == 1

@@ -1,10 +1,17 @@
-"""From pixels to the cells of a feature grid: which features of a level show a marked defect."""
+"""Masks at another resolution: in pixels, or as the cells of a feature grid that show a marked defect."""
 
 from __future__ import annotations
 
 import numpy as np
+from PIL import Image
 
 from bgad.types import BoolArray, FloatArray, Index
+
+
+def resize_mask(mask: BoolArray, size: tuple[int, int]) -> BoolArray:
+    """Resize a mask (h, w) to (height, width) by the nearest pixel."""
+    image = Image.fromarray(np.ascontiguousarray(mask, np.uint8))
+    return np.asarray(image.resize(size[::-1], Image.Resampling.NEAREST)) > 0
 
 
 def defect_cells(mask: BoolArray, grid: tuple[int, int]) -> Index:

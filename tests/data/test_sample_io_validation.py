@@ -8,8 +8,7 @@ import pytest
 from PIL import Image
 
 from bgad.data.layouts import Dataset
-from bgad.data.sample_io import ImageCache
-from bgad.data.validation import validate_images
+from bgad.data.sample_io import ImageCache, validate_images
 from bgad.errors import DataError
 from bgad.io import images
 from bgad.types import Sample

@@ -6,7 +6,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 from hypothesis.extra import numpy as hnp
 
-from bgad.geometry.grid import defect_cells
+from bgad.io.masks import defect_cells, resize_mask
 from bgad.types import BoolArray
 
 
@@ -72,3 +72,8 @@ def test_against_counting_on_a_finer_raster(mask: BoolArray, grid: tuple[int, in
     half = 2 * count >= mask.size
     expected = np.flatnonzero(half if half.any() else count == count.max())
     assert found.tolist() == expected.tolist()
+
+
+def test_resize_mask() -> None:
+    mask = box((4, 4), slice(1, 2), slice(2, 3))
+    np.testing.assert_array_equal(resize_mask(mask, (8, 8)), mask.repeat(2, 0).repeat(2, 1))

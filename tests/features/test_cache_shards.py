@@ -7,9 +7,9 @@ import pytest
 import torch
 
 from bgad.errors import DataError, OutputError
-from bgad.features import shards
+from bgad.features import cache
 from bgad.features.cache import Budget, FeatureStore
-from bgad.training.run import RUN_FILE, check_work_folder, unfinished, work_folder
+from bgad.methods.checkpoint import RUN_FILE, check_work_folder, unfinished, work_folder
 
 GRIDS, CHANNELS = [(2, 2), (1, 1)], [3, 5]
 
@@ -26,13 +26,13 @@ def levels(images: range) -> list[np.ndarray]:
 def test_a_store_takes_shards_and_computes_the_rest(
     memory: float, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(shards, "SHARD_IMAGES", 4)
+    monkeypatch.setattr(cache, "SHARD_IMAGES", 4)
     for first in (0, 4, 12):  # the third one is missing: what follows it cannot be taken
-        shards.write(shards.shard_file(tmp_path, "key", first), levels(range(first, first + 4)))
-    shards.write(shards.shard_file(tmp_path, "other", 8), levels(range(8, 12)))
-    assert list(shards.missing(tmp_path, "key", 18)) == [slice(8, 12), slice(16, 18)]
+        cache.write_shard(cache.shard_file(tmp_path, "key", first), levels(range(first, first + 4)))
+    cache.write_shard(cache.shard_file(tmp_path, "other", 8), levels(range(8, 12)))
+    assert list(cache.missing_shards(tmp_path, "key", 18)) == [slice(8, 12), slice(16, 18)]
     store = FeatureStore(18, GRIDS, CHANNELS, budget=Budget(memory), folder=tmp_path, key="key")
-    store.take(shards.available(tmp_path, "key", store.done))
+    store.take(cache.available_shards(tmp_path, "key", store.done))
     assert store.done == 8
     computed: list[int] = []
 
@@ -51,26 +51,26 @@ def test_a_store_takes_shards_and_computes_the_rest(
 
 @pytest.mark.parametrize("damage", ["nonsense", "truncated", "empty", "a flipped bit"])
 def test_a_damaged_shard_is_named(damage: str, tmp_path: Path) -> None:
-    file = shards.shard_file(tmp_path, "key", 0)
-    shards.write(file, levels(range(4)))
+    file = cache.shard_file(tmp_path, "key", 0)
+    cache.write_shard(file, levels(range(4)))
     content = file.read_bytes()
     flipped = bytearray(content)
     flipped[content.index(b"NUMPY") + 130] ^= 1
     damaged = {"nonsense": b"PK nothing", "truncated": content[:-40], "empty": b"", "a flipped bit": bytes(flipped)}
     file.write_bytes(damaged[damage])
     with pytest.raises(DataError, match=r"key-00000000\.npz: cannot be read: .*delete it"):
-        next(shards.available(tmp_path, "key", 0))
+        next(cache.available_shards(tmp_path, "key", 0))
 
 
 def test_shards_are_taken_where_a_run_was_stopped_inside_one(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(shards, "SHARD_IMAGES", 4)
+    monkeypatch.setattr(cache, "SHARD_IMAGES", 4)
     for first in (0, 4, 8):
-        shards.write(shards.shard_file(tmp_path, "key", first), levels(range(first, min(first + 4, 10))))
+        cache.write_shard(cache.shard_file(tmp_path, "key", first), levels(range(first, min(first + 4, 10))))
     store = FeatureStore(10, GRIDS, CHANNELS, budget=Budget(0), folder=tmp_path, key="key")
     store.take([(0, levels(range(6)))])  # a run on one machine was stopped after 6 images
     taken = FeatureStore(10, GRIDS, CHANNELS, budget=Budget(0), folder=tmp_path, key="key")
     assert taken.done == 6
-    taken.take(shards.available(tmp_path, "key", taken.done))
+    taken.take(cache.available_shards(tmp_path, "key", taken.done))
     assert taken.done == 10
     for stored, expected in zip(taken.levels, levels(range(10)), strict=True):
         np.testing.assert_array_equal(stored, expected)
@@ -83,7 +83,7 @@ def test_a_run_that_left_shards_can_be_resumed(tmp_path: Path) -> None:
     (work / RUN_FILE).write_text('{"key": "key"}')
     assert not unfinished(out)
     check_work_folder(out, resume=False)
-    shards.write(shards.shard_file(work / "normals", "key", 0), levels(range(4)))
+    cache.write_shard(cache.shard_file(work / "normals", "key", 0), levels(range(4)))
     assert unfinished(out)
     with pytest.raises(OutputError, match="go on with --resume"):  # rather than delete what was computed
         check_work_folder(out, resume=False)
