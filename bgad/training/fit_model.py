@@ -1,4 +1,7 @@
-"""The training of one model on cached features: both phases, the weights of the score, calibration and the card."""
+"""The training of one model on cached features: both phases, the weights of the score, calibration and the card.
+
+A baseline has a fit of its own, and shares the run and the card with this one.
+"""
 
 from __future__ import annotations
 
