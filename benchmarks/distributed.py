@@ -24,7 +24,7 @@ from bgad.config import Config, from_dict
 from bgad.features.cache import BATCH, Extractor
 from bgad.model import backbone as backbones
 from bgad.model.device import tune_allocator
-from bgad.model.scoring import ScoringModel
+from bgad.model.scoring import LevelModel
 
 ROUNDS = 40
 SHORT, LONG = 40, 160  # steps of two trainings, whose difference gives the time of a step
@@ -92,7 +92,7 @@ def main() -> None:
     tune_allocator()
     print(machine())
     config = Config()
-    model = ScoringModel(config, backbones.build(config.backbone))
+    model = LevelModel(config, backbones.build(config.backbone))
     size = sum(parameter.numel() for parameter in model.levels.parameters())
     features, exchanged = seconds_of_features(), seconds_of_exchange(size)
     with tempfile.TemporaryDirectory() as name:

@@ -26,9 +26,8 @@ from bgad.data.split import Split
 from bgad.io import images
 from bgad.io.masks import resize_mask
 from bgad.model import backbone as backbones
-from bgad.model.boundary import NORMALISER, normal_boundary
-from bgad.model.flow import CLAMP, LOG_2PI, POSITION_CHANNELS, position_encoding
-from bgad.training.objective import objective
+from bgad.model.flow import CLAMP, LOG_2PI, POSITION_CHANNELS, normal_boundary, position_encoding
+from bgad.training.objective import NORMALISER, objective
 from bgad.training.schedule import warm_cosine
 from bgad.types import BoolArray, Sample
 

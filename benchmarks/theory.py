@@ -23,12 +23,12 @@ from bgad.data.datasets import registry
 from bgad.data.protocols import Case, protocol_split
 from bgad.data.sample_io import ImageCache
 from bgad.features.cache import even_pick
-from bgad.model.boundary import NORMALISER, abnormal_boundary
 from bgad.model.device import tune_allocator
 from bgad.model.flow import Level
-from bgad.model.scoring import ScoringModel
+from bgad.model.scoring import LevelModel
 from bgad.training.feature_pool import FeaturePool
 from bgad.training.loop import FlowData, TrainingLoop
+from bgad.training.objective import NORMALISER, abnormal_boundary
 from bgad.training.schedule import warm_cosine
 from bgad.training.training_set import TrainingSet
 
@@ -114,7 +114,7 @@ def prepare(config: Config, work: Path) -> list[Problem]:
     images = ImageCache(config.backbone.size, crop=config.backbone.crop)
     samples = [*split.train, *split.known]
     pool = FeaturePool(samples, split.hashes, images, config.backbone, device=CPU, folder=work, memory_gb=6)
-    model: ScoringModel = pool.new_model(config)
+    model = LevelModel(config, pool.backbone).to(pool.device)
     data = pool.training_set(split, config)
     loop = TrainingLoop(model, FlowData(data.normals), work, CPU)
     for _ in loop.phase(1):

@@ -15,7 +15,9 @@ from PIL import Image
 
 from bgad.cli import console
 from bgad.config import Config, from_dict, preset_for
+from bgad.inference.torch_engine import Detector
 from bgad.io import images
+from bgad.model.scoring import LevelModel
 from bgad.types import AnyArray
 
 console.show_log()  # as every command does: tests read the log from standard error
@@ -141,6 +143,12 @@ def distance_config(**values: object) -> Config:
         preset_for("bgad-distance", None),
     )
     return from_dict(values, base)
+
+
+def level_model(detector: Detector) -> LevelModel:
+    """The model of a detector of one of our own methods."""
+    assert isinstance(detector.model, LevelModel)
+    return detector.model
 
 
 @pytest.fixture

@@ -11,7 +11,7 @@ from dataclasses import asdict, dataclass, field, fields, is_dataclass
 from typing import Any, TypeVar, Union, get_args, get_origin, get_type_hints
 
 from bgad.calibration import Calibration
-from bgad.config import Config
+from bgad.config import BASELINES, Config, to_dict
 from bgad.errors import ConfigError, ModelError
 from bgad.geometry.roi import Polygons
 from bgad.types import USED_ROLES, Shape
@@ -215,12 +215,14 @@ def from_json(content: Mapping[str, Any], source: str) -> Card:
         card.config.check()
     except ConfigError as error:
         raise ModelError(f"{source} is not a valid model card: config.{error}") from error
-    if not card.levels:
+    if not card.levels and card.config.method not in BASELINES:
         raise _invalid(source, "levels", "is empty")
     return card
 
 
 def _plain(value: Any) -> Any:
+    if isinstance(value, Config):
+        return _plain(to_dict(value))
     if is_dataclass(value) and not isinstance(value, type):
         return _plain(asdict(value))
     if isinstance(value, dict):
@@ -237,11 +239,16 @@ def _read_node(kind: type[_Node], content: Any, source: str, path: str) -> _Node
     prefix = f"{path}." if path else ""
     if unknown := sorted(set(content) - {f.name for f in stored}):
         raise _invalid(source, f"{prefix}{unknown[0]}", "is unknown")
-    values = {}
+    values: dict[str, Any] = {}
     for f in stored:
+        hint = hints[f.name]
+        if kind is Config and f.name == "baseline":  # its type depends on the method
+            if (entry := BASELINES.get(values["method"])) is None and f.name not in content:
+                continue
+            hint = hint if entry is None else type(entry.default.settings)
         if f.name not in content:
             raise _invalid(source, f"{prefix}{f.name}", "is missing")
-        values[f.name] = _read_value(hints[f.name], content[f.name], source, f"{prefix}{f.name}")
+        values[f.name] = _read_value(hint, content[f.name], source, f"{prefix}{f.name}")
     return kind(**values)
 
 

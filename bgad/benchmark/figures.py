@@ -22,8 +22,9 @@ from bgad.errors import DataError
 from bgad.features.scoring import latents, run_features
 from bgad.inference.base import Output
 from bgad.io.masks import defect_cells
+from bgad.methods.checkpoint import run_key
 from bgad.model import device as devices
-from bgad.training.checkpoint import run_key
+from bgad.model.scoring import LevelModel
 from bgad.training.feature_pool import FeaturePool, FeaturePools
 from bgad.training.fit_model import ModelFit, TrainingRun
 from bgad.training.snapshots import Snapshot, Snapshots, restore
@@ -166,7 +167,8 @@ def _result(
     folder = work / f"{config.method}-{run_key(config, split, pool.device)[:12]}"
     folder.mkdir(parents=True, exist_ok=True)
     run = TrainingRun(config.method, dataset, split, split, pool.images.bits, pool.device, folder, control=control)
-    fit = ModelFit(run, pool.new_model(config), pool.training_set(split, config))
+    model = LevelModel(config, pool.backbone).to(pool.device)
+    fit = ModelFit(run, model, pool.training_set(split, config))
     snapshots = Snapshots(CURVE_POINTS)
     for _ in fit.steps():
         snapshots.follow(fit.loop)

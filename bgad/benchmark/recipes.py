@@ -7,7 +7,7 @@ from collections.abc import Mapping
 from pathlib import Path
 
 from bgad.benchmark.paper_tables import Matrix
-from bgad.config import METHODS, PRESETS, Config, to_dict
+from bgad.config import ALL_METHODS, BASELINES, METHODS, SMOKE, Config, preset_for, to_dict
 
 STATED = ("backbone.name", "backbone.size", "train.steps", "train.push_steps", "train.epochs")  # in every description
 
@@ -33,10 +33,13 @@ def describe(config: Config) -> str:
     'default, lite0 at 256 x 256, 800 + 400 steps'
     """
     backbone, train = config.backbone, config.train
-    differing = {name: _differences(config, PRESETS[name]) for name in METHODS[config.method].presets}
-    preset = min(differing, key=lambda name: len(differing[name]))
-    schedule = f"{train.epochs} epochs" if train.epochs else f"{train.steps} + {train.push_steps} steps"
-    text = f"{preset}, {backbone.name} at {backbone.size} x {backbone.size}, {schedule}"
+    presets = {name: preset_for(config.method, name) for name in ALL_METHODS[config.method].presets}
+    differing = {name: _differences(config, recipe) for name, recipe in presets.items()}
+    preset = min(differing, key=lambda name: (len(differing[name]), presets[name].backbone.size != backbone.size))
+    shown = f"{preset} of {next(iter(presets))}" if preset == SMOKE and config.method in METHODS else preset
+    text = f"{shown}, {backbone.name} at {backbone.size} x {backbone.size}"
+    if config.method not in BASELINES:
+        text += f", {train.epochs} epochs" if train.epochs else f", {train.steps} + {train.push_steps} steps"
     return "; ".join([text, *([", ".join(differing[preset])] if differing[preset] else [])])
 
 

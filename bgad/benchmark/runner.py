@@ -24,7 +24,7 @@ from bgad.benchmark.output import csv_text, markdown
 from bgad.benchmark.paper_tables import PaperTable
 from bgad.benchmark.plan import Group, Outcome, Request, in_order, plan
 from bgad.benchmark.tables import grids
-from bgad.config import Config, override, preset_for, to_dict
+from bgad.config import BASELINES, Config, override, preset_for, to_dict
 from bgad.data.layouts import Dataset
 from bgad.data.protocols import Case, protocol_split
 from bgad.data.sample_io import MAX_UNREADABLE, hash_masks, validate_images
@@ -35,21 +35,15 @@ from bgad.features.cache import Features
 from bgad.features.scoring import run_features, score_features
 from bgad.inference.torch_engine import Detector
 from bgad.io import files as output_files
+from bgad.methods.checkpoint import TRAINING_LOG, run_key
 from bgad.model import backbone as backbones
 from bgad.model import device as devices
 from bgad.model.scoring import weight_files
-from bgad.training.checkpoint import (
-    RECIPE_VERSION,
-    TRAINING_LOG,
-    SharedPhase,
-    flow_key,
-    phase_key,
-    phase_two_key,
-    run_key,
-)
 from bgad.training.feature_pool import FeaturePool, FeaturePools
 from bgad.training.fit_model import ModelFit, TrainingRun
 from bgad.training.loop import TrainingLoop
+from bgad.training.pipeline import new_fit
+from bgad.training.shared_phases import RECIPE_VERSION, SharedPhase, flow_key, phase_key, phase_two_key
 from bgad.types import Progress, ProgressTask, RunControl, Shape, StopRequest
 
 logger = logging.getLogger(__name__)
@@ -253,6 +247,27 @@ def _shared_phase(setup: Setup, name: str, key: str) -> SharedPhase:
     return SharedPhase(setup.out / "work" / name / f"{key[:16]}.safetensors", key)
 
 
+@dataclass(frozen=True)
+class _SharedWork:
+    """What a cell shares with others: the ends of its phases, and the work folder of flows that no anomaly pushes."""
+
+    phases: Mapping[int, SharedPhase]
+    flows: Path | None = None
+
+
+def _shared_work(config: Config, split: Split, setup: Setup, *, alone: bool) -> _SharedWork:
+    """Return what a cell shares; nothing where it must run `alone`, and nothing of a baseline."""
+    if alone or config.method in BASELINES:
+        return _SharedWork({})
+    phases = {1: _shared_phase(setup, "phase-one", phase_key(config, split, setup.device))}
+    flows = flow_key(config, split, setup.device)
+    if flows is not None:
+        return _SharedWork(phases, setup.out / "work" / "flows" / flows[:16])
+    if setup.options.share_pushed:
+        phases[2] = _shared_phase(setup, "phase-two", phase_two_key(config, split, setup.device))
+    return _SharedWork(phases)
+
+
 def _copy(folder: Path, to: Path) -> None:
     """Copy a folder; the copy appears complete or not at all."""
     fresh = to.with_name(f"{to.name}.new")
@@ -288,32 +303,24 @@ def _cell(
     split_name = f"splits/{request.name('')}-{output_files.sha256_bytes(content)[:SHORT]}.json"
     output_files.write_atomic(setup.out / split_name, content)
     work = _work(setup, key)
-    phases: dict[int, SharedPhase] = {}
     curve = None
     if request.column.curve:
         shutil.rmtree(work, ignore_errors=True)  # a curve begins with the first step
         curve = _Curve(pool, split)
-    else:
-        phases[1] = _shared_phase(setup, "phase-one", phase_key(config, split, setup.device))
-    flows = None if request.column.curve else flow_key(config, split, setup.device)
-    if flows is None and setup.options.share_pushed and not request.column.curve:
-        phases[2] = _shared_phase(setup, "phase-two", phase_two_key(config, split, setup.device))
-    shared = setup.out / "work" / "flows" / (flows or "")[:16]
-    if flows and shared.exists() and not work.exists():
-        _copy(shared, work)
+    shared = _shared_work(config, split, setup, alone=curve is not None)
+    if shared.flows is not None and shared.flows.exists() and not work.exists():
+        _copy(shared.flows, work)
     work.mkdir(parents=True, exist_ok=True)
     model = pool.new_model(config)
-    run = TrainingRun(
-        request.name(), dataset, split, split, pool.images.bits, setup.device, work, control=setup.control
-    )
-    fit = ModelFit(run, model, pool.training_set(split, config), shared_phases=phases)
-    fit.resume()
+    place = request.name(), dataset, split, split, pool.images.bits, setup.device, work
+    run = TrainingRun(*place, memory_gb=setup.options.memory_gb, control=setup.control)
+    fit = new_fit(run, model, pool.training_set(split, config), resume=True, shared_phases=shared.phases)
     for _ in fit.steps():
-        if curve is not None:
+        if curve is not None and isinstance(fit, ModelFit):
             curve.follow(fit.loop)
     detector = fit.finish()
-    if flows and not shared.exists():
-        _copy(work, shared)
+    if shared.flows is not None and not shared.flows.exists():
+        _copy(work, shared.flows)
     tested = [shapes[s.name] for s in split.test]
     measured = _measure(detector, request, split, pool.features(split.test), tested, setup.control.progress)
     cell = measured.cell | request.facts() | {"drawn": len(split.known)}
@@ -321,9 +328,7 @@ def _cell(
     if curve is not None:
         cell["curve"] = curve.points
     if setup.options.keep_models:
-        log = (work / TRAINING_LOG).read_bytes()
-        files = {**weight_files(model), TRAINING_LOG: log, model_folder.SPLIT: content}
-        model_folder.write(_kept(setup, request, key), detector.card, files)
+        _keep(detector, _kept(setup, request, key), work, content)
     return {
         "key": key,
         "cell": cell,
@@ -333,6 +338,13 @@ def _cell(
         "config": to_dict(config),
         "versions": {"bgad": __version__, "torch": devices.torch_version(), "python": platform.python_version()},
     }
+
+
+def _keep(detector: Detector, folder: Path, work: Path, split: bytes) -> None:
+    """Write the model folder of a cell, without a graph."""
+    log = (work / TRAINING_LOG).read_bytes()
+    files = {**weight_files(detector.model), TRAINING_LOG: log, model_folder.SPLIT: split}
+    model_folder.write(folder, detector.card, files)
 
 
 def _measure(

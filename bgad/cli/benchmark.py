@@ -23,7 +23,7 @@ from bgad.cli.options import (
     on_cluster,
     read_config,
 )
-from bgad.config import METHODS, read_toml
+from bgad.config import ALL_METHODS, read_toml
 from bgad.data.datasets import registry
 from bgad.data.protocols import PROTOCOLS
 from bgad.errors import ConfigError, DataError
@@ -54,7 +54,9 @@ def add_benchmark(commands: Any) -> None:
     what.add_argument(
         "--protocol", metavar="NAME", help=f"one of {', '.join(PROTOCOLS)} (default {DEFAULTS['protocol']})"
     )
-    what.add_argument("--methods", metavar="A,B", help=f"of {', '.join(METHODS)} (default {DEFAULTS['methods']})")
+    what.add_argument(
+        "--methods", metavar="A,B", help=f"of {', '.join(ALL_METHODS)}; or all (default {DEFAULTS['methods']})"
+    )
     what.add_argument("--known", metavar="N,M", help=f"numbers of known anomalies (default {DEFAULTS['known']})")
     what.add_argument("--seeds", type=number(int, 1), metavar="N", help="seeds 0 to N-1 (default 3)")
     what.add_argument(
@@ -176,10 +178,11 @@ def _table(arguments: argparse.Namespace) -> PaperTable:
     if not data:
         raise ConfigError("give --data NAME (`bgad datasets` lists them), or --paper TABLE (--paper list lists those)")
     chosen = {key: getattr(arguments, key) or value for key, value in DEFAULTS.items()}
+    listed = ALL_METHODS if chosen["methods"] == "all" else names(chosen["methods"], "method", ALL_METHODS)
     matrix = Matrix(
         data,
         _one(chosen["protocol"], "protocol", "protocol", PROTOCOLS),
-        methods(*names(chosen["methods"], "method", METHODS)),
+        methods(*listed),
         known=_numbers(chosen["known"]),
         seeds=arguments.seeds or 3,
     )

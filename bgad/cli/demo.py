@@ -12,14 +12,14 @@ from typing import Any
 from bgad.cli import console
 from bgad.cli.options import add_command, names, number
 from bgad.cli.tables import evaluation_table
-from bgad.config import METHODS, Config, preset_for
+from bgad.config import ALL_METHODS, Config, preset_for
 from bgad.data import layouts
 from bgad.data.synthetic.demo import write_demo
 from bgad.evaluation.evaluate import evaluate, write_results
 from bgad.evaluation.report import page as report
 from bgad.io.files import check_folder
+from bgad.methods.checkpoint import unfinished
 from bgad.model.device import tune_allocator
-from bgad.training.checkpoint import unfinished
 from bgad.training.pipeline import TrainOptions, train
 from bgad.types import Progress, StopRequest
 
@@ -40,7 +40,7 @@ def add_demo(commands: Any) -> None:
         "--methods",
         default=Config().method,
         metavar="A,B",
-        help=f"methods to train, of {', '.join(METHODS)} (default {Config().method})",
+        help=f"methods to train, of {', '.join(ALL_METHODS)} (default {Config().method})",
     )
     parser.add_argument(
         "--seeds", type=number(int, 1), default=1, metavar="N", help="train with seeds 0 to N-1 (default 1)"
@@ -50,7 +50,7 @@ def add_demo(commands: Any) -> None:
 
 
 def _demo(arguments: argparse.Namespace) -> int:
-    methods = names(arguments.methods, "method", METHODS)
+    methods = names(arguments.methods, "method", ALL_METHODS)
     with console.progress() as progress, console.stop_on_interrupt() as stop:
         cells = run_demo(arguments.out, methods, arguments.seeds, arguments.known, arguments.device, progress, stop)
     console.stdout_console().print(evaluation_table(cells))

@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING, Any
 
 from bgad.cli import console
 from bgad.cli.options import add_command, add_root
-from bgad.config import LEVELS, PRESETS, to_toml
+from bgad.config import ALL_METHODS, LEVELS, PRESETS, preset_for, to_toml
 from bgad.errors import ConfigError
 
 if TYPE_CHECKING:
@@ -31,6 +31,7 @@ def add_info(commands: Any) -> None:
     parser.add_argument(
         "--recipe", action="store_true", help="print the recipe as TOML: the model's, or that of --preset"
     )
+    parser.add_argument("--method", choices=list(ALL_METHODS), help="method whose recipe to print, with --recipe")
     parser.add_argument("--preset", choices=list(PRESETS), help="preset to print, with --recipe and without MODEL")
 
 
@@ -43,10 +44,10 @@ def _info(arguments: argparse.Namespace) -> int:
     if arguments.model is None:
         if not arguments.recipe:
             raise ConfigError("give a MODEL, or --recipe for the default recipe")
-        print(to_toml(PRESETS[arguments.preset or "default"]), end="")  # noqa: T201
+        print(to_toml(preset_for(arguments.method, arguments.preset)), end="")  # noqa: T201
         return 0
-    if arguments.preset:
-        raise ConfigError("a model has its own recipe: leave out --preset or MODEL")
+    if arguments.preset or arguments.method:
+        raise ConfigError("a model has its own recipe: leave out --preset, --method or MODEL")
     card = model_folder.verify(arguments.model)
     if arguments.json:
         print(json.dumps(to_json(card), indent=1))  # noqa: T201

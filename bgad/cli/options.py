@@ -11,7 +11,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any, NoReturn
 
 from bgad.cli import console
-from bgad.config import METHODS, PRESETS, Config, from_dict, override, preset_for, read_toml
+from bgad.config import ALL_METHODS, BASELINES, PRESETS, Config, from_dict, override, preset_for, read_toml
 from bgad.errors import ConfigError
 
 if TYPE_CHECKING:
@@ -186,14 +186,14 @@ def add_recipe(parser: argparse.ArgumentParser, *, one_model: bool = True) -> No
         choices=list(PRESETS),
         help="settings of the method; bgad-plus and nfad-plus have default, bgad-distance has distance; the paper's "
         "methods have paper-fast, with our schedule of 800 + 400 steps, unless you give paper, with its schedule of "
-        "200 epochs",
+        "200 epochs; baselines have default and paper, with the printed values; all have smoke, for trying out",
     )
     group.add_argument("--config", type=Path, metavar="FILE", help="TOML file with keys on top of the preset")
     if one_model:
         group.add_argument(
             "--method",
-            choices=list(METHODS),
-            help="; ".join(f"{name}: {method.about}" for name, method in METHODS.items()),
+            choices=list(ALL_METHODS),
+            help="; ".join(f"{name}: {method.about}" for name, method in ALL_METHODS.items()),
         )
         group.add_argument(
             "--seed",
@@ -225,8 +225,8 @@ def read_config(arguments: argparse.Namespace, method: str | None = None) -> Con
     """
     values = read_toml(arguments.config) if arguments.config else {}
     chosen = method or arguments.method or values.get("method")
-    if chosen is not None and (not isinstance(chosen, str) or chosen not in METHODS):
-        raise ConfigError(f"method in {arguments.config} must be one of {', '.join(METHODS)}, not {chosen!r}")
+    if chosen is not None and (not isinstance(chosen, str) or chosen not in ALL_METHODS):
+        raise ConfigError(f"method in {arguments.config} must be one of {', '.join(ALL_METHODS)}, not {chosen!r}")
     base = preset_for(chosen, arguments.preset)
     config = from_dict(values | {"method": base.method}, base, str(arguments.config))
     pairs = {
@@ -235,6 +235,8 @@ def read_config(arguments: argparse.Namespace, method: str | None = None) -> Con
         "backbone.size": arguments.size,
         "seed": arguments.seed,
     }
+    if method in BASELINES and BASELINES[method].learns_from_pixels:  # one of several, of which others have a backbone
+        del pairs["backbone.name"], pairs["backbone.weights"]
     given = [f"{key}={json.dumps(value)}" for key, value in pairs.items() if value is not None]
     return override(config, given + arguments.set)
 

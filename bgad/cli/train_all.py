@@ -236,7 +236,7 @@ def _on_tasks(parts: list[Part], overwrite: bool, resources: Resources) -> Itera
 def train_part(piece: tuple[Part, bool]) -> None:
     """Train one part as `bgad train` does; goes on from a checkpoint where there is one."""
     from bgad.cli.train import add_train
-    from bgad.training.checkpoint import unfinished
+    from bgad.methods.checkpoint import unfinished
 
     part, overwrite = piece
     parser = Parser(prog="bgad")

@@ -50,7 +50,7 @@ def build_section(
         threshold=calibration.threshold,
         boundary=card.map.boundary,
         levels=_histograms(measured, card),
-        level_value=LEVELS[card.config.level].value,
+        level_value=LEVELS[card.config.level].value if card.levels else "",
         roc=([], []) if roc is None else _lists(metrics.thin(*roc)),
         pro=None if pro is None else _lists(pro),
         classes=_class_rows(measured),

@@ -16,8 +16,7 @@ from torch import Tensor, nn
 
 from bgad.errors import ModelError, first_line
 from bgad.inference.onnx_engine import GRAPH, PIXELS
-from bgad.model.flow import Level
-from bgad.model.scoring import ScoringModel
+from bgad.model.scoring import LevelModel, ScoringModel
 
 OPSET = 17
 MIN_HALVED = 64  # numbers; smaller weights stay in 32 bits, where they take no room and constants are exact
@@ -25,30 +24,26 @@ OUTPUTS = ("score", "parts", "map")  # before one output for each level
 
 
 class Graph(nn.Module):
-    """The exported computation: the model's backbone, fusion and score around levels whose constants are folded."""
+    """The exported computation: the backbone, and the model's scoring of its feature maps with constants folded."""
 
     def __init__(self, model: ScoringModel) -> None:
         super().__init__()
-        self.model = copy.deepcopy(model).cpu().eval()
-        fix_padding(self.model.backbone, model.config.backbone.size)
-        levels: list[Level] = list(self.model.levels)  # type: ignore[arg-type]
-        self.levels = nn.ModuleList(level.for_export() for level in levels)
+        copied = copy.deepcopy(model).cpu().eval()
+        fix_padding(copied, model.config.backbone.size)
+        self.backbone, self.score = copied.backbone, copied.for_export()
 
     def forward(self, pixels: Tensor) -> tuple[Tensor, ...]:
         """Pixels (B, S, S, 3) -> score (B,), its parts (B, 3), map (B, S, S), log p / d of each level (B, h, w)."""
-        maps = self.model.backbone(pixels)
-        log_p = [level(features) for level, features in zip(self.levels, maps, strict=False)]
-        head_rows = [maps[i].flatten(2).transpose(1, 2) for i in self.model.image_head_maps]
-        parts, anomaly_map = self.model.score_likelihoods(log_p, head_rows)
+        parts, anomaly_map, log_p = self.score(self.backbone(pixels))
         return (parts.sum(1), parts, anomaly_map, *log_p)
 
 
 def to_onnx(model: ScoringModel) -> bytes:
     """Export the scoring model as an ONNX graph that takes any number of images at a time."""
-    graph = Graph(model)
-    names = [*OUTPUTS, *(f"level{i}" for i in range(len(graph.levels)))]
+    levels = len(model.levels) if isinstance(model, LevelModel) else 0
+    names = [*OUTPUTS, *(f"level{i}" for i in range(levels))]
     return export_graph(
-        graph,
+        Graph(model),
         model.config.backbone.size,
         output_names=names,
         dynamic_axes={name: {0: "images"} for name in (PIXELS, *names)},

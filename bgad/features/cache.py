@@ -18,6 +18,7 @@ import json
 import os
 import zipfile
 from collections.abc import Callable, Iterable, Iterator
+from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
@@ -35,7 +36,7 @@ from bgad.io.cpus import usable_cpus
 from bgad.io.files import write_atomic
 from bgad.model.backbone import Backbone
 from bgad.model.device import WorkerPool
-from bgad.types import FloatArray, Index
+from bgad.types import BoolArray, FloatArray, Index
 
 HALF_MAX = 65_000.0  # the largest finite float16 is 65,504
 BATCH = 8  # images that one worker extracts at a time
@@ -228,6 +229,34 @@ class FeatureStore(Features):
         fresh = self._note.with_suffix(".new")
         fresh.write_text(json.dumps(self._identity | {"done": self.done}))
         fresh.replace(self._note)
+
+
+@dataclass
+class AnomalyFeatures:
+    """Features of known or pseudo anomalies, and the positions of each that show the defect.
+
+    `cells[level][image]` is never empty. `marked[image]` is False for an anomaly without a mask: its cells are all
+    positions, until instance selection replaces them by the least likely ones.
+    """
+
+    features: Features
+    cells: list[list[Index]]
+    marked: list[bool]
+    pseudo: bool = False
+
+    def only_marked(self) -> list[AnomalyFeatures]:
+        """Return the anomalies with a mask, as one group; no group where there are none."""
+        images = np.flatnonzero(self.marked)
+        cells = [[level[i] for i in images] for level in self.cells]
+        marked = AnomalyFeatures(self.features.select(images), cells, [True] * len(images), self.pseudo)
+        return [marked] if len(images) else []
+
+    def masks(self, level: int, images: Index) -> BoolArray:
+        """Return which positions of a level show the defect of each of these images, (images, positions)."""
+        marked = np.zeros((len(images), self.features.levels[level].shape[1]), np.bool_)
+        for row, image in zip(marked, images, strict=True):
+            row[self.cells[level][image]] = True
+        return marked
 
 
 def _mapped(path: Path, shape: tuple[int, ...], *, new: bool) -> HalfArray:

@@ -14,7 +14,7 @@ from bgad.inference.torch_engine import Detector, to_numpy
 from bgad.io.cpus import usable_cpus
 from bgad.model.device import WorkerPool
 from bgad.model.flow import FlowLevel
-from bgad.model.scoring import ScoringModel
+from bgad.model.scoring import LevelModel, ScoringModel
 from bgad.types import FloatArray, Index, Scores, Shape
 
 AHEAD = 8  # batches that may be scored before they are consumed; bounds the memory
@@ -42,7 +42,7 @@ def run_features(model: ScoringModel, features: Features, device: torch.device) 
             yield from (outputs.one(i) for i in range(len(outputs.scores)))
 
 
-def latents(model: ScoringModel, level: int, features: Features, images: Index, positions: Index) -> FloatArray:
+def latents(model: LevelModel, level: int, features: Features, images: Index, positions: Index) -> FloatArray:
     """Return the latents (n, C) of single features: of image images[i] at position positions[i]."""
     module: FlowLevel = model.levels[level]  # type: ignore[assignment]
     with torch.inference_mode():

@@ -10,11 +10,14 @@ import torch
 
 from bgad.artifact import folder as model_folder
 from bgad.artifact.card import Card
+from bgad.config import BASELINES, Config
 from bgad.geometry.roi import Roi
 from bgad.inference.base import BaseScorer, Outputs
 from bgad.model import backbone as backbones
 from bgad.model import device as devices
-from bgad.model.scoring import BACKBONE_FILE, FLOW_FILE, ScoringModel
+from bgad.model.heads import HEADS
+from bgad.model.heads.base import HeadModel
+from bgad.model.scoring import BACKBONE_FILE, FLOW_FILE, LevelModel, ScoringModel
 from bgad.types import FloatArray
 
 
@@ -66,12 +69,19 @@ class Detector(BaseScorer):
         card = model_folder.read(folder, (FLOW_FILE, BACKBONE_FILE))
         config = card.config
         backbone = safetensors.torch.load_file(folder / BACKBONE_FILE)
-        model = ScoringModel(config, backbones.build(config.backbone, backbone))
+        model = new_model(config, backbones.build(config.backbone, backbone))
         if card.roi_png is not None and not config.tile.size:
             model.set_region(Roi.from_png(card.roi_png).resized(config.backbone.size))
         flow = safetensors.torch.load_file(folder / FLOW_FILE)
         model.load_state_dict(flow | {f"backbone.{key}": value for key, value in backbone.items()})
         return cls(model, card, devices.pick(device), threads=threads, batch=batch)
+
+
+def new_model(config: Config, backbone: backbones.Backbone) -> ScoringModel:
+    """Return the untrained model of a recipe: our own, or a baseline's."""
+    if config.method in BASELINES:
+        return HeadModel(config, backbone, HEADS[config.method])
+    return LevelModel(config, backbone)
 
 
 def run_model(model: ScoringModel, pixels: FloatArray, device: torch.device) -> Outputs:

@@ -29,6 +29,7 @@ from torch import Tensor, nn
 from torch.nn.utils.fusion import fuse_conv_bn_eval
 
 from bgad.config import BackboneConfig
+from bgad.config.baselines import PIXELS
 from bgad.errors import ModelError, first_line
 from bgad.io.files import sha256_file
 
@@ -123,6 +124,20 @@ class Backbone(nn.Module):
         return [(m.shape[2], m.shape[3]) for m in maps]
 
 
+class PixelBackbone(Backbone):
+    """The backbone of a method that learns from pixels: its one feature map is the image (B, 3, S, S), stride 1."""
+
+    def __init__(self) -> None:
+        nn.Module.__init__(self)
+        self.channels, self.strides = [3], [1]
+        self.register_buffer("mean", torch.zeros(1, 3, 1, 1))
+        self.register_buffer("std", torch.ones(1, 3, 1, 1))
+
+    def forward(self, pixels: Tensor) -> list[Tensor]:
+        """Pixels (B, H, W, 3) in 0..1 -> the image (B, 3, H, W)."""
+        return [pixels.permute(0, 3, 1, 2)]
+
+
 def _pooled(features: Tensor, factor: int) -> Tensor:
     """Average-pool a feature map by a factor; return it unchanged where that is at most 1."""
     return F.avg_pool2d(features, factor) if factor > 1 else features
@@ -130,6 +145,8 @@ def _pooled(features: Tensor, factor: int) -> Tensor:
 
 def check(config: BackboneConfig) -> None:
     """Raise ModelError for an unknown backbone or a missing weight file."""
+    if config.name == PIXELS:
+        return
     packaged = BACKBONES.get(config.name)
     if not timm.is_model(packaged.timm_name if packaged else config.name):
         names = [*BACKBONES, *timm.list_models()]
@@ -142,6 +159,8 @@ def check(config: BackboneConfig) -> None:
 
 def build(config: BackboneConfig, state: dict[str, Tensor] | None = None) -> Backbone:
     """Build the backbone of a configuration; `state`, the weights of a saved model, replaces any weight file."""
+    if config.name == PIXELS:
+        return PixelBackbone()
     packaged = BACKBONES.get(config.name)
     name = packaged.timm_name if packaged else config.name
     if state is None:

@@ -31,8 +31,6 @@ LEVEL_TYPES: dict[str, type[FlowLevel | DistanceLevel]] = {"flow": FlowLevel, "d
 class ScoringModel(nn.Module):
     """The one scoring path that training, evaluation and export share: pixels in, map and score out."""
 
-    map_constants: Tensor  # mean and spread of the map's image scores over training normals
-    score_weights: Tensor  # weight of each level in the map's part of the score, then that of the image head
     region: Tensor | None  # (S, S): True inside the region of interest
 
     def __init__(self, config: Config, backbone: Backbone) -> None:
@@ -40,6 +38,40 @@ class ScoringModel(nn.Module):
         self.config = config
         self.backbone = backbone
         self.grids = backbone.grids(config.backbone.size)
+        self.register_buffer("region", None, persistent=False)
+
+    def set_region(self, region: BoolArray) -> None:
+        """Restrict map and score to these pixels (S, S); images come with the rest painted over."""
+        self.region = torch.from_numpy(region).to(self.backbone.mean.device)
+
+    def forward(self, pixels: Tensor) -> tuple[Tensor, Tensor, list[Tensor]]:
+        """Pixels (B, S, S, 3) -> parts of the image scores (B, 3), anomaly maps (B, S, S), log p / d of each level."""
+        return self.score_features([features.flatten(2).transpose(1, 2) for features in self.backbone(pixels)])
+
+    def score_features(self, features: Sequence[Tensor]) -> tuple[Tensor, Tensor, list[Tensor]]:
+        """Feature rows of each of the backbone's strides (B, h * w, C) -> the outputs of `forward`."""
+        raise NotImplementedError
+
+    def for_export(self) -> nn.Module:
+        """Return what an exported graph computes of the feature maps (B, C, h, w): the outputs of `forward`."""
+        raise NotImplementedError
+
+    def _inside(self, anomaly_map: Tensor) -> Tensor:
+        """Return maps (B, S, S) that are lowest outside of the region of interest."""
+        if self.region is None:
+            return anomaly_map
+        lowest = anomaly_map.masked_fill(~self.region, torch.inf).amin((1, 2), keepdim=True)
+        return torch.where(self.region, anomaly_map, lowest)
+
+
+class LevelModel(ScoringModel):
+    """Our own methods: a level for each stride, the fusion of their values, and the image head."""
+
+    map_constants: Tensor  # mean and spread of the map's image scores over training normals
+    score_weights: Tensor  # weight of each level in the map's part of the score, then that of the image head
+
+    def __init__(self, config: Config, backbone: Backbone) -> None:
+        super().__init__(config, backbone)
         flows = len(config.backbone.strides)
         self.levels = nn.ModuleList(
             LEVEL_TYPES[config.level](channels, grid, config, seed=config.seed * 1000 + i)
@@ -49,20 +81,15 @@ class ScoringModel(nn.Module):
         self.image_head_maps = [backbone.strides.index(s) for s in config.backbone.image_head_strides]
         channels = [backbone.channels[i] for i in self.image_head_maps]
         self.image_head = ImageHead(channels) if channels else None
-        self.register_buffer("region", None, persistent=False)
         self.register_buffer("map_constants", torch.tensor([0.0, 1.0]))
         self.register_buffer("score_weights", torch.tensor(default_score_weights(config)))
 
-    def set_region(self, region: BoolArray) -> None:
-        """Restrict map and score to these pixels (S, S); images come with the rest painted over."""
-        self.region = torch.from_numpy(region).to(self.score_weights.device)
-
-    def forward(self, pixels: Tensor) -> tuple[Tensor, Tensor, list[Tensor]]:
-        """Pixels (B, S, S, 3) -> parts of the image scores (B, 3), anomaly maps (B, S, S), log p / d of each level."""
-        return self.score_features([features.flatten(2).transpose(1, 2) for features in self.backbone(pixels)])
+    def for_export(self) -> nn.Module:
+        """See ScoringModel."""
+        return _LevelsOfMaps(self)
 
     def score_features(self, features: Sequence[Tensor]) -> tuple[Tensor, Tensor, list[Tensor]]:
-        """Feature rows of each stride (B, h * w, C), the flows' strides first -> the outputs of `forward`."""
+        """See ScoringModel; the strides of the levels come first."""
         levels: list[Level] = list(self.levels)  # type: ignore[arg-type]
         rows = features[: len(levels)]
         log_p = [level(x).unflatten(1, level.grid) for level, x in zip(levels, rows, strict=True)]
@@ -90,11 +117,7 @@ class ScoringModel(nn.Module):
 
     def _fuse(self, levels: Sequence[Tensor], weights: Tensor) -> Tensor:
         """Return the weighted sum of the levels' anomaly scores; it is lowest outside of the region of interest."""
-        fused = fuse(levels, weights, self.config.backbone.size)
-        if self.region is None:
-            return fused
-        lowest = fused.masked_fill(~self.region, torch.inf).amin((1, 2), keepdim=True)
-        return torch.where(self.region, fused, lowest)
+        return self._inside(fuse(levels, weights, self.config.backbone.size))
 
     def image_head_score(self, distance: Tensor, excess: Tensor) -> Tensor:
         """Combine Mahalanobis distances (B,) and excesses along the directions (B, D) to one score each (B,)."""
@@ -102,6 +125,21 @@ class ScoringModel(nn.Module):
 
     def _resemblance(self, excess: Tensor) -> Tensor:
         return self.config.score.direction_weight * excess.clamp(min=0.0).sum(1)
+
+
+class _LevelsOfMaps(nn.Module):
+    """A model of levels whose constants are folded."""
+
+    def __init__(self, model: LevelModel) -> None:
+        super().__init__()
+        self.model = model
+        levels: list[Level] = list(model.levels)  # type: ignore[arg-type]
+        self.levels = nn.ModuleList(level.for_export() for level in levels)
+
+    def forward(self, maps: list[Tensor]) -> tuple[Tensor, Tensor, list[Tensor]]:
+        log_p = [level(features) for level, features in zip(self.levels, maps, strict=False)]
+        head_rows = [maps[i].flatten(2).transpose(1, 2) for i in self.model.image_head_maps]
+        return *self.model.score_likelihoods(log_p, head_rows), log_p
 
 
 def default_score_weights(config: Config) -> list[float]:
@@ -129,11 +167,13 @@ def level_anomaly(log_p: Tensor, constants: Tensor, fusion: str) -> Tensor:
     return anomaly + OUTLIER_SLOPE * torch.log1p(beyond)
 
 
-def resize_maps(maps: Tensor, size: tuple[int, int]) -> Tensor:
-    """Interpolate maps (B, h, w) bilinearly to another size."""
+def resize_maps(maps: Tensor, size: tuple[int, int], sigma: float = 0.0) -> Tensor:
+    """Interpolate maps (..., h, w) bilinearly to another size, and smooth them there by a Gaussian of this width."""
     rows, columns = (
-        torch.from_numpy(_interpolation(cells, length)).to(maps)
-        for cells, length in zip((int(maps.shape[1]), int(maps.shape[2])), size, strict=True)
+        torch.from_numpy(_smoothing(length, sigma) @ _interpolation(cells, length)).to(maps)
+        if sigma
+        else torch.from_numpy(_interpolation(cells, length)).to(maps)
+        for cells, length in zip((int(maps.shape[-2]), int(maps.shape[-1])), size, strict=True)
     )
     return rows @ maps @ columns.T  # two small products: engines take several times as long to resize
 
@@ -144,6 +184,19 @@ def _interpolation(cells: int, length: int) -> FloatArray:
     at = np.clip((np.arange(length) + 0.5) * cells / length - 0.5, 0, cells - 1)
     weights: FloatArray = np.maximum(0, 1 - np.abs(at[:, None] - np.arange(cells))).astype(np.float32)
     return weights
+
+
+@lru_cache(maxsize=16)
+def _smoothing(length: int, sigma: float) -> FloatArray:
+    """Return the matrix (length, length) of a Gaussian filter of 4 sigma on each side that mirrors the border."""
+    radius = round(4 * sigma)
+    offsets = np.arange(-radius, radius + 1)
+    kernel = np.exp(-0.5 * (offsets / sigma) ** 2)
+    at = (np.arange(length)[:, None] + offsets) % (2 * length)
+    at = np.minimum(at, 2 * length - 1 - at)  # mirrored: d c b a | a b c d | d c b a
+    matrix = np.zeros((length, length))
+    np.add.at(matrix, (np.arange(length)[:, None], at), kernel / kernel.sum())
+    return matrix.astype(np.float32)
 
 
 def fuse(levels: Sequence[Tensor], weights: Tensor, size: int) -> Tensor:

@@ -15,22 +15,17 @@ from bgad.config import BackboneConfig, Config
 from bgad.data.layouts import Dataset
 from bgad.data.sample_io import ImageCache, hash_masks
 from bgad.data.split import Split
-from bgad.features.cache import Budget, Extractor, Features, FeatureStore
+from bgad.features.cache import AnomalyFeatures, Budget, Extractor, Features, FeatureStore
 from bgad.features.scoring import run_features
 from bgad.inference.base import Output
+from bgad.inference.torch_engine import new_model
 from bgad.io.files import sha256_json
 from bgad.io.masks import resize_mask
+from bgad.methods.checkpoint import hash_weights
 from bgad.model import backbone as backbones
 from bgad.model.scoring import ScoringModel
-from bgad.training.checkpoint import RECIPE_VERSION, hash_weights
-from bgad.training.training_set import (
-    AnomalyFeatures,
-    TrainingSet,
-    known_anomalies,
-    pseudo_anomalies,
-    pseudo_count,
-    with_visible_defect,
-)
+from bgad.training.shared_phases import RECIPE_VERSION
+from bgad.training.training_set import TrainingSet, known_anomalies, pseudo_anomalies, pseudo_count, with_visible_defect
 from bgad.types import BoolArray, FloatArray, Progress, ProgressTask, Sample
 
 
@@ -87,7 +82,7 @@ class FeaturePool:
 
     def new_model(self, config: Config) -> ScoringModel:
         """Return an untrained model around the backbone of the pool."""
-        return ScoringModel(config, self.backbone).to(self.device)
+        return new_model(config, self.backbone).to(self.device)
 
     def training_set(self, split: Split, config: Config) -> TrainingSet:
         """Return the training set of a split."""

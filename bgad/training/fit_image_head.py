@@ -15,10 +15,9 @@ import numpy as np
 import numpy.typing as npt
 import torch
 
-from bgad.features.cache import Features, chunks, even_pick
+from bgad.features.cache import AnomalyFeatures, Features, chunks, even_pick
 from bgad.model.image_head import DIRECTION_PEAK_SHARE, DescriptorGaussian, DiscriminantDirection, ImageHead, peak_count
-from bgad.model.scoring import ScoringModel
-from bgad.training.training_set import AnomalyFeatures
+from bgad.model.scoring import LevelModel
 from bgad.types import DoubleArray, FloatArray, Index
 
 MIN_NORMALS = 8  # a covariance of fewer descriptors says next to nothing, however it is shrunk
@@ -201,7 +200,7 @@ class HeadScores(NamedTuple):
 
 
 def fit_image_head(
-    model: ScoringModel,
+    model: LevelModel,
     head: ImageHead,
     normals: Features,
     known: AnomalyFeatures | None,
@@ -296,7 +295,7 @@ def _map_space(normals: Features, known: AnomalyFeatures, level: int, reference:
     return fit_direction, lambda direction: direction.excess(direction_peaks(known_rows @ direction.vector))
 
 
-def descriptors_of(model: ScoringModel, head: ImageHead, features: Features) -> FloatArray:
+def descriptors_of(model: LevelModel, head: ImageHead, features: Features) -> FloatArray:
     """Return the descriptors (images, values) that the image head computes of cached features."""
     parts = [np.arange(part.start, part.stop) for part in chunks(features.count, DESCRIPTOR_BATCH)]
     rows = ([torch.from_numpy(features.rows(i, part)) for i in model.image_head_maps] for part in parts)

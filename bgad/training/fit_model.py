@@ -1,4 +1,7 @@
-"""The training of one model on cached features: both phases, the weights of the score, calibration and the card."""
+"""The training of one model on cached features: both phases, the weights of the score, calibration and the card.
+
+A baseline has a fit of its own, and shares the run and the card with this one.
+"""
 
 from __future__ import annotations
 
@@ -28,21 +31,23 @@ from bgad.artifact.card import (
     TrainingCard,
 )
 from bgad.calibration import Calibration, effective_rate
+from bgad.config.baselines import PIXELS
 from bgad.data import tiled_split
 from bgad.data.layouts import Dataset
 from bgad.data.split import Split
 from bgad.geometry.roi import Roi
 from bgad.inference.base import Output
 from bgad.inference.torch_engine import Detector
+from bgad.methods.checkpoint import LogRow
 from bgad.model import backbone as backbones
-from bgad.model.boundary import NORMALISER, abnormal_boundary
 from bgad.model.flow import LevelConstants
-from bgad.model.scoring import ScoringModel
-from bgad.training.checkpoint import LogRow, SharedPhase
+from bgad.model.scoring import LevelModel, ScoringModel
 from bgad.training.fit_image_head import HeadScores, fit_image_head
 from bgad.training.fit_score_weights import ScoreWeightFitter
 from bgad.training.loop import FlowData, TrainingLoop
-from bgad.training.training_set import NormalPartition, TrainingSet, choose_validation_normals, partition_normals
+from bgad.training.objective import NORMALISER, abnormal_boundary
+from bgad.training.shared_phases import SharedPhase
+from bgad.training.training_set import TrainingSet, choose_validation_normals, partition_normals
 from bgad.training.warm_start import WarmStart, average_with_parent
 from bgad.types import PARTS, FloatArray, Index, ProgressTask, RunControl, Sample
 
@@ -63,8 +68,28 @@ class TrainingRun:
     false_reject_rate: float | None = None
     roi: Roi | None = None
     warm_start: WarmStart | None = None
+    memory_gb: float = 4.0  # that a fit may take beside the cached features
     started: float = field(default_factory=time.monotonic)
     control: RunControl = field(default_factory=RunControl)
+
+
+@dataclass(frozen=True)
+class FitFacts:
+    """What a fit says about its model, beside the recipe and the data."""
+
+    levels: tuple[LevelCard, ...]  # none in a baseline
+    map: MapCard
+    score_parts: tuple[ScorePart, ...]
+    calibration: Calibration
+    training: TrainingCard
+
+
+@dataclass(frozen=True)
+class LoopSeconds:
+    """The time that a fit took, and the part of it that earlier runs have spent."""
+
+    total: float
+    resumed: float
 
 
 class ModelFit:
@@ -73,7 +98,7 @@ class ModelFit:
     def __init__(
         self,
         run: TrainingRun,
-        model: ScoringModel,
+        model: LevelModel,
         training_set: TrainingSet,
         *,
         shared_phases: Mapping[int, SharedPhase] | None = None,
@@ -111,6 +136,11 @@ class ModelFit:
         taught = None if warm_start is None else warm_start.taught_anomalies
         normals, known = self.training_set.normals, self.training_set.known
         return fit_image_head(self.model, head, normals, known, self.partition.reference_index, taught)
+
+    @property
+    def step(self) -> int:
+        """Number of training steps that are done."""
+        return self.loop.step
 
     def resume(self) -> None:
         """Continue from the checkpoint in the work folder, if there is one."""
@@ -155,8 +185,18 @@ class ModelFit:
         rate = effective_rate(len(scored), run.false_reject_rate)
         calibration = Calibration.from_scores([image_score for image_score, _ in scored], rate)
         parts = _score_parts(model, np.stack([image_parts for _, image_parts in scored]), rate)
-        card = _build_card(run, model, self.loop, self.partition, constants, map_card, parts, calibration)
-        return Detector(model, card, run.device)
+        levels = _level_cards(model, self.loop, constants)
+        facts = FitFacts(levels, map_card, parts, calibration, self._training())
+        return Detector(model, build_card(run, model, facts), run.device)
+
+    def _training(self) -> TrainingCard:
+        """Describe how the model was trained."""
+        loop, tile, images = self.loop, self.model.config.tile, self.run.training_split.train
+        validation = {images[i].name for i in self.partition.validation_index}
+        if tile.size:
+            validation = {tiled_split.image_name_of(name, tile) for name in validation}
+        seconds = LoopSeconds(loop.seconds, loop.resumed_seconds)
+        return training_card(self.run, seconds, loop.log.count(), sorted(validation))
 
     def _map_card(self, normal_maps: FloatArray) -> MapCard:
         """Return the mean of the anomaly map over normals, and its boundary: their 1 - beta quantile."""
@@ -167,7 +207,7 @@ class ModelFit:
         return MapCard(float(values.mean()), float(np.quantile(values, 1 - config.loss.beta)))
 
 
-def validation_normals(model: ScoringModel, training_set: TrainingSet, warm_start: WarmStart | None = None) -> Index:
+def validation_normals(model: LevelModel, training_set: TrainingSet, warm_start: WarmStart | None = None) -> Index:
     """Return the numbers of the normals that no flow is trained on; none where nothing needs them."""
     if model.image_head is None and model.config.score.evidence_weight <= 0:
         return np.arange(0)
@@ -176,22 +216,43 @@ def validation_normals(model: ScoringModel, training_set: TrainingSet, warm_star
     return choose_validation_normals(training_set.normals.count, training_set.image_numbers)
 
 
-def _set_map_constants(model: ScoringModel, scores: torch.Tensor) -> None:
+def _set_map_constants(model: LevelModel, scores: torch.Tensor) -> None:
     """Set mean and spread of the map's scores (n,) over normals; they make it comparable to the image head's."""
     spread = scores.std(correction=0).clamp(min=1e-3 * float(scores.abs().mean()) + 1e-6)
     model.map_constants.copy_(torch.stack([scores.mean(), spread]))
 
 
-def _build_card(
-    run: TrainingRun,
-    model: ScoringModel,
-    loop: TrainingLoop,
-    partition: NormalPartition,
-    constants: Sequence[LevelConstants],
-    map_card: MapCard,
-    parts: Sequence[ScorePart],
-    calibration: Calibration,
-) -> Card:
+def _score_parts(model: LevelModel, calibration_parts: FloatArray, rate: float) -> tuple[ScorePart, ...]:
+    """Describe the parts of a model's score; `calibration_parts` (n, 3) are those of the calibration normals."""
+    weight = float(model.score_weights[-1]) if model.image_head is not None and model.image_head.is_fitted else 0.0
+    known_weight = weight * model.config.score.direction_weight if model.config.uses_anomalies else 0.0
+    return score_parts((1.0, weight, known_weight), calibration_parts, rate)
+
+
+def _level_cards(
+    model: LevelModel, loop: TrainingLoop, level_constants: Sequence[LevelConstants]
+) -> tuple[LevelCard, ...]:
+    """Describe each level with the statistics that fusion uses."""
+    config = model.config
+    return tuple(
+        LevelCard(
+            stride=stride,
+            weight=weight,
+            channels=level.channels,
+            grid=level.grid,
+            mean=constants.centre,
+            std=constants.spread,
+            max=constants.highest,
+            normal_boundary=constants.boundary,
+            abnormal_boundary=abnormal_boundary(constants.boundary / NORMALISER, config.loss.tau) * NORMALISER,
+        )
+        for stride, level, constants, weight in zip(
+            config.backbone.strides, loop.levels, level_constants, model.score_weights[:-1].tolist(), strict=True
+        )
+    )
+
+
+def build_card(run: TrainingRun, model: ScoringModel, facts: FitFacts) -> Card:
     """Describe a trained and calibrated model; exporting and writing add their parts."""
     config, dataset, split = model.config, run.dataset, run.split
     return Card(
@@ -215,11 +276,11 @@ def _build_card(
             mean=tuple(model.backbone.mean.flatten().tolist()),
             std=tuple(model.backbone.std.flatten().tolist()),
         ),
-        levels=_level_cards(model, loop, constants),
-        map=map_card,
-        score_parts=tuple(parts),
-        calibration={FLOAT32: CalibrationCard.of(calibration)},
-        training=_training_card(run, model, loop, partition),
+        levels=facts.levels,
+        map=facts.map,
+        score_parts=facts.score_parts,
+        calibration={FLOAT32: CalibrationCard.of(facts.calibration)},
+        training=facts.training,
         roi=None if run.roi is None else _roi_card(run.roi),
         licences={
             "bgad": "Apache-2.0",
@@ -231,11 +292,8 @@ def _build_card(
     )
 
 
-def _score_parts(model: ScoringModel, calibration_parts: FloatArray, rate: float) -> tuple[ScorePart, ...]:
-    """Describe the parts of a model's score; `calibration_parts` (n, 3) are those of the calibration normals."""
-    weight = float(model.score_weights[-1]) if model.image_head is not None and model.image_head.is_fitted else 0.0
-    known_weight = weight * model.config.score.direction_weight if model.config.uses_anomalies else 0.0
-    weights = (1.0, weight, known_weight)
+def score_parts(weights: Sequence[float], calibration_parts: FloatArray, rate: float) -> tuple[ScorePart, ...]:
+    """Describe the parts of a score; `calibration_parts` (n, 3) are those of the calibration normals."""
     limits = np.quantile(calibration_parts, 1 - rate, axis=0, method="higher")
     return tuple(
         ScorePart(name, part_weight, float(limit))
@@ -244,45 +302,16 @@ def _score_parts(model: ScoringModel, calibration_parts: FloatArray, rate: float
     )
 
 
-def _level_cards(
-    model: ScoringModel, loop: TrainingLoop, level_constants: Sequence[LevelConstants]
-) -> tuple[LevelCard, ...]:
-    """Describe each level with the statistics that fusion uses."""
-    config = model.config
-    return tuple(
-        LevelCard(
-            stride=stride,
-            weight=weight,
-            channels=level.channels,
-            grid=level.grid,
-            mean=constants.centre,
-            std=constants.spread,
-            max=constants.highest,
-            normal_boundary=constants.boundary,
-            abnormal_boundary=abnormal_boundary(constants.boundary / NORMALISER, config.loss.tau) * NORMALISER,
-        )
-        for stride, level, constants, weight in zip(
-            config.backbone.strides, loop.levels, level_constants, model.score_weights[:-1].tolist(), strict=True
-        )
-    )
-
-
-def _training_card(
-    run: TrainingRun, model: ScoringModel, loop: TrainingLoop, partition: NormalPartition
-) -> TrainingCard:
-    """Describe how the model was trained."""
-    tile, images = model.config.tile, run.training_split.train
-    validation = {images[i].name for i in partition.validation_index}
-    if tile.size:
-        validation = {tiled_split.image_name_of(name, tile) for name in validation}
+def training_card(run: TrainingRun, seconds: LoopSeconds, steps: int, validation: Sequence[str] = ()) -> TrainingCard:
+    """Describe how a model was trained; `validation` are the names of the normals held out from it."""
     return TrainingCard(
-        seconds=round(time.monotonic() - run.started + loop.resumed_seconds, 2),
-        loop_seconds=round(loop.seconds, 2),
-        steps=loop.log.count(),
+        seconds=round(time.monotonic() - run.started + seconds.resumed, 2),
+        loop_seconds=round(seconds.total, 2),
+        steps=steps,
         device=str(run.device),
         torch=str(torch.__version__),
         python=platform.python_version(),
-        validation_normals=tuple(sorted(validation)),
+        validation_normals=tuple(validation),
     )
 
 
@@ -293,6 +322,8 @@ def _roi_card(roi: Roi) -> RoiCard:
 
 
 def _backbone_licence(name: str) -> str:
+    if name == PIXELS:
+        return "none: the method learns from pixels"
     if name in backbones.BACKBONES:
         return "Apache-2.0 (EfficientNet-Lite weights trained on ImageNet)"
     return f"see timm's page of {name}"

@@ -15,12 +15,12 @@ import numpy as np
 import numpy.typing as npt
 import torch
 
-from bgad.features.cache import Features, even_pick
+from bgad.features.cache import AnomalyFeatures, Features, even_pick
 from bgad.model.flow import LevelConstants
-from bgad.model.scoring import ScoringModel, default_score_weights, level_anomaly, resize_maps
+from bgad.model.scoring import LevelModel, default_score_weights, level_anomaly, resize_maps
 from bgad.training.fit_image_head import HeadScores, top_mean
 from bgad.training.objective import LevelLikelihoods
-from bgad.training.training_set import AnomalyFeatures, NormalPartition, TrainingSet
+from bgad.training.training_set import NormalPartition, TrainingSet
 from bgad.types import DoubleArray, FloatArray, Index
 
 # Level weights are multiples of one sixth: three levels then have 28 combinations, few enough to try all of them, and
@@ -132,7 +132,7 @@ class ScoreWeightFitter:
 
     def __init__(
         self,
-        model: ScoringModel,
+        model: LevelModel,
         training_set: TrainingSet,
         partition: NormalPartition,
         head_scores: HeadScores | None = None,

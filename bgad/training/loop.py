@@ -21,18 +21,19 @@ from torch import Tensor
 
 from bgad.config import Config
 from bgad.errors import ModelError
-from bgad.features.cache import Features
-from bgad.model.boundary import NORMALISER, RunningBoundary, normal_boundary
+from bgad.features.cache import AnomalyFeatures, Features
+from bgad.methods import checkpoint
+from bgad.methods.checkpoint import CHECKPOINT, LogRow, TrainingLog
 from bgad.model.device import WorkerPool
 from bgad.model.distance import DistanceLevel
-from bgad.model.flow import Level, LevelConstants
-from bgad.model.scoring import ScoringModel
-from bgad.training import checkpoint
-from bgad.training.checkpoint import CHECKPOINT, LogRow, SharedPhase, TrainingLog
+from bgad.model.flow import Level, LevelConstants, normal_boundary
+from bgad.model.scoring import LevelModel
 from bgad.training.fit_bank import fill_bank
 from bgad.training.objective import (
+    NORMALISER,
     REFRESH_STEPS,
     LevelLikelihoods,
+    RunningBoundary,
     objective,
     sample_anomalies,
     sample_positions,
@@ -41,9 +42,10 @@ from bgad.training.objective import (
     without_masks,
 )
 from bgad.training.schedule import CHECK_STEPS, EarlyStopping, Schedule
-from bgad.training.training_set import AnomalyFeatures
+from bgad.training.shared_phases import SharedPhase
 from bgad.types import FloatArray, Index, ProgressTask, RunControl, StopRequest
 
+COLUMNS = ("step", "lr", "loss", "likelihood", "pull", "push")  # of the log; then one boundary for each level
 DIVERGED_LOSS = 1e6  # the loss of a sound run stays orders of magnitude below
 
 
@@ -64,7 +66,7 @@ class TrainingLoop:
 
     def __init__(
         self,
-        model: ScoringModel,
+        model: LevelModel,
         data: FlowData,
         work: Path,
         device: torch.device,
@@ -91,7 +93,7 @@ class TrainingLoop:
         self.early_stopping = EarlyStopping(self.likelihoods, data.validation, self.config)
         self.optimisers = self._new_optimisers()
         self.boundaries = [RunningBoundary(self.config.loss.beta) for _ in self.levels]
-        self.log = TrainingLog(work, len(self.levels))
+        self.log = TrainingLog(work, [*COLUMNS, *(f"boundary{i}" for i in range(len(self.levels)))])
         self.step = 0
         self.seconds = 0.0  # spent in the loop, earlier runs that this one resumes included
         self.resumed_seconds = 0.0  # the part of these that earlier runs have spent

@@ -9,6 +9,7 @@ from collections.abc import Iterator, Mapping
 from contextlib import contextmanager
 from dataclasses import dataclass, replace
 from pathlib import Path
+from typing import Protocol
 
 import safetensors.torch
 import torch
@@ -16,21 +17,20 @@ import torch
 from bgad.artifact import folder as model_folder
 from bgad.artifact.card import Card, ExportCard
 from bgad.calibration import check_rate, require_supported
-from bgad.config import Config
+from bgad.config import BASELINES, Config
 from bgad.data import layouts, tiled_split
 from bgad.data.sample_io import MAX_UNREADABLE, ImageCache, ModelInputs, validate_images
 from bgad.data.split import Split, make_split
 from bgad.errors import BgadError, ConfigError, DataError
 from bgad.features.cache import even_pick
 from bgad.geometry.roi import Roi
-from bgad.inference.torch_engine import Detector
+from bgad.inference.torch_engine import Detector, new_model
 from bgad.io.files import write_atomic
-from bgad.model import backbone as backbones
-from bgad.model import device as devices
-from bgad.model.scoring import BACKBONE_FILE, ScoringModel, weight_files
-from bgad.training.checkpoint import (
+from bgad.methods.baselines import check_split
+from bgad.methods.checkpoint import (
     TRAINING_LOG,
     EventLog,
+    LogRow,
     Provenance,
     check_work_folder,
     open_event_log,
@@ -40,8 +40,14 @@ from bgad.training.checkpoint import (
     run_key,
     unfinished,
 )
+from bgad.model import backbone as backbones
+from bgad.model import device as devices
+from bgad.model.heads.base import HeadModel
+from bgad.model.scoring import BACKBONE_FILE, LevelModel, ScoringModel, weight_files
+from bgad.training.fit_baseline import BaselineFit
 from bgad.training.fit_model import ModelFit, TrainingRun
-from bgad.training.training_set import CacheOptions, build_training_set, can_generate, with_visible_defect
+from bgad.training.shared_phases import SharedPhase
+from bgad.training.training_set import CacheOptions, TrainingSet, build_training_set, can_generate, with_visible_defect
 from bgad.training.warm_start import WarmStart, load_flows
 from bgad.types import Progress, RunControl, Shape, StopRequest
 
@@ -162,6 +168,8 @@ def assign_roles(dataset: layouts.Dataset, config: Config, options: TrainOptions
             require_supported(len(split.calibration), rate)
     for note in split.notes:
         logger.warning(note)
+    if config.method in BASELINES:
+        check_split(config, split)
     if config.uses_anomalies and not split.known:
         has_pseudo = config.pseudo.count and can_generate(config.pseudo.method, [])
         others = f"normals and {config.pseudo.method} pseudo anomalies" if has_pseudo else "normals alone"
@@ -238,6 +246,7 @@ def prepared(
             work,
             options.false_reject_rate,
             roi,
+            memory_gb=options.memory_gb,
             started=started,
             control=control,
         )
@@ -250,10 +259,39 @@ def prepared(
 def _new_model(config: Config, device: torch.device, parent: Path | None) -> ScoringModel:
     """Return an untrained model, or one with backbone and flows of its parent."""
     state = None if parent is None else safetensors.torch.load_file(parent / BACKBONE_FILE)
-    model = ScoringModel(config, backbones.build(config.backbone, state)).to(device)
+    model = new_model(config, backbones.build(config.backbone, state)).to(device)
     if parent is not None:
         model.load_state_dict(load_flows(parent), strict=False)
     return model
+
+
+class Fit(Protocol):
+    """Fits one model: run through `steps`, then call `finish`."""
+
+    @property
+    def step(self) -> int: ...
+
+    def steps(self) -> Iterator[LogRow]: ...
+
+    def finish(self) -> Detector: ...
+
+
+def new_fit(
+    run: TrainingRun,
+    model: ScoringModel,
+    training_set: TrainingSet,
+    *,
+    resume: bool,
+    shared_phases: Mapping[int, SharedPhase] | None = None,
+) -> Fit:
+    """Return the fit of a model; with `resume`, it continues from the checkpoint in the work folder."""
+    if isinstance(model, HeadModel):
+        return BaselineFit(run, model, training_set)
+    assert isinstance(model, LevelModel)  # noqa: S101 - `new_model` builds nothing else
+    fit = ModelFit(run, model, training_set, shared_phases=shared_phases)
+    if resume:
+        fit.resume()
+    return fit
 
 
 def _fit(
@@ -265,11 +303,9 @@ def _fit(
     if map_roi is not None:
         model.set_region(map_roi.resized(config.backbone.size))
     training_set = build_training_set(model, run.training_split, images, run.device, cache, map_roi)
-    fit = ModelFit(run, model, training_set)
-    if resume:
-        fit.resume()
+    fit = new_fit(run, model, training_set, resume=resume)
     for row in fit.steps():
-        events.write(fit.loop.step, row)
+        events.write(fit.step, row)
     return fit.finish()
 
 

@@ -18,7 +18,7 @@ from bgad.data import tiled_split
 from bgad.data.sample_io import ImageCache, region
 from bgad.data.split import Split
 from bgad.errors import DataError
-from bgad.features.cache import Budget, Extractor, Features, FeatureStore, available_shards, even_pick
+from bgad.features.cache import AnomalyFeatures, Budget, Extractor, Features, FeatureStore, available_shards, even_pick
 from bgad.geometry import tiles
 from bgad.geometry.roi import Roi, mask_outside
 from bgad.inference.base import Output
@@ -36,27 +36,6 @@ logger = logging.getLogger(__name__)
 Grid = tuple[int, int]
 CacheFeatures = Callable[[int, Callable[[int], FloatArray]], Features]  # arguments: number of images, image by number
 ScoreSamples = Callable[[ScoringModel, list[Sample]], Iterator[Output]]
-
-
-@dataclass
-class AnomalyFeatures:
-    """Features of known or pseudo anomalies, and the positions of each that show the defect.
-
-    `cells[level][image]` is never empty. `marked[image]` is False for an anomaly without a mask: its cells are all
-    positions, until instance selection replaces them by the least likely ones.
-    """
-
-    features: Features
-    cells: list[list[Index]]
-    marked: list[bool]
-    pseudo: bool = False
-
-    def only_marked(self) -> list[AnomalyFeatures]:
-        """Return the anomalies with a mask, as one group; no group where there are none."""
-        images = np.flatnonzero(self.marked)
-        cells = [[level[i] for i in images] for level in self.cells]
-        marked = AnomalyFeatures(self.features.select(images), cells, [True] * len(images), self.pseudo)
-        return [marked] if len(images) else []
 
 
 @dataclass(frozen=True)
@@ -256,7 +235,7 @@ def _short_name(sample: Sample) -> str:
 
 def pseudo_count(split: Split, config: Config) -> int:
     """Return the number of pseudo anomalies that a training uses."""
-    usable = config.uses_anomalies and can_generate(config.pseudo.method, split.known)
+    usable = config.uses_pseudo and can_generate(config.pseudo.method, split.known if config.uses_anomalies else [])
     return config.pseudo.count if usable else 0
 
 
@@ -274,7 +253,7 @@ def pseudo_anomalies(
     """
     series = PseudoSeries(
         [s for s in split.train if s.ignore is None],
-        [s for s in split.known if s.mask is not None],
+        [s for s in split.known if s.mask is not None and config.uses_anomalies],
         images,
         config.pseudo,
         config.seed,

@@ -24,8 +24,8 @@ from bgad.data.split import Split
 from bgad.errors import ConfigError, DataError
 from bgad.geometry.roi import Roi
 from bgad.inference.torch_engine import Detector
-from bgad.training import checkpoint
-from bgad.training.checkpoint import Provenance
+from bgad.methods import checkpoint
+from bgad.methods.checkpoint import Provenance
 from bgad.training.paired_files import IGNORE, MASK, list_images, pair_files
 from bgad.training.pipeline import TrainingData, TrainOptions, new_image_cache, prepared
 from bgad.types import GOOD, ROLES, TAUGHT, UNUSED, USED_ROLES, Progress, RunControl, Sample, StopRequest

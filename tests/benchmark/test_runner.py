@@ -26,19 +26,18 @@ from bgad.data.protocols import Case, protocol_split
 from bgad.data.sample_io import ImageCache
 from bgad.errors import ConfigError, ModelError
 from bgad.evaluation.evaluate import evaluate
-from bgad.features.cache import FeatureStore
+from bgad.features.cache import AnomalyFeatures, FeatureStore
 from bgad.inference.torch_engine import Detector
 from bgad.io import files as output_files
 from bgad.io.files import locked
-from bgad.training import checkpoint as keys_module
+from bgad.methods.checkpoint import run_key
 from bgad.training import feature_pool
 from bgad.training import pipeline as learn
-from bgad.training.checkpoint import flow_key, phase_key, run_key
+from bgad.training import shared_phases as keys_module
 from bgad.training.feature_pool import FeaturePool
-from bgad.training.fit_model import ModelFit
 from bgad.training.loop import TrainingLoop
-from bgad.training.pipeline import TrainOptions
-from bgad.training.training_set import AnomalyFeatures
+from bgad.training.pipeline import TrainOptions, new_fit
+from bgad.training.shared_phases import flow_key, phase_key
 from tests.benchmark.runs import CLASSES, CONFIG, SIZE, TINY, category, fast, results, timeless, tiny
 from tests.conftest import save
 
@@ -300,7 +299,7 @@ def test_finished_cells_are_kept_and_a_changed_recipe_is_a_new_cell(
     fast(tmp_path, root, "nfad")
     before = {path: path.read_bytes() for path in (tmp_path / "cells").iterdir()}
     with monkeypatch.context() as patch:
-        patch.setattr(benchmark, "ModelFit", lambda *_, **__: pytest.fail("it was run again"))
+        patch.setattr(benchmark, "new_fit", lambda *_, **__: pytest.fail("it was run again"))
         patch.setattr(feature_pool, "FeaturePool", lambda *_, **__: pytest.fail("features were computed again"))
         fast(tmp_path, root, "nfad")
     assert {path: path.read_bytes() for path in (tmp_path / "cells").iterdir()} == before
@@ -331,7 +330,7 @@ DRIVER = """
 import os, signal, sys
 from pathlib import Path
 from bgad.cli.main import main
-from bgad.training import checkpoint
+from bgad.methods import checkpoint
 from bgad.training.loop import TrainingLoop
 from bgad.data.datasets import registry
 
@@ -408,11 +407,11 @@ def test_a_table_that_is_not_finished_says_so(root: Path, tmp_path: Path, monkey
     def stopping(job: Any, *rest: Any, **options: Any) -> Any:
         if "carpet" in job.name:
             raise KeyboardInterrupt
-        return ModelFit(job, *rest, **options)
+        return new_fit(job, *rest, **options)
 
     monkeypatch.setattr(benchmark, "write", kept)
     monkeypatch.setattr(benchmark, "WRITE_SECONDS", 0.0)
-    monkeypatch.setattr(benchmark, "ModelFit", stopping)
+    monkeypatch.setattr(benchmark, "new_fit", stopping)
     matrix = Matrix({"mvtec": ("cable", "carpet", "screw")}, "multi-class", methods("nfad"), known=(2,), seeds=2)
     options = benchmark.BenchmarkOptions(root=root, device="cpu")
     with pytest.raises(KeyboardInterrupt):
@@ -436,12 +435,12 @@ def test_a_failed_cell_is_told_and_the_others_go_on(
     def failing(job: Any, *rest: Any, **options: Any) -> Any:
         if "-bgad_plus-" in job.name:
             raise ModelError("training diverged at step 1: lower train.lr")
-        return ModelFit(job, *rest, **options)
+        return new_fit(job, *rest, **options)
 
     options = ["benchmark", "--data", "mvtec", "--category", "cable,carpet", "--known", "2", "--seeds", "1"]
     options += ["--root", str(root), "--out", str(tmp_path), *TINY]
     with monkeypatch.context() as patch:
-        patch.setattr(benchmark, "ModelFit", failing)
+        patch.setattr(benchmark, "new_fit", failing)
         assert main(options) == 1
     said = capsys.readouterr()
     assert "2 of 4 cells failed" in said.err

@@ -12,7 +12,7 @@ from bgad.inference.base import Outputs
 from bgad.inference.onnx_engine import Runtime
 from bgad.inference.torch_engine import Detector
 from bgad.types import FloatArray
-from tests.conftest import SIZE
+from tests.conftest import SIZE, level_model
 
 
 @pytest.fixture(scope="module")
@@ -23,7 +23,7 @@ def detector(model: Path) -> Detector:
 def test_a_difference_is_seen(detector: Detector, model: Path) -> None:
     other = Detector.load(model, "cpu")
     with torch.no_grad():
-        other.model.levels[0].flow.b_out.add_(1.0)  # type: ignore[operator, union-attr]
+        level_model(other).levels[0].flow.b_out.add_(1.0)  # type: ignore[operator, union-attr]
     runtime = Runtime(detector.card, to_onnx(other.model))
     parity = compare(detector, runtime)
     assert parity.images == len(synthetic_images(SIZE)) == 12

@@ -9,7 +9,7 @@ import torch
 from bgad.errors import DataError, OutputError
 from bgad.features import cache
 from bgad.features.cache import Budget, FeatureStore
-from bgad.training.checkpoint import RUN_FILE, check_work_folder, unfinished, work_folder
+from bgad.methods.checkpoint import RUN_FILE, check_work_folder, unfinished, work_folder
 
 GRIDS, CHANNELS = [(2, 2), (1, 1)], [3, 5]
 

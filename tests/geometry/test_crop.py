@@ -21,7 +21,7 @@ from bgad.geometry.crop import crop, uncrop_map
 from bgad.io import images
 from bgad.io.masks import defect_cells, resize_mask, touched_cells
 from bgad.model import backbone as backbones
-from bgad.model.scoring import ScoringModel
+from bgad.model.scoring import LevelModel
 from bgad.training.loop import TrainingLoop
 from bgad.training.training_set import CacheOptions, TrainingSet, build_training_set, with_visible_defect
 from bgad.types import AnyArray, Sample
@@ -161,9 +161,9 @@ def test_a_mask_of_another_size_is_cropped_as_its_image(tmp_path: Path, validate
     assert cache.read_mask(Sample(path, "a.png", 1, "blot")) is None
 
 
-def prepared(split: Split, work: Path, **values: Any) -> tuple[ScoringModel, TrainingSet]:
+def prepared(split: Split, work: Path, **values: Any) -> tuple[LevelModel, TrainingSet]:
     config = printed_config(**values)
-    model = ScoringModel(config, backbones.build(config.backbone))
+    model = LevelModel(config, backbones.build(config.backbone))
     cache = ImageCache(SIZE, crop=True)
     return model, build_training_set(model, with_visible_defect(split, cache), cache, CPU, CacheOptions(work, "k", 1.0))
 

@@ -21,7 +21,7 @@ from bgad.io import images
 from bgad.model.flow import P_VALUES, LevelConstants
 from bgad.model.scoring import (
     OUTLIER_SLOPE,
-    ScoringModel,
+    LevelModel,
     default_score_weights,
     fuse,
     level_anomaly,
@@ -30,13 +30,13 @@ from bgad.model.scoring import (
     weight_files,
 )
 from bgad.types import ImageLike, Scores
-from tests.conftest import SIZE, draw_image, tiny_config
+from tests.conftest import SIZE, draw_image, level_model, tiny_config
 
 QUANTILES = [-float(i) for i in range(len(P_VALUES))]  # of the normals of a level
 ALIKE = torch.full((3,), 1 / 3)
 
 
-def level_scores(model: ScoringModel, log_p: Sequence[Tensor]) -> list[Tensor]:
+def level_scores(model: LevelModel, log_p: Sequence[Tensor]) -> list[Tensor]:
     constants: list[Tensor] = [level.constants for level in model.levels]  # type: ignore[misc]
     return [level_anomaly(x, c, "p-value") for x, c in zip(log_p, constants, strict=True)]
 
@@ -74,7 +74,7 @@ def test_a_score_belongs_to_the_image_not_to_its_company(detector: Detector, pic
     alone = [detector.score(image) for image in pictures]
     assert len({round(float(s.levels[0].mean()), 3) for s in alone}) == 7  # they do differ
     assert len({s.score for s in alone}) == 7
-    assert detector.model.image_head is not None
+    assert level_model(detector).image_head is not None
     together = detector.score_many(pictures)
     order = np.random.default_rng(0).permutation(7)
     shuffled = detector.score_many([pictures[i] for i in order])
@@ -178,11 +178,11 @@ def test_levels_fuse_to_map_and_score(two_strides: Detector, data_set: Path, nam
     detector = two_strides
     scores = detector.score(data_set / name)
     config = detector.model.config.score
-    levels = level_scores(detector.model, [torch.from_numpy(level)[None] for level in scores.levels])
+    levels = level_scores(level_model(detector), [torch.from_numpy(level)[None] for level in scores.levels])
     np.testing.assert_allclose(fuse(levels, ALIKE, SIZE)[0].numpy(), scores.map, rtol=1e-4, atol=1e-4)
     shares = torch.tensor([level.weight for level in detector.card.levels])
     assert shares.sum().item() == pytest.approx(1)
-    centre, spread = detector.model.map_constants.tolist()
+    centre, spread = level_model(detector).map_constants.tolist()
     of_map = (float(map_score(fuse(levels, shares, SIZE), config.top_share)[0]) - centre) / spread
     of_image, of_known = image_head_by_hand(detector, data_set / name)
     assert scores.parts == pytest.approx({"map": of_map, "image": of_image, "known": of_known}, rel=1e-3, abs=1e-3)
@@ -191,7 +191,7 @@ def test_levels_fuse_to_map_and_score(two_strides: Detector, data_set: Path, nam
 
 def image_head_by_hand(detector: Detector, path: Path) -> tuple[float, float]:
     """Return the two parts that the image head adds to the score, from the backbone's maps and the head's buffers."""
-    level, config = detector.model.image_head, detector.model.config
+    level, config = level_model(detector).image_head, detector.model.config
     assert level is not None
     pixels = images.fit(images.read(path), (SIZE, SIZE))
     maps = detector.model.backbone(torch.from_numpy(pixels)[None])
@@ -219,7 +219,7 @@ def image_head_by_hand(detector: Detector, path: Path) -> tuple[float, float]:
 def test_the_image_head_is_fitted_to_the_training_set(two_strides: Detector, data_set: Path) -> None:
     """Its parts are set, and what resembles the known anomalies lies beyond the normals in each direction."""
     detector = two_strides
-    level = detector.model.image_head
+    level = level_model(detector).image_head
     assert level is not None
 
     def places(folder: str) -> tuple[torch.Tensor, torch.Tensor]:
@@ -300,7 +300,7 @@ def test_levels_are_brought_to_one_grid_bilinearly() -> None:
 
 def test_the_map_has_levels_alike_and_the_score_weighs_them(model: Path) -> None:
     """Other weights of the levels leave the map as it is, and change the map's part of the score."""
-    scoring = Detector.load(model, device="cpu").model
+    scoring = level_model(Detector.load(model, device="cpu"))
     size = scoring.config.backbone.size
     pixels = torch.rand(2, size, size, 3, generator=torch.Generator().manual_seed(0))
     with torch.inference_mode():

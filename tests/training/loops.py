@@ -16,12 +16,12 @@ import torch
 from torch import Tensor, nn
 
 from bgad.config import Config, from_dict
-from bgad.features.cache import Budget, Features, FeatureStore
-from bgad.model.scoring import ScoringModel
-from bgad.training.checkpoint import CHECKPOINT, TRAINING_LOG, LogRow, SharedPhase
+from bgad.features.cache import AnomalyFeatures, Budget, Features, FeatureStore
+from bgad.methods.checkpoint import CHECKPOINT, TRAINING_LOG, LogRow
+from bgad.model.scoring import LevelModel
 from bgad.training.loop import FlowData, TrainingLoop
 from bgad.training.objective import REFRESH_STEPS
-from bgad.training.training_set import AnomalyFeatures
+from bgad.training.shared_phases import SharedPhase
 from bgad.types import FloatArray, RunControl, StopRequest
 
 GRIDS, CHANNELS = [(4, 4), (2, 2)], [6, 8]
@@ -96,7 +96,7 @@ def make(
         "anomalies": [known(DEFECT)] if anomalies is None else anomalies,
     }
     return TrainingLoop(
-        ScoringModel(config(**values), stub),
+        LevelModel(config(**values), stub),
         FlowData(**fields | (data or {})),
         work,
         torch.device("cpu"),
@@ -111,7 +111,7 @@ def run(loop: TrainingLoop) -> None:
             pass
 
 
-def log_p(model: ScoringModel, rows: npt.NDArray[np.float16], level: int) -> FloatArray:
+def log_p(model: LevelModel, rows: npt.NDArray[np.float16], level: int) -> FloatArray:
     with torch.inference_mode():
         found: FloatArray = model.levels[level](torch.from_numpy(rows.astype(np.float32))).numpy()
     return found
@@ -182,7 +182,7 @@ def saved_step(work: Path) -> int:
 DRIVER = """
 import sys, time
 from bgad.cli.main import main
-from bgad.training import checkpoint
+from bgad.methods import checkpoint
 from bgad.training.loop import TrainingLoop
 
 checkpoint.CHECKPOINT_SECONDS = 0.05

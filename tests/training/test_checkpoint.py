@@ -14,10 +14,11 @@ import torch
 
 from bgad.cli.main import main
 from bgad.config import to_toml
-from bgad.training import checkpoint
-from bgad.training.checkpoint import CHECKPOINT, TRAINING_LOG, LogRow, SharedPhase
+from bgad.methods import checkpoint
+from bgad.methods.checkpoint import CHECKPOINT, TRAINING_LOG, LogRow
 from bgad.training.loop import TrainingLoop
 from bgad.training.objective import REFRESH_STEPS
+from bgad.training.shared_phases import SharedPhase
 from tests.conftest import tiny_config
 from tests.training.loops import (
     BRIEF,

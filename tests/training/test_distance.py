@@ -17,10 +17,10 @@ from bgad.cli.main import main
 from bgad.config import Config, FlowConfig, override, preset_for
 from bgad.errors import ConfigError, DataError
 from bgad.features.cache import Features
-from bgad.model.boundary import NORMALISER
-from bgad.model.scoring import ScoringModel
+from bgad.model.scoring import LevelModel
 from bgad.training.fit_bank import sample_rows, spread_out
 from bgad.training.loop import FlowData, TrainingLoop
+from bgad.training.objective import NORMALISER
 from bgad.training.training_set import TrainingSet, partition_normals
 from bgad.training.update import NewImage, update
 from tests.conftest import SIZE, distance_config
@@ -35,7 +35,7 @@ def recipe(*changes: str) -> Config:
 def make(work: Path, anomalies: list[Any], *changes: str) -> TrainingLoop:
     stub: Any = Stub()
     data = FlowData(store(30, seed=1), anomalies, bank=store(30, seed=5))
-    return TrainingLoop(ScoringModel(recipe(*changes), stub), data, work, torch.device("cpu"))
+    return TrainingLoop(LevelModel(recipe(*changes), stub), data, work, torch.device("cpu"))
 
 
 def value(loop: TrainingLoop, level: int, features: Features, positions: list[int]) -> float:

@@ -12,9 +12,9 @@ import pytest
 import torch
 
 from bgad import TrainOptions, train
-from bgad.model.scoring import ScoringModel, default_score_weights
+from bgad.methods.checkpoint import LogRow
+from bgad.model.scoring import LevelModel, default_score_weights
 from bgad.training import fit_score_weights, training_set
-from bgad.training.checkpoint import LogRow
 from bgad.training.fit_image_head import fit_image_head
 from bgad.training.fit_model import validation_normals
 from bgad.training.fit_score_weights import MAX_HEAD_WEIGHT_FACTOR, MIN_LEVEL_PRIOR, ScoreWeightFitter
@@ -22,13 +22,13 @@ from bgad.training.loop import FlowData, TrainingLoop
 from bgad.training.objective import LevelLikelihoods
 from bgad.training.training_set import TrainingSet, partition_normals
 from bgad.training.warm_start import WarmStart
-from tests.conftest import tiny_config, write_set
+from tests.conftest import level_model, tiny_config, write_set
 from tests.training.prepared import CPU, prepared
 
 OPTIONS = TrainOptions(known=4, device="cpu", export=False)
 
 
-def fitter_of(model: ScoringModel, features: TrainingSet, warm_start: WarmStart | None = None) -> ScoreWeightFitter:
+def fitter_of(model: LevelModel, features: TrainingSet, warm_start: WarmStart | None = None) -> ScoreWeightFitter:
     """A fitter with its partition and the scores of a fitted image head, as the training of a model makes it."""
     partition = partition_normals(features, validation_normals(model, features, warm_start))
     head, new = model.image_head, None if warm_start is None else warm_start.new_anomalies
@@ -75,10 +75,10 @@ def test_the_weights_are_fitted_before_anomalies_push(
     normals_only = train(data_set, tmp_path / "b.bgad", config=tiny_config(train={"push_steps": 0}), options=OPTIONS)
     (step, levels), _ = fits
     assert step == 30
-    for key, value in normals_only.model.levels.state_dict().items():
+    for key, value in level_model(normals_only).levels.state_dict().items():
         if not key.endswith("constants"):
             assert torch.equal(levels[key], value), key
-    weights = detector.model.score_weights.tolist()
+    weights = level_model(detector).score_weights.tolist()
     assert detector.card.part_weight("image") == pytest.approx(weights[-1])
     assert [level.weight for level in detector.card.levels] == pytest.approx(weights[:-1])
 
@@ -133,7 +133,7 @@ def test_without_known_anomalies_or_evidence_weight_the_weights_keep_their_prior
 ) -> None:
     config = tiny_config(**changes, train={"steps": 4, "push_steps": 2}, pseudo={"count": 2})
     detector = train(data_set, tmp_path / "a.bgad", config=config, options=OPTIONS)
-    assert detector.model.score_weights.tolist() == pytest.approx(default_score_weights(config))
+    assert level_model(detector).score_weights.tolist() == pytest.approx(default_score_weights(config))
 
 
 def test_the_fine_level_counts_more_where_only_it_sees_the_defect(data_set: Path, tmp_path: Path) -> None:

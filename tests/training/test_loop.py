@@ -15,7 +15,7 @@ from torch import Tensor
 from bgad.config import METHODS
 from bgad.errors import ModelError
 from bgad.features.cache import Features, FeatureStore
-from bgad.training.checkpoint import TRAINING_LOG
+from bgad.methods.checkpoint import TRAINING_LOG
 from bgad.training.loop import TrainingLoop
 from tests.training.loops import (
     BRIEF,

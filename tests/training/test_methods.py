@@ -19,11 +19,11 @@ from bgad.artifact import folder as model_folder
 from bgad.cli.main import main
 from bgad.config import METHODS, Config, to_toml
 from bgad.inference.torch_engine import Detector
+from bgad.methods.checkpoint import LogRow
 from bgad.training import pipeline
-from bgad.training.checkpoint import LogRow
 from bgad.training.loop import TrainingLoop
 from bgad.types import PARTS
-from tests.conftest import distance_config, printed_config, tiny_config
+from tests.conftest import distance_config, level_model, printed_config, tiny_config
 
 SHORT: dict[str, Any] = {"train": {"steps": 3, "push_steps": 3}, "pseudo": {"count": 3}}
 PRINTED_METHODS = [name for name, method in METHODS.items() if method.is_printed]
@@ -136,7 +136,7 @@ def printed(trained: Callable[[str], Trained]) -> Path:
 def test_the_papers_score_is_the_maximum_of_an_unweighted_map(printed: Path, data_set: Path) -> None:
     detector = Detector.load(printed, "cpu")
     assert len({level.weight for level in detector.card.levels}) == 1
-    assert detector.model.image_head is None
+    assert level_model(detector).image_head is None
     assert detector.card.training.validation_normals == ()  # nothing needs them, so all normals are trained on
     for name in ("test/good/001.png", "test/blot/001.png"):
         scored = detector.score(data_set / name)

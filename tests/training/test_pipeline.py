@@ -33,17 +33,18 @@ from bgad.inference.base import Output
 from bgad.inference.torch_engine import Detector
 from bgad.io import files as output_files
 from bgad.io import images
+from bgad.methods.checkpoint import CHECKPOINT, LogRow
 from bgad.model import backbone
 from bgad.model.image_head import DiscriminantDirection
 from bgad.model.scoring import fuse, level_anomaly, map_score
 from bgad.training import fit_image_head as head_statistics
 from bgad.training import pipeline
 from bgad.training import training_set as training_set_module
-from bgad.training.checkpoint import CHECKPOINT, LogRow, flow_key, phase_two_key
 from bgad.training.loop import TrainingLoop
+from bgad.training.shared_phases import flow_key, phase_two_key
 from bgad.training.training_set import build_training_set, mask_cells
 from bgad.types import Sample, StopRequest
-from tests.conftest import SIZE, draw_image, printed_config, save, tiny_config, write_set
+from tests.conftest import SIZE, draw_image, level_model, printed_config, save, tiny_config, write_set
 
 FLOW = "flow.safetensors"
 SHORT: dict[str, Any] = {"train": {"steps": 3, "push_steps": 3}, "pseudo": {"count": 3}}
@@ -335,7 +336,7 @@ def test_known_anomalies_without_masks_teach_the_image_head(tmp_path: Path, monk
         cell = evaluate(trained, dataset)[0]
         assert cell["images"] == {"normal": 30, "anomalous": 20}
         auroc[method] = cell["metrics"]["image_auroc"]
-        level = trained.model.image_head
+        level = level_model(trained).image_head
         assert level is not None
         directions = [bool(level.get_buffer(f"direction{i}").any()) for i in range(3)]
         assert directions == [method == "bgad-plus"] * 3
@@ -355,7 +356,7 @@ def test_few_normals_leave_the_image_head_out(tmp_path: Path, capsys: pytest.Cap
     assert "6 normals are too few to judge an image as a whole: only its map counts" in said
     path = tmp_path / "few/test/blot/000.png"
     scores = trained.score(path)
-    model = trained.model
+    model = level_model(trained)
     levels = [
         level_anomaly(torch.from_numpy(log_p)[None], level.constants, "p-value")  # type: ignore[arg-type]
         for log_p, level in zip(scores.levels, model.levels, strict=True)

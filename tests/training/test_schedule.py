@@ -11,11 +11,10 @@ import pytest
 import torch
 
 from bgad.config import TrainConfig
-from bgad.features.cache import Features
-from bgad.training.checkpoint import LogRow
+from bgad.features.cache import AnomalyFeatures, Features
+from bgad.methods.checkpoint import LogRow
 from bgad.training.loop import TrainingLoop
 from bgad.training.schedule import EarlyStopping, Schedule
-from bgad.training.training_set import AnomalyFeatures
 from tests.training.loops import (
     interrupted,
     log_p,

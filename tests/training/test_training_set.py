@@ -16,10 +16,10 @@ from bgad.data.sample_io import ImageCache, read_mask
 from bgad.data.split import Split, make_split
 from bgad.errors import DataError
 from bgad.io.masks import defect_cells, touched_cells
+from bgad.methods.checkpoint import run_key
 from bgad.model import backbone as backbones
-from bgad.model.scoring import ScoringModel
+from bgad.model.scoring import LevelModel
 from bgad.pseudo.generate import PseudoAnomaly
-from bgad.training.checkpoint import run_key
 from bgad.training.training_set import CacheOptions, PseudoSeries, TrainingSet, build_training_set
 from bgad.types import Sample
 from tests.conftest import SIZE, save, tiny_config, write_set
@@ -58,9 +58,9 @@ def ignoring(split: Split, file: Path) -> Split:
     return replace(split, train=train, known=known)
 
 
-def prepared(split: Split, work: Path, *, memory: float = 1.0, **values: Any) -> tuple[ScoringModel, TrainingSet]:
+def prepared(split: Split, work: Path, *, memory: float = 1.0, **values: Any) -> tuple[LevelModel, TrainingSet]:
     config = tiny_config(**values)
-    model = ScoringModel(config, backbones.build(config.backbone))
+    model = LevelModel(config, backbones.build(config.backbone))
     return model, build_training_set(model, split, ImageCache(SIZE), CPU, CacheOptions(work, "key", memory))
 
 

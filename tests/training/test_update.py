@@ -19,16 +19,17 @@ from bgad.data import layouts
 from bgad.data.split import Split
 from bgad.errors import BgadError, ConfigError, DataError, OutputError
 from bgad.inference.torch_engine import Detector
+from bgad.methods import checkpoint
+from bgad.methods.checkpoint import LogRow
 from bgad.model import backbone
-from bgad.training import checkpoint, fit_score_weights, pipeline
+from bgad.training import fit_score_weights, pipeline
 from bgad.training import training_set as training_set_module
-from bgad.training.checkpoint import LogRow
 from bgad.training.fit_model import ModelFit
 from bgad.training.loop import TrainingLoop
 from bgad.training.training_set import build_training_set
 from bgad.training.update import NewImage, UpdateOptions, _is_other_file, new_images, shortened, update
 from bgad.types import StopRequest
-from tests.conftest import draw_image, tiny_config
+from tests.conftest import draw_image, level_model, tiny_config
 from tests.training.loops import saved_step
 
 SHORT = tiny_config(train={"steps": 2, "push_steps": 2}, pseudo={"count": 3})
@@ -198,11 +199,11 @@ def test_new_defects_move_the_weights_of_the_parts_by_their_number(
     (good,), (bad,) = (draw(tmp_path / kind, 1, defect=kind == "bad", seed=i) for i, kind in enumerate(("good", "bad")))
     corrected = NewImage(data_set / trained, 1)  # the flows have learnt it, as a normal
     second = quick(tmp_path / "one.bgad", [NewImage(good, 0), corrected], tmp_path / "two.bgad")
-    assert second.model.score_weights.tolist() == first.model.score_weights.tolist()
+    assert level_model(second).score_weights.tolist() == level_model(first).score_weights.tolist()
     third = quick(tmp_path / "one.bgad", [NewImage(bad, 1)], tmp_path / "three.bgad")
     assert [number for _, number in asked] == [4, 1]  # in training all, later the new one alone
     assert asked[1][0] == pytest.approx([0.5, 0.3, 0.2])
-    assert third.model.score_weights.tolist() == pytest.approx(
+    assert level_model(third).score_weights.tolist() == pytest.approx(
         [0.42, 0.26, 0.32, 0.5]
     )  # one of five, the others have been asked
 
@@ -474,14 +475,15 @@ def test_the_flows_end_midway(model: Path, tmp_path: Path, monkeypatch: pytest.M
             yield row
 
     monkeypatch.setattr(ModelFit, "steps", recorded)
-    before = dict(Detector.load(model, device="cpu").model.levels.named_parameters())
+    before = dict(level_model(Detector.load(model, device="cpu")).levels.named_parameters())
     second = quick(model, [NewImage(draw(tmp_path / "bad", 1, defect=True)[0], 1)], tmp_path / "two.bgad")
-    after = dict(second.model.levels.named_parameters())
+    after = dict(level_model(second).levels.named_parameters())
     assert any(not torch.equal(before[name], learnt[0][name]) for name in before)
     for name, value in after.items():
         torch.testing.assert_close(value, (before[name] + learnt[0][name]) / 2)
-    assert second.model.image_head is not None
-    assert [second.model.image_head.get_buffer(f"direction{i}").shape[0] for i in range(2)] == [2, 2]
+    head = level_model(second).image_head
+    assert head is not None
+    assert [head.get_buffer(f"direction{i}").shape[0] for i in range(2)] == [2, 2]
 
 
 def test_where_it_is_written(model: Path, tmp_path: Path) -> None:

@@ -15,10 +15,10 @@ from bgad.data import layouts
 from bgad.errors import BgadError
 from bgad.inference import load as loading
 from bgad.inference.base import BaseScorer
+from bgad.methods import checkpoint
 from bgad.metrics import auroc
 from bgad.service.scoring.thumbnails import render
 from bgad.service.teaching.task import TaskImage
-from bgad.training import checkpoint
 from bgad.types import Sample, Scores
 
 MAX_VALIDATION = 400  # validation images that both versions score

@@ -17,13 +17,13 @@ import sqlalchemy as sa
 
 from bgad.artifact import folder as model_folder
 from bgad.errors import ConfigError
+from bgad.methods import checkpoint
 from bgad.service.blobs import BlobKind
 from bgad.service.folders import WORKSPACE
 from bgad.service.store.jobs import Jobs
 from bgad.service.store.store import Store
 from bgad.service.store.versions import Versions
 from bgad.service.teaching import runner
-from bgad.training import checkpoint
 from tests.conftest import draw_image
 from tests.service.conftest import Live, Maker, Service, as_file, new_runner, png, problem, sqlite_address, wait_for
 

@@ -1,9 +1,9 @@
-"""What a training leaves on disk, and the fingerprints by which a later run recognises it.
+"""What a training leaves on disk, and the fingerprint by which a later run recognises it.
 
 - The work folder beside the model keeps the state of a run until it ends well: checkpoint, log and cached features. A
   checkpoint holds tensors, and a note in its header; it is written atomically. The log train.csv has one row for each
   step; TensorBoard event files are written on request.
-- Equal fingerprints mean equal results, so unfinished and shared work is recognised.
+- Equal fingerprints mean equal results, so an unfinished run is recognised.
 - The provenance of a model, which is where its images are on this machine, is kept outside of the model, so that a
   model does not tell where it was made: one small file for each model in the user's state folder ($BGAD_STATE, or bgad
   in $XDG_STATE_HOME), named by the checksum of the card. It only saves typing: without it, `bgad update` asks for
@@ -19,7 +19,7 @@ import os
 import shutil
 from collections.abc import Iterator, Mapping, Sequence
 from contextlib import contextmanager, suppress
-from dataclasses import dataclass, field, replace
+from dataclasses import dataclass, field
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -30,7 +30,7 @@ import torch
 from torch import Tensor
 
 from bgad._version import __version__
-from bgad.config import BackboneConfig, Config, LossConfig, PseudoConfig, ScoreConfig, to_dict
+from bgad.config import BackboneConfig, Config, to_dict
 from bgad.data import layouts
 from bgad.data.datasets import registry
 from bgad.data.layouts import Dataset
@@ -42,7 +42,6 @@ from bgad.geometry.roi import Roi
 from bgad.io import files as output_files
 from bgad.io.files import sha256_bytes, sha256_json, write_atomic
 from bgad.model.scoring import FLOW_FILE
-from bgad.training.training_set import pseudo_count
 
 if TYPE_CHECKING:
     from torch.utils.tensorboard import SummaryWriter
@@ -52,12 +51,9 @@ logger = logging.getLogger(__name__)
 # Files in the work folder: the fingerprint of the run, and its state after the last saved step.
 RUN_FILE, CHECKPOINT = "run.json", "checkpoint.safetensors"
 TRAINING_LOG = "train.csv"
-COLUMNS = ("step", "lr", "loss", "likelihood", "pull", "push")  # then one boundary for each level
 
 LogRow = dict[str, float]
 CHECKPOINT_SECONDS = 20.0  # between two checkpoints: the work that a killed run may lose
-# Raise it when a change to the code changes features, models or figures: what is stored is then computed again.
-RECIPE_VERSION = 12
 
 
 def work_folder(out: Path) -> Path:
@@ -113,21 +109,6 @@ def open_work_folder(out: Path, key: str, data: str, *, resume: bool) -> Iterato
         shutil.rmtree(work)
 
 
-@dataclass(frozen=True)
-class SharedPhase:
-    """A file with the state at the end of a phase, for runs that have everything up to there in common.
-
-    `key` is the fingerprint of what these runs have in common: `phase_key` or `phase_two_key`.
-    """
-
-    path: Path
-    key: str
-
-    def is_usable(self) -> bool:
-        """Return whether the file exists and belongs to such a run."""
-        return self.path.exists() and read_note(self.path)["key"] == self.key
-
-
 def write_state(path: Path, tensors: Mapping[str, Tensor], note: Mapping[str, Any]) -> None:
     """Write tensors and a note to a file, atomically."""
     temporary = path.with_name(f"{path.name}.new")
@@ -159,9 +140,9 @@ def read_note(path: Path) -> dict[str, Any]:
 class TrainingLog:
     """Appends rows to train.csv, and takes back those that no checkpoint covers."""
 
-    def __init__(self, folder: Path, levels: int) -> None:
-        self.path = folder / TRAINING_LOG
-        self.columns = [*COLUMNS, *(f"boundary{i}" for i in range(levels))]
+    def __init__(self, folder: Path, columns: Sequence[str]) -> None:
+        """`columns` are the keys of the rows; the first is `step`."""
+        self.path, self.columns = folder / TRAINING_LOG, columns
 
     def append(self, rows: Sequence[LogRow]) -> None:
         """Add rows; the first ones come with the header."""
@@ -244,39 +225,6 @@ def run_key(
     if parent is not None:
         parts.append(layouts.hash_file(parent / FLOW_FILE))
     return sha256_json(parts)
-
-
-def phase_key(config: Config, split: Split, device: torch.device) -> str:
-    """Return the fingerprint of phase 1: two runs with the same one do not differ before phase 2 begins."""
-    loss = LossConfig(likelihood=config.loss.likelihood)  # only phase 2 reads the other keys of the loss
-    recipe = to_dict(replace(config, method="", loss=loss, pseudo=PseudoConfig(), score=ScoreConfig()))
-    normals = [(s.name, split.hashes[s.name]) for s in split.train]  # in order, as steps draw them by number
-    weights = hash_weights(config.backbone)
-    has_validation = config.score.evidence_weight > 0 or bool(config.backbone.image_head_strides)
-    return sha256_json(
-        [RECIPE_VERSION, recipe, has_validation, normals, weights, device.type, torch.__version__, __version__]
-    )
-
-
-def flow_key(config: Config, split: Split, device: torch.device) -> str | None:
-    """Return the fingerprint of flows that no anomaly pushes, which equal runs share; None where anomalies push."""
-    pushed = [s for s in split.known if s.mask is not None or config.loss.instance_share]
-    if config.uses_anomalies and (pushed or pseudo_count(split, config)):
-        return None
-    objective = "semi-pull" if config.objective == "semi-push-pull" else config.objective  # nothing is pushed
-    recipe = to_dict(replace(config, method="", pseudo=PseudoConfig(), score=ScoreConfig()))
-    return sha256_json([recipe, objective, phase_key(config, split, device)])
-
-
-def phase_two_key(config: Config, split: Split, device: torch.device) -> str:
-    """Return the fingerprint of phase 2: runs with it have the same flows and differ at most in their scores."""
-    known = [(s.name, split.hashes[s.name]) for s in split.known]
-    masks = hash_masks(split.known)
-    # keys without effect on this split
-    loss = config.loss if None in masks else replace(config.loss, instance_share=0.0)
-    pseudo = config.pseudo if pseudo_count(split, config) else PseudoConfig()
-    recipe = to_dict(replace(config, method="", loss=loss, pseudo=pseudo, score=ScoreConfig()))
-    return sha256_json([recipe, config.objective, known, masks, phase_key(config, split, device)])
 
 
 _PATHS = ("taught", "masks", "ignored")  # fields of Provenance
