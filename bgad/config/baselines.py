@@ -10,6 +10,8 @@ from collections.abc import Mapping
 from dataclasses import dataclass, field, replace
 
 from bgad.config.sections import BackboneConfig, PseudoConfig, need
+from bgad.config.sections import BaselineConfig as BaselineConfig
+from bgad.config.unsupervised import CfaConfig, KdadConfig, MsfdConfig
 
 PIXELS = "pixels"  # the name of the backbone of a baseline that learns from pixels: its feature map is the image
 FROZEN_INPUT = BackboneConfig()  # that of the default method, so that all of them share one feature cache
@@ -20,14 +22,6 @@ PRINTED_INPUT = BackboneConfig(
 )
 NO_PSEUDO = PseudoConfig(method="none", count=0)
 SMOKE_SIZE = 128  # pixels: side of the input in the preset `smoke` of every method
-
-
-@dataclass(frozen=True)
-class BaselineConfig:
-    """Settings of a baseline; a subclass adds the keys."""
-
-    def check(self) -> None:
-        """ConfigError when a value is out of range."""
 
 
 @dataclass(frozen=True)
@@ -112,10 +106,15 @@ class PatchcoreConfig(BaselineConfig):
         need(self.sigma >= 0, "baseline.sigma", "0 or more")
 
 
-def _frozen(settings: BaselineConfig, printed: BaselineConfig, **smoke: object) -> dict[str, BaselineRecipe]:
+def _frozen(
+    settings: BaselineConfig,
+    printed: BaselineConfig,
+    printed_input: BackboneConfig = PRINTED_INPUT,
+    **smoke: object,
+) -> dict[str, BaselineRecipe]:
     """Return the presets of a baseline on frozen features; `smoke` are its settings for trying out."""
     default = BaselineRecipe(settings)
-    return {"default": default, "paper": BaselineRecipe(printed, PRINTED_INPUT), "smoke": default.smoke(**smoke)}
+    return {"default": default, "paper": BaselineRecipe(printed, printed_input), "smoke": default.smoke(**smoke)}
 
 
 BASELINES: dict[str, Baseline] = {
@@ -128,5 +127,30 @@ BASELINES: dict[str, Baseline] = {
         "PatchCore: the distance of every patch from the nearest of a coreset of normal patches",
         "Roth et al., Towards total recall in industrial anomaly detection, CVPR 2022",
         _frozen(PatchcoreConfig(), PatchcoreConfig(coreset_share=0.1)),
+    ),
+    "cfa": Baseline(
+        "CFA: features adapted to lie near a memory bank of normal ones, and the distance from it",
+        "Lee et al., CFA: coupled-hypersphere-based feature adaptation, IEEE Access 2022",
+        _frozen(CfaConfig(), CfaConfig(epochs=30), steps=60),
+    ),
+    "msfd": Baseline(
+        "multi-scale feature distillation: where a student does not reproduce the teacher's features, on all scales",
+        "Wang et al., Student-teacher feature pyramid matching, BMVC 2021",
+        _frozen(
+            MsfdConfig(),
+            MsfdConfig(epochs=100),
+            replace(PRINTED_INPUT, name="resnet18", size=256, crop=False),
+            steps=100,
+        ),
+    ),
+    "kdad": Baseline(
+        "KDAD: how far a small student misses the values and the directions of the teacher's activations",
+        "Salehi et al., Multiresolution knowledge distillation for anomaly detection, CVPR 2021",
+        _frozen(
+            KdadConfig(),
+            KdadConfig(epochs=200),
+            replace(PRINTED_INPUT, name="vgg16", strides=(4, 8, 16, 32), size=128, crop=False),
+            steps=100,
+        ),
     ),
 }

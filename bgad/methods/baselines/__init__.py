@@ -19,6 +19,9 @@ from __future__ import annotations
 from bgad.config import BASELINES, Config
 from bgad.data.split import Split
 from bgad.errors import DataError
+from bgad.methods.baselines.cfa import fit_cfa
+from bgad.methods.baselines.kdad import fit_kdad
+from bgad.methods.baselines.msfd import fit_msfd
 from bgad.methods.baselines.padim import fit_padim
 from bgad.methods.baselines.patchcore import fit_patchcore
 from bgad.methods.fitting import Fit
@@ -26,6 +29,9 @@ from bgad.methods.fitting import Fit
 FITS: dict[str, Fit] = {
     "padim": fit_padim,
     "patchcore": fit_patchcore,
+    "cfa": fit_cfa,
+    "msfd": fit_msfd,
+    "kdad": fit_kdad,
 }
 
 

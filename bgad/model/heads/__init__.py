@@ -5,6 +5,8 @@ from __future__ import annotations
 from bgad.config import BASELINES, Config
 from bgad.model.backbone import Backbone
 from bgad.model.heads.base import Head, HeadModel
+from bgad.model.heads.cfa import CfaHead
+from bgad.model.heads.distillation import KdadHead, MsfdHead
 from bgad.model.heads.padim import PadimHead
 from bgad.model.heads.patchcore import PatchcoreHead
 from bgad.model.scoring import LevelModel, ScoringModel
@@ -12,6 +14,9 @@ from bgad.model.scoring import LevelModel, ScoringModel
 HEADS: dict[str, type[Head]] = {  # by baseline
     "padim": PadimHead,
     "patchcore": PatchcoreHead,
+    "cfa": CfaHead,
+    "msfd": MsfdHead,
+    "kdad": KdadHead,
 }
 
 
