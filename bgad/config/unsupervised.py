@@ -122,3 +122,47 @@ class AutoencoderConfig(TrainedConfig):
         need(self.weight_decay >= 0, "baseline.weight_decay", "0 or more")
         need(self.latent >= 1, "baseline.latent", "at least 1")
         need(self.width >= 1, "baseline.width", "at least 1")
+
+
+@dataclass(frozen=True)
+class DraemConfig(TrainedConfig):
+    """DRAEM."""
+
+    steps: int = 800
+    images_per_step: int = 8  # as printed
+    lr: float = 1e-3  # at the start; printed: 1e-4
+    reconstructive_width: int = 16  # channels of the first convolutions; printed: 128
+    discriminative_width: int = 16  # printed: 64
+
+    def check(self) -> None:
+        """See BaselineConfig."""
+        super().check()
+        need(self.reconstructive_width >= 1, "baseline.reconstructive_width", "at least 1")
+        need(self.discriminative_width >= 1, "baseline.discriminative_width", "at least 1")
+
+
+@dataclass(frozen=True)
+class VtAdlConfig(TrainedConfig):
+    """VT-ADL."""
+
+    steps: int = 800
+    lr: float = 5e-4  # printed: 1e-4
+    clip_norm: float = 1.0  # maximum gradient norm; 0: no clipping
+    patch: int = 32  # side of a patch in pixels; printed: 64
+    width: int = 128  # values of the code of a patch
+    blocks: int = 4  # of the transformer
+    heads: int = 4  # of its attention
+    decoder_width: int = 128  # channels at the decoder's coarsest resolution, halved at each doubling
+    components: int = 10  # Gaussians of a mixture; as printed
+    noise: float = 0.2  # standard deviation of the noise on the codes that the mixtures learn
+
+    def check(self) -> None:
+        """See BaselineConfig."""
+        super().check()
+        need(self.clip_norm >= 0, "baseline.clip_norm", "0 or more")
+        need(self.patch >= 2, "baseline.patch", "at least 2")
+        need(self.heads >= 1 and self.width % self.heads == 0, "baseline.width", "a multiple of baseline.heads")
+        need(self.blocks >= 1, "baseline.blocks", "at least 1")
+        need(self.decoder_width >= 16, "baseline.decoder_width", "at least 16")
+        need(self.components >= 1, "baseline.components", "at least 1")
+        need(self.noise >= 0, "baseline.noise", "0 or more")

@@ -80,7 +80,7 @@ def _bank(head: CfaHead, settings: CfaConfig, data: FitData) -> Tensor:
     bank = clusters(head.embed(data.maps(data.normals, np.array([first])))[0], size, data.seed)
     others = np.delete(np.arange(data.normals.count), first)
     for seen, image in enumerate(others, 1):
-        rows = head.embed(data.maps(data.normals, image[None]))[0]
+        rows = head.embed(data.maps(data.normals, np.array([image])))[0]
         nearest = squared_distances(bank, rows).argmin(1)  # the patch of this image nearest to each stored one
         bank = bank + (rows[nearest] - bank) / (seen + 1)
         task.advance()

@@ -36,6 +36,10 @@ TINY: dict[str, dict[str, Any]] = {
     "cfa": {"steps": 30, "bank_share": 0.25},
     "msfd": {"steps": 30, "images_per_step": 8},
     "kdad": {"steps": 50, "images_per_step": 8, "lr": 0.01},
+    "ae-mse": {"steps": 40, "images_per_step": 8, "width": 8, "latent": 8, "lr": 0.01},
+    "ae-ssim": {"steps": 80, "images_per_step": 8, "width": 8, "latent": 3, "lr": 0.005},
+    "draem": {"steps": 40, "images_per_step": 8, "reconstructive_width": 4, "discriminative_width": 4, "lr": 0.01},
+    "vt-adl": {"steps": 40, "patch": 16, "width": 16, "blocks": 1, "decoder_width": 16, "components": 3, "lr": 0.01},
 }
 
 
