@@ -10,6 +10,8 @@ from collections.abc import Mapping
 from dataclasses import dataclass, field, replace
 
 from bgad.config.sections import BackboneConfig, PseudoConfig, need
+from bgad.config.sections import BaselineConfig as BaselineConfig
+from bgad.config.unsupervised import AutoencoderConfig, CfaConfig, DraemConfig, KdadConfig, MsfdConfig, VtAdlConfig
 
 PIXELS = "pixels"  # the name of the backbone of a baseline that learns from pixels: its feature map is the image
 FROZEN_INPUT = BackboneConfig()  # that of the default method, so that all of them share one feature cache
@@ -20,14 +22,6 @@ PRINTED_INPUT = BackboneConfig(
 )
 NO_PSEUDO = PseudoConfig(method="none", count=0)
 SMOKE_SIZE = 128  # pixels: side of the input in the preset `smoke` of every method
-
-
-@dataclass(frozen=True)
-class BaselineConfig:
-    """Settings of a baseline; a subclass adds the keys."""
-
-    def check(self) -> None:
-        """ConfigError when a value is out of range."""
 
 
 @dataclass(frozen=True)
@@ -112,12 +106,28 @@ class PatchcoreConfig(BaselineConfig):
         need(self.sigma >= 0, "baseline.sigma", "0 or more")
 
 
-def _frozen(settings: BaselineConfig, printed: BaselineConfig, **smoke: object) -> dict[str, BaselineRecipe]:
+def _frozen(
+    settings: BaselineConfig,
+    printed: BaselineConfig,
+    printed_input: BackboneConfig = PRINTED_INPUT,
+    **smoke: object,
+) -> dict[str, BaselineRecipe]:
     """Return the presets of a baseline on frozen features; `smoke` are its settings for trying out."""
     default = BaselineRecipe(settings)
-    return {"default": default, "paper": BaselineRecipe(printed, PRINTED_INPUT), "smoke": default.smoke(**smoke)}
+    return {"default": default, "paper": BaselineRecipe(printed, printed_input), "smoke": default.smoke(**smoke)}
 
 
+def _pixels(
+    settings: BaselineConfig, size: int, printed: BaselineConfig, printed_size: int, **smoke: object
+) -> dict[str, BaselineRecipe]:
+    """Return the presets of a baseline on pixels, whose input has another size in print."""
+    default = BaselineRecipe(settings, replace(PIXEL_INPUT, size=size))
+    paper = BaselineRecipe(printed, replace(PIXEL_INPUT, size=printed_size))
+    return {"default": default, "paper": paper, "smoke": default.smoke(**smoke)}
+
+
+_AUTOENCODER_SOURCE = "Bergmann et al., Improving unsupervised defect segmentation by structural similarity, 2019"
+_AUTOENCODER = _pixels(AutoencoderConfig(), 128, AutoencoderConfig(epochs=200), 256, steps=100)
 BASELINES: dict[str, Baseline] = {
     "padim": Baseline(
         "PaDiM: a Gaussian of the normal features at every position, and the Mahalanobis distance from it",
@@ -128,5 +138,57 @@ BASELINES: dict[str, Baseline] = {
         "PatchCore: the distance of every patch from the nearest of a coreset of normal patches",
         "Roth et al., Towards total recall in industrial anomaly detection, CVPR 2022",
         _frozen(PatchcoreConfig(), PatchcoreConfig(coreset_share=0.1)),
+    ),
+    "cfa": Baseline(
+        "CFA: features adapted to lie near a memory bank of normal ones, and the distance from it",
+        "Lee et al., CFA: coupled-hypersphere-based feature adaptation, IEEE Access 2022",
+        _frozen(CfaConfig(), CfaConfig(epochs=30), steps=60),
+    ),
+    "msfd": Baseline(
+        "multi-scale feature distillation: where a student does not reproduce the teacher's features, on all scales",
+        "Wang et al., Student-teacher feature pyramid matching, BMVC 2021",
+        _frozen(
+            MsfdConfig(),
+            MsfdConfig(epochs=100),
+            replace(PRINTED_INPUT, name="resnet18", size=256, crop=False),
+            steps=100,
+        ),
+    ),
+    "kdad": Baseline(
+        "KDAD: how far a small student misses the values and the directions of the teacher's activations",
+        "Salehi et al., Multiresolution knowledge distillation for anomaly detection, CVPR 2021",
+        _frozen(
+            KdadConfig(),
+            KdadConfig(epochs=200),
+            replace(PRINTED_INPUT, name="vgg16", strides=(4, 8, 16, 32), size=128, crop=False),
+            steps=100,
+        ),
+    ),
+    "ae-mse": Baseline("autoencoder: the squared error of its reconstruction", _AUTOENCODER_SOURCE, _AUTOENCODER),
+    "ae-ssim": Baseline(
+        "autoencoder: the structural dissimilarity of its reconstruction", _AUTOENCODER_SOURCE, _AUTOENCODER
+    ),
+    "draem": Baseline(
+        "DRAEM: a network that compares an image with its reconstruction, trained on synthetic anomalies",
+        "Zavrtanik et al., DRAEM: a discriminatively trained reconstruction embedding, ICCV 2021",
+        _pixels(
+            DraemConfig(),
+            128,
+            DraemConfig(epochs=700, lr=1e-4, reconstructive_width=128, discriminative_width=64),
+            256,
+            steps=60,
+        ),
+    ),
+    "vt-adl": Baseline(
+        "VT-ADL: a vision transformer autoencoder, and the likelihood of each patch under a mixture of Gaussians",
+        "Mishra et al., VT-ADL: a vision transformer network for anomaly detection and localization, ISIE 2021",
+        _pixels(
+            VtAdlConfig(),
+            256,
+            VtAdlConfig(epochs=400, lr=1e-4, patch=64, width=512, blocks=6, heads=8, decoder_width=512),
+            512,
+            steps=100,
+            patch=16,
+        ),
     ),
 }

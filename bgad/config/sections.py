@@ -25,6 +25,14 @@ def _ascending(strides: tuple[int, ...]) -> bool:
 
 
 @dataclass(frozen=True)
+class BaselineConfig:
+    """Settings of a baseline; a subclass adds the keys."""
+
+    def check(self) -> None:
+        """ConfigError when a value is out of range."""
+
+
+@dataclass(frozen=True)
 class BackboneConfig:
     """The frozen feature extractor."""
 

@@ -19,13 +19,26 @@ from __future__ import annotations
 from bgad.config import BASELINES, Config
 from bgad.data.split import Split
 from bgad.errors import DataError
+from bgad.methods.baselines.autoencoder import fit_autoencoder
+from bgad.methods.baselines.cfa import fit_cfa
+from bgad.methods.baselines.draem import fit_draem
+from bgad.methods.baselines.kdad import fit_kdad
+from bgad.methods.baselines.msfd import fit_msfd
 from bgad.methods.baselines.padim import fit_padim
 from bgad.methods.baselines.patchcore import fit_patchcore
+from bgad.methods.baselines.vt_adl import fit_vt_adl
 from bgad.methods.fitting import Fit
 
 FITS: dict[str, Fit] = {
     "padim": fit_padim,
     "patchcore": fit_patchcore,
+    "cfa": fit_cfa,
+    "msfd": fit_msfd,
+    "kdad": fit_kdad,
+    "ae-mse": fit_autoencoder,
+    "ae-ssim": fit_autoencoder,
+    "draem": fit_draem,
+    "vt-adl": fit_vt_adl,
 }
 
 

@@ -2,11 +2,23 @@
 
 from __future__ import annotations
 
+from bgad.model.heads.autoencoder import AeMseHead, AeSsimHead
 from bgad.model.heads.base import Head
+from bgad.model.heads.cfa import CfaHead
+from bgad.model.heads.distillation import KdadHead, MsfdHead
+from bgad.model.heads.draem import DraemHead
 from bgad.model.heads.padim import PadimHead
 from bgad.model.heads.patchcore import PatchcoreHead
+from bgad.model.heads.vt_adl import VtAdlHead
 
 HEADS: dict[str, type[Head]] = {  # by baseline
     "padim": PadimHead,
     "patchcore": PatchcoreHead,
+    "cfa": CfaHead,
+    "msfd": MsfdHead,
+    "kdad": KdadHead,
+    "ae-mse": AeMseHead,
+    "ae-ssim": AeSsimHead,
+    "draem": DraemHead,
+    "vt-adl": VtAdlHead,
 }

@@ -33,11 +33,7 @@ class PatchcoreHead(Head):
 
     def embed(self, maps: Sequence[Tensor]) -> Tensor:
         """Return locally aware patch features (B, P, D): averaged over neighbourhoods, at one resolution, joined."""
-        joined = []
-        for i in self.maps:
-            local = F.avg_pool2d(maps[i], PATCH, stride=1, padding=PATCH // 2)
-            joined.append(local if self.spec.grids[i] == self.grid else resize_maps(local, self.grid))
-        return torch.cat(joined, 1).flatten(2).transpose(1, 2)
+        return local_features([maps[i] for i in self.maps], self.grid).flatten(2).transpose(1, 2)
 
     def forward(self, maps: Sequence[Tensor]) -> HeadOutput:
         """See Head."""
@@ -56,6 +52,12 @@ class PatchcoreHead(Head):
         around = self.bank[self.neighbours[nearest.gather(1, at)[:, 0]]]  # (B, b, D)
         distances = (patch - around).square().sum(2).sqrt()  # more exact than from products, for the sake of parity
         return distances[:, 0] * (1 - distances.softmax(1)[:, 0]) if self.reweights else distances[:, 0]
+
+
+def local_features(maps: Sequence[Tensor], grid: tuple[int, int]) -> Tensor:
+    """Average feature maps (B, C, h, w) over neighbourhoods, bring them to one grid and join them: (B, D, *grid)."""
+    local = [F.avg_pool2d(features, PATCH, stride=1, padding=PATCH // 2) for features in maps]
+    return torch.cat([x if tuple(x.shape[2:]) == grid else resize_maps(x, grid) for x in local], 1)
 
 
 def squared_distances(rows: Tensor, bank: Tensor) -> Tensor:
