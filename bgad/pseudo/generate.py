@@ -11,6 +11,7 @@ import numpy as np
 from bgad.config import PseudoConfig
 from bgad.data.sample_io import ImageCache
 from bgad.errors import DataError
+from bgad.pseudo.cutmix import cutmix
 from bgad.pseudo.draem import draem
 from bgad.pseudo.nsa import nsa
 from bgad.pseudo.rpag import fit_mask, foreground, rpag
@@ -52,11 +53,18 @@ def _nsa(
     return nsa(normal, donor, foreground(normal), region, rng)
 
 
+def _cutmix(
+    normal: FloatArray, donor: FloatArray, region: BoolArray, rng: np.random.Generator, count: int
+) -> tuple[FloatArray, BoolArray, str]:
+    return cutmix(normal, donor, rng)
+
+
 # The extension point: a new generator needs an entry here and its name in `config.PSEUDO_METHODS`.
 PSEUDO: dict[str, PseudoMethod] = {
     "rpag": PseudoMethod(rpag, needs_known=True),
     "draem": PseudoMethod(_draem, needs_known=False),
     "nsa": PseudoMethod(_nsa, needs_known=False),
+    "cutmix": PseudoMethod(_cutmix, needs_known=False),
 }
 
 

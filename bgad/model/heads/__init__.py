@@ -5,13 +5,24 @@ from __future__ import annotations
 from bgad.config import BASELINES, Config
 from bgad.model.backbone import Backbone
 from bgad.model.heads.base import Head, HeadModel
+from bgad.model.heads.devnet import DevnetHead, FlosHead
+from bgad.model.heads.dra import DraHead
+from bgad.model.heads.fcdd import FcddHead
+from bgad.model.heads.mlep import MlepHead
 from bgad.model.heads.padim import PadimHead
 from bgad.model.heads.patchcore import PatchcoreHead
+from bgad.model.heads.saoe import SaoeHead
 from bgad.model.scoring import LevelModel, ScoringModel
 
 HEADS: dict[str, type[Head]] = {  # by baseline
     "padim": PadimHead,
     "patchcore": PatchcoreHead,
+    "devnet-frozen": DevnetHead,
+    "flos-frozen": FlosHead,
+    "dra-frozen": DraHead,
+    "saoe-frozen": SaoeHead,
+    "mlep-frozen": MlepHead,
+    "fcdd-frozen": FcddHead,
 }
 
 
