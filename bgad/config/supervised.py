@@ -39,7 +39,7 @@ class SupervisedConfig(BaselineConfig):
 class ScorerConfig(SupervisedConfig):
     """A scorer of positions whose highest values make the image score."""
 
-    top_share: float = 0.1  # share of the positions whose mean is the image score; as printed
+    top_share: float = 0.1  # share of the positions whose highest values the image score is made of; as printed
 
     def check(self) -> None:
         """See BaselineConfig."""
@@ -98,10 +98,10 @@ class SaoeConfig(SupervisedConfig):
 
 
 @dataclass(frozen=True)
-class MlepConfig(SupervisedConfig):
+class MlepConfig(ScorerConfig):
     """MLEP."""
 
-    dimensions: int = 128  # of the embedding
+    dimensions: int = 16  # of the embedding; more of them keep more of what the margin does not ask for
     margin: float = 1.0  # by which an anomaly must be farther from a normal than another normal is; as printed
 
     def check(self) -> None:
@@ -116,6 +116,7 @@ class FcddConfig(SupervisedConfig):
     """FCDD."""
 
     strides: tuple[int, ...] = (8, 16)  # of the features that are joined
+    images_per_step: int = 16
     hidden: int = 64  # channels between the two trained convolutions
     sigma: float = 8.0  # of the Gaussian that upsamples the map, in pixels of the input
 
@@ -135,7 +136,7 @@ def _frozen(
     """Return the presets of a baseline on frozen features."""
     default = BaselineRecipe(settings, FROZEN_INPUT, pseudo)
     paper = BaselineRecipe(printed, backbone, pseudo)
-    return {"default": default, "paper": paper, "smoke": default.smoke(steps=60, images_per_step=24)}
+    return {"default": default, "paper": paper, "smoke": default.smoke(steps=60, images_per_step=16)}
 
 
 # The printed schedule and features: values that differ from the defaults.
