@@ -14,8 +14,7 @@ from typing import Any, get_args, get_origin, get_type_hints
 
 import tomli_w
 
-from bgad.config.baselines import BASELINES as BASELINES
-from bgad.config.baselines import PIXELS, SMOKE_SIZE, Baseline, BaselineConfig
+from bgad.config.baselines import PIXELS, SMOKE_SIZE, UNSUPERVISED, Baseline, BaselineConfig
 from bgad.config.sections import PSEUDO_METHODS as PSEUDO_METHODS
 from bgad.config.sections import BackboneConfig as BackboneConfig
 from bgad.config.sections import DistanceConfig as DistanceConfig
@@ -26,6 +25,7 @@ from bgad.config.sections import ScoreConfig as ScoreConfig
 from bgad.config.sections import TileConfig as TileConfig
 from bgad.config.sections import TrainConfig as TrainConfig
 from bgad.config.sections import need
+from bgad.config.supervised import SUPERVISED
 from bgad.errors import ConfigError
 
 
@@ -87,6 +87,7 @@ METHODS: dict[str, Method] = {
         "bgad's boundary on the similarity to stored normals, without a flow", "boundary-only", _DISTANCE, "distance"
     ),
 }
+BASELINES: dict[str, Baseline] = {**UNSUPERVISED, **SUPERVISED}
 ALL_METHODS: dict[str, Method | Baseline] = {**METHODS, **BASELINES}
 
 

@@ -1,7 +1,8 @@
 """The baselines: systems of other papers that run beside ours, with their settings and their presets.
 
-A baseline is an entry of BASELINES. Its settings are a frozen dataclass, which is the section `baseline` of its recipe.
-The defaults are for two CPU cores; the preset `paper` has the printed values, and `smoke` is for trying out.
+A baseline is an entry of UNSUPERVISED or, where it learns from known anomalies, of `supervised.SUPERVISED`. Its
+settings are a frozen dataclass, which is the section `baseline` of its recipe. The defaults are for two CPU cores; the
+preset `paper` has the printed values, and `smoke` is for trying out.
 """
 
 from __future__ import annotations
@@ -128,7 +129,7 @@ def _pixels(
 
 _AUTOENCODER_SOURCE = "Bergmann et al., Improving unsupervised defect segmentation by structural similarity, 2019"
 _AUTOENCODER = _pixels(AutoencoderConfig(), 128, AutoencoderConfig(epochs=200), 256, steps=100)
-BASELINES: dict[str, Baseline] = {
+UNSUPERVISED: dict[str, Baseline] = {
     "padim": Baseline(
         "PaDiM: a Gaussian of the normal features at every position, and the Mahalanobis distance from it",
         "Defard et al., PaDiM: a patch distribution modeling framework, ICPR workshops 2021",

@@ -10,6 +10,7 @@ PSEUDO_METHODS: dict[str, str] = {
     "rpag": "the known anomalies with masks, transformed, cut out and pasted on normals (the paper's)",
     "draem": "synthetic textures where Perlin noise is high (as DRAEM); needs no known anomalies",
     "nsa": "patches of other normals, blended in without a seam (as NSA); needs no known anomalies",
+    "cutmix": "rectangles of other normals, pasted as they are (as DRA); needs no known anomalies",
     "none": "no pseudo anomalies",
 }
 
@@ -130,7 +131,7 @@ class LossConfig:
 
 @dataclass(frozen=True)
 class PseudoConfig:
-    """Pseudo anomalies: made from known anomalies with masks (rpag), or from normals alone (draem, nsa)."""
+    """Pseudo anomalies: made from known anomalies with masks (rpag), or from normals alone (the others)."""
 
     method: str = "rpag"  # one of PSEUDO_METHODS
     count: int = 160  # pseudo anomalies made for a training

@@ -36,16 +36,16 @@ class FitData:
     memory_bytes: float  # that the fit may take beside the cached features
     control: RunControl
 
-    def maps(self, features: Features, images: Index) -> list[Tensor]:
-        """Return the feature maps (B, C, h, w) of these images, one tensor for each stride."""
-        levels = range(len(features.levels))
+    def maps(self, features: Features, images: Index, levels: Sequence[int] | None = None) -> list[Tensor]:
+        """Return the feature maps (B, C, h, w) of these images, one tensor for each stride, or for these levels."""
+        levels = range(len(features.levels)) if levels is None else levels
         rows = [torch.from_numpy(features.rows(level, images)).to(self.device) for level in levels]
-        return rows_to_maps(rows, self.grids)
+        return rows_to_maps(rows, [self.grids[level] for level in levels])
 
-    def batches(self, features: Features) -> Iterator[list[Tensor]]:
+    def batches(self, features: Features, levels: Sequence[int] | None = None) -> Iterator[list[Tensor]]:
         """Yield the feature maps of all images, a few at a time and in order."""
         for part in chunks(features.count, BATCH):
-            yield self.maps(features, np.arange(part.start, part.stop))
+            yield self.maps(features, np.arange(part.start, part.stop), levels)
 
     def masks(self, anomalies: AnomalyFeatures, level: int, images: Index) -> Tensor:
         """Return the masks (B, h, w) of these anomalies on the grid of a level; all ones without a mask."""

@@ -8,6 +8,7 @@ from typing import NamedTuple
 
 import numpy as np
 
+from bgad.pseudo.cutmix import cutmix
 from bgad.pseudo.draem import draem
 from bgad.pseudo.nsa import nsa
 from bgad.pseudo.rpag import foreground, rpag
@@ -49,9 +50,16 @@ def _nsa(
     return nsa(normal, donor, foreground(normal), region, rng)
 
 
+def _cutmix(
+    normal: FloatArray, donor: FloatArray, region: BoolArray, rng: np.random.Generator, count: int
+) -> tuple[FloatArray, BoolArray, str]:
+    return cutmix(normal, donor, rng)
+
+
 # The extension point: a new generator needs an entry here and its name in `config.PSEUDO_METHODS`.
 PSEUDO: dict[str, PseudoMethod] = {
     "rpag": PseudoMethod(rpag, needs_known=True),
     "draem": PseudoMethod(_draem, needs_known=False),
     "nsa": PseudoMethod(_nsa, needs_known=False),
+    "cutmix": PseudoMethod(_cutmix, needs_known=False),
 }

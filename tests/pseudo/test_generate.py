@@ -40,5 +40,5 @@ def test_the_recipe_knows_every_method() -> None:
     assert set(PSEUDO_METHODS) == {*PSEUDO, "none"}
     for method in PSEUDO_METHODS:
         assert from_dict({"pseudo": {"method": method}}).pseudo.method == method
-    with pytest.raises(ConfigError, match=r"pseudo\.method must be one of rpag, draem, nsa, none"):
+    with pytest.raises(ConfigError, match=r"pseudo\.method must be one of rpag, draem, nsa, cutmix, none"):
         from_dict({"pseudo": {"method": "nsb"}})

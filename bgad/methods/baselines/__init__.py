@@ -2,8 +2,8 @@
 
 A baseline has four parts, each in its own layer:
 
-1. its entry and its settings in `bgad/config/baselines.py` (BASELINES): what it is, where it is from, whether it needs
-   known anomalies and masks, whether it learns from pixels, and its presets;
+1. its entry and its settings in `bgad/config/baselines.py` or `bgad/config/supervised.py` (BASELINES): what
+   it is, where it is from, whether it needs known anomalies and masks, whether it learns from pixels, and its presets;
 2. its head in `bgad/model/heads/` (HEADS): a torch module from feature maps to image score and anomaly map;
 3. its fit in this package (FITS): a function of the head and `FitData` that sets the head's parameters and buffers. A
    fit that trains by steps is a generator around `bgad.methods.loop.train_steps`, which saves and continues;
@@ -21,11 +21,17 @@ from bgad.data.split import Split
 from bgad.errors import DataError
 from bgad.methods.baselines.autoencoder import fit_autoencoder
 from bgad.methods.baselines.cfa import fit_cfa
+from bgad.methods.baselines.devnet import fit_devnet
+from bgad.methods.baselines.dra import fit_dra
 from bgad.methods.baselines.draem import fit_draem
+from bgad.methods.baselines.fcdd import fit_fcdd
+from bgad.methods.baselines.flos import fit_flos
 from bgad.methods.baselines.kdad import fit_kdad
+from bgad.methods.baselines.mlep import fit_mlep
 from bgad.methods.baselines.msfd import fit_msfd
 from bgad.methods.baselines.padim import fit_padim
 from bgad.methods.baselines.patchcore import fit_patchcore
+from bgad.methods.baselines.saoe import fit_saoe
 from bgad.methods.baselines.vt_adl import fit_vt_adl
 from bgad.methods.fitting import Fit
 
@@ -39,6 +45,12 @@ FITS: dict[str, Fit] = {
     "ae-ssim": fit_autoencoder,
     "draem": fit_draem,
     "vt-adl": fit_vt_adl,
+    "devnet-frozen": fit_devnet,
+    "flos-frozen": fit_flos,
+    "dra-frozen": fit_dra,
+    "saoe-frozen": fit_saoe,
+    "mlep-frozen": fit_mlep,
+    "fcdd-frozen": fit_fcdd,
 }
 
 

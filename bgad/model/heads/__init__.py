@@ -5,10 +5,15 @@ from __future__ import annotations
 from bgad.model.heads.autoencoder import AeMseHead, AeSsimHead
 from bgad.model.heads.base import Head
 from bgad.model.heads.cfa import CfaHead
+from bgad.model.heads.devnet import DevnetHead, FlosHead
 from bgad.model.heads.distillation import KdadHead, MsfdHead
+from bgad.model.heads.dra import DraHead
 from bgad.model.heads.draem import DraemHead
+from bgad.model.heads.fcdd import FcddHead
+from bgad.model.heads.mlep import MlepHead
 from bgad.model.heads.padim import PadimHead
 from bgad.model.heads.patchcore import PatchcoreHead
+from bgad.model.heads.saoe import SaoeHead
 from bgad.model.heads.vt_adl import VtAdlHead
 
 HEADS: dict[str, type[Head]] = {  # by baseline
@@ -21,4 +26,10 @@ HEADS: dict[str, type[Head]] = {  # by baseline
     "ae-ssim": AeSsimHead,
     "draem": DraemHead,
     "vt-adl": VtAdlHead,
+    "devnet-frozen": DevnetHead,
+    "flos-frozen": FlosHead,
+    "dra-frozen": DraHead,
+    "saoe-frozen": SaoeHead,
+    "mlep-frozen": MlepHead,
+    "fcdd-frozen": FcddHead,
 }
