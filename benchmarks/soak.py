@@ -218,7 +218,7 @@ class Load:
         with self.seen.lock:
             if status == 200:
                 self.seen.rate, self.seen.rate_is_sure = rate, True
-            elif status == 0:
+            elif status == 0 or status >= 500:  # it may have been written all the same
                 self.seen.rate_is_sure = False
         return rng.uniform(0.2, 1.0)
 

@@ -96,7 +96,8 @@ def test_the_whole_loop(page: Any, live: Start) -> None:
     page.get_by_role("link", name="History").click()
     page.get_by_label("About").select_option("plate")
     sync_api.expect(page.get_by_role("cell", name="review", exact=True)).to_have_count(10)
-    sync_api.expect(page.get_by_role("cell", name="release", exact=True)).to_have_count(2)
+    for what in ("release", "roll back"):
+        sync_api.expect(page.get_by_role("cell", name=what, exact=True)).to_have_count(1)
 
 
 def judge_all(page: Any) -> None:
@@ -115,10 +116,12 @@ def judge_all(page: Any) -> None:
 def test_script_in_a_name_or_a_note_is_text(page: Any, live: Start) -> None:
     service = live()
     page.goto(service.address)
-    add_images(page, {f"{SCRIPT}.png": png(1, defect=True)})
-    sync_api.expect(cell(page, "onerror")).to_be_visible()
-    page.keyboard.press("Enter")
-    sync_api.expect(page.locator("h1")).to_contain_text("onerror")
+    page.locator("#files").set_input_files(
+        [{"name": f"{SCRIPT}.png", "mimeType": "image/png", "buffer": png(1, defect=True)}]
+    )
+    said(page, "the name of the image has < or > in it: send one without")
+    add_images(page, {"one.png": png(1, defect=True)})
+    open_first(page)
     page.get_by_label("Note").fill(SCRIPT)
     page.keyboard.press("Escape")
     page.keyboard.press("b")
