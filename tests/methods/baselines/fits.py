@@ -38,8 +38,8 @@ TINY: dict[str, dict[str, Any]] = {
     "msfd": {"steps": 30, "images_per_step": 8},
     "kdad": {"steps": 50, "images_per_step": 8, "lr": 0.01},
     "ae-mse": {"steps": 40, "images_per_step": 8, "width": 8, "latent": 8, "lr": 0.01},
-    "ae-ssim": {"steps": 80, "images_per_step": 8, "width": 8, "latent": 3, "lr": 0.005},
-    "draem": {"steps": 40, "images_per_step": 8, "reconstructive_width": 4, "discriminative_width": 4, "lr": 0.01},
+    "ae-ssim": {"steps": 40, "images_per_step": 8, "width": 8, "latent": 8, "lr": 0.005},
+    "draem": {"steps": 50, "images_per_step": 8, "reconstructive_width": 4, "discriminative_width": 4, "lr": 0.004},
     "vt-adl": {"steps": 40, "patch": 16, "width": 16, "blocks": 1, "decoder_width": 16, "components": 3, "lr": 0.01},
     "devnet-frozen": SHORT,
     "flos-frozen": SHORT,
@@ -48,6 +48,10 @@ TINY: dict[str, dict[str, Any]] = {
     "mlep-frozen": SHORT,
     "fcdd-frozen": SHORT,
 }
+
+# Baselines that anomalies among the normals of this data do not mislead: structural similarity rates a blot as wrong
+# unless its edges are reproduced, which an autoencoder learns in no short schedule.
+NOT_MISLED = ("ae-ssim",)
 
 
 def tiny(method: str, **values: Any) -> Config:

@@ -23,7 +23,7 @@ from bgad.methods.checkpoint import CHECKPOINT
 from bgad.model.heads import HEADS
 from bgad.model.scoring import weight_files
 from bgad.types import PARTS
-from tests.methods.baselines.fits import CPU, Bench, same, state_of, tiny
+from tests.methods.baselines.fits import CPU, NOT_MISLED, Bench, same, state_of, tiny
 
 pytestmark = pytest.mark.parametrize("method", BASELINES)
 
@@ -51,9 +51,10 @@ def test_an_entry_is_complete(method: str) -> None:
 
 
 def test_it_learns(bench: Bench, trained: Callable[[str], Detector], method: str) -> None:
-    misled = bench.fit(tiny(method), bench.with_wrong_labels(method))
     assert bench.image_auroc(trained(method)) > 0.8
-    assert bench.separation(misled) < bench.separation(trained(method))
+    if method not in NOT_MISLED:
+        misled = bench.fit(tiny(method), bench.with_wrong_labels(method))
+        assert bench.separation(misled) < bench.separation(trained(method))
 
 
 def test_the_fit_depends_on_its_images_and_the_seed_alone(

@@ -149,6 +149,20 @@ def test_an_autoencoder_scores_its_largest_error(bench: Bench, monkeypatch: pyte
     assert 24 <= at % SIZE <= 39
 
 
+@pytest.mark.parametrize("method", ["ae-mse", "ae-ssim"])
+def test_an_autoencoder_learns_the_normals(bench: Bench, method: str) -> None:
+    """Its mean error on normals falls by a quarter or more."""
+    fit = bench.prepare(tiny(method))
+    images = fit.data.maps(fit.data.normals, np.arange(4))
+    with torch.no_grad():
+        before = fit.model.head(images).map.mean()
+    for _ in fit.steps():
+        pass
+    with torch.no_grad():
+        after = fit.model.head(images).map.mean()
+    assert after < 0.75 * before
+
+
 def test_the_focal_loss_is_that_of_its_formula() -> None:
     logits = torch.tensor([[[2.0, 0.0], [-1.0, 0.5]]])  # (1, 2, 2): two pixels
     p = F.softmax(logits, 1)[0].double().numpy()
