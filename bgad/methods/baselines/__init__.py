@@ -32,12 +32,12 @@ from bgad.methods.fitting import Fit
 FITS: dict[str, Fit] = {
     "padim": fit_padim,
     "patchcore": fit_patchcore,
-    "devnet-frozen": fit_devnet,
-    "flos-frozen": fit_flos,
-    "dra-frozen": fit_dra,
-    "saoe-frozen": fit_saoe,
-    "mlep-frozen": fit_mlep,
-    "fcdd-frozen": fit_fcdd,
+    **dict.fromkeys(("devnet-frozen", "devnet"), fit_devnet),
+    **dict.fromkeys(("flos-frozen", "flos"), fit_flos),
+    **dict.fromkeys(("dra-frozen", "dra"), fit_dra),
+    **dict.fromkeys(("saoe-frozen", "saoe"), fit_saoe),
+    **dict.fromkeys(("mlep-frozen", "mlep"), fit_mlep),
+    **dict.fromkeys(("fcdd-frozen", "fcdd"), fit_fcdd),
 }
 
 

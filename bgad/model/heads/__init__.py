@@ -17,12 +17,12 @@ from bgad.model.scoring import LevelModel, ScoringModel
 HEADS: dict[str, type[Head]] = {  # by baseline
     "padim": PadimHead,
     "patchcore": PatchcoreHead,
-    "devnet-frozen": DevnetHead,
-    "flos-frozen": FlosHead,
-    "dra-frozen": DraHead,
-    "saoe-frozen": SaoeHead,
-    "mlep-frozen": MlepHead,
-    "fcdd-frozen": FcddHead,
+    **dict.fromkeys(("devnet-frozen", "devnet"), DevnetHead),
+    **dict.fromkeys(("flos-frozen", "flos"), FlosHead),
+    **dict.fromkeys(("dra-frozen", "dra"), DraHead),
+    **dict.fromkeys(("saoe-frozen", "saoe"), SaoeHead),
+    **dict.fromkeys(("mlep-frozen", "mlep"), MlepHead),
+    **dict.fromkeys(("fcdd-frozen", "fcdd"), FcddHead),
 }
 
 

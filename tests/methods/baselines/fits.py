@@ -29,17 +29,17 @@ from bgad.types import Sample
 
 CPU = torch.device("cpu")
 SIZE, KNOWN = 64, 4
+SUPERVISED = ("devnet", "flos", "dra", "saoe", "mlep", "fcdd")
 SHORT = {"steps": 40, "images_per_step": 12, "lr": 0.01}
 # Settings on top of the preset `smoke` with which a fit takes about a second on images of 64 pixels.
 TINY: dict[str, dict[str, Any]] = {
     "padim": {"channels": 20},
     "patchcore": {"coreset_share": 0.05},
-    "devnet-frozen": SHORT,
-    "flos-frozen": SHORT,
-    "dra-frozen": SHORT,
-    "saoe-frozen": SHORT,
-    "mlep-frozen": SHORT,
-    "fcdd-frozen": SHORT,
+    **{f"{name}-frozen": SHORT for name in SUPERVISED},
+    **{
+        name: {"steps": 12, "images_per_step": 8, "lr": 2e-3, "strides": [8], "scales": 2 if name == "dra" else 1}
+        for name in SUPERVISED
+    },
 }
 
 
