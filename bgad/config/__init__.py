@@ -167,7 +167,7 @@ class Config:
                 raise ConfigError(f"{self.method} learns from pixels: of the backbone, only size and crop can be set")
         else:
             need(self.backbone.name != PIXELS, "backbone.name", f"a network: {self.method} learns from features")
-        wanted = getattr(self.baseline, "strides", ())
+        wanted = () if entry.learns_from_pixels else getattr(self.baseline, "strides", ())
         if missing := [stride for stride in wanted if stride not in self.backbone.all_strides]:
             raise ConfigError(f"baseline.strides has {missing[0]}, which is not in backbone.strides: add it there")
 

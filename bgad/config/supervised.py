@@ -2,10 +2,10 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import Any
 
-from bgad.config.baselines import FROZEN_INPUT, NO_PSEUDO, Baseline, BaselineConfig, BaselineRecipe
+from bgad.config.baselines import FROZEN_INPUT, NO_PSEUDO, PIXEL_INPUT, Baseline, BaselineConfig, BaselineRecipe
 from bgad.config.sections import BackboneConfig, PseudoConfig, need
 
 # The printed input: the last feature map of ResNet-18, of images of 448 pixels.
@@ -127,6 +127,55 @@ class FcddConfig(SupervisedConfig):
         need(self.sigma >= 0, "baseline.sigma", "0 or more")
 
 
+@dataclass(frozen=True)
+class TrainedNetwork(SupervisedConfig):
+    """The network of a baseline that is trained with it, on pixels; `strides` are those of its feature maps."""
+
+    network: str = "lite0"  # a name as of a backbone; printed: resnet18
+    weights: str = ""  # weight file that the training starts from, instead of the package's or timm's own
+    scales: int = 2  # input scales, each half as large as the one before; as printed
+
+    def check(self) -> None:
+        """See BaselineConfig."""
+        super().check()
+        need(self.strides == tuple(sorted(set(self.strides))), "baseline.strides", "distinct and ascending")
+        need(1 <= self.scales <= 3, "baseline.scales", "1 to 3")
+
+
+@dataclass(frozen=True)
+class TrainedDevnetConfig(DevnetConfig, TrainedNetwork):
+    """DevNet, whose network is trained."""
+
+
+@dataclass(frozen=True)
+class TrainedFlosConfig(FlosConfig, TrainedNetwork):
+    """FLOS, whose network is trained."""
+
+
+@dataclass(frozen=True)
+class TrainedDraConfig(DraConfig, TrainedNetwork):
+    """DRA, whose network is trained."""
+
+
+@dataclass(frozen=True)
+class TrainedSaoeConfig(SaoeConfig, TrainedNetwork):
+    """SAOE, whose network is trained."""
+
+
+@dataclass(frozen=True)
+class TrainedMlepConfig(MlepConfig, TrainedNetwork):
+    """MLEP, whose network is trained."""
+
+
+@dataclass(frozen=True)
+class TrainedFcddConfig(FcddConfig, TrainedNetwork):
+    """FCDD, whose network is trained."""
+
+
+_SMOKE = {"steps": 60, "images_per_step": 16}
+_TRAINED_SMOKE = {"steps": 20, "images_per_step": 8}
+
+
 def _frozen(
     settings: SupervisedConfig,
     printed: SupervisedConfig,
@@ -136,7 +185,16 @@ def _frozen(
     """Return the presets of a baseline on frozen features."""
     default = BaselineRecipe(settings, FROZEN_INPUT, pseudo)
     paper = BaselineRecipe(printed, backbone, pseudo)
-    return {"default": default, "paper": paper, "smoke": default.smoke(steps=60, images_per_step=16)}
+    return {"default": default, "paper": paper, "smoke": default.smoke(**_SMOKE)}
+
+
+def _trained(
+    settings: SupervisedConfig, printed: SupervisedConfig, size: int = 448, pseudo: PseudoConfig = NO_PSEUDO
+) -> dict[str, BaselineRecipe]:
+    """Return the presets of a baseline that trains its network; `size` is the printed side of the input."""
+    default = BaselineRecipe(settings, PIXEL_INPUT, pseudo)
+    paper = BaselineRecipe(printed, replace(PIXEL_INPUT, size=size), pseudo)
+    return {"default": default, "paper": paper, "smoke": default.smoke(**_TRAINED_SMOKE)}
 
 
 # The printed schedule and features: values that differ from the defaults.
@@ -150,42 +208,64 @@ _FCDD: dict[str, Any] = {
     "decay_steps": 2000,
     "weight_decay": 1e-4,
 }
+# Of a trained network: a schedule of a few minutes on two CPU cores, and the printed network.
+_TRAINED: dict[str, Any] = {"strides": (32,), "steps": 120, "images_per_step": 12, "lr": 5e-4, "decay_steps": 60}
+_TRAINED_FCDD: dict[str, Any] = _TRAINED | {"strides": (8, 16), "scales": 1}
+_RESNET: dict[str, Any] = {"network": "resnet18"}
+_VGG: dict[str, Any] = {"network": "vgg11_bn", "scales": 1}
+
+
+def _pair(
+    name: str, about: str, source: str, frozen: dict[str, BaselineRecipe], trained: dict[str, BaselineRecipe]
+) -> dict[str, Baseline]:
+    """Return the entries of a baseline: as printed, with a trained network, and on frozen features."""
+    return {
+        f"{name}-frozen": Baseline(f"{about}, on frozen features", source, frozen, supervised=True),
+        name: Baseline(f"{about}; trains its network", source, trained, supervised=True),
+    }
+
 
 SUPERVISED: dict[str, Baseline] = {
-    "devnet-frozen": Baseline(
-        "DevNet's scores of positions and its deviation loss, on frozen features",
+    **_pair(
+        "devnet",
+        "DevNet: scores of positions by the deviation loss",
         "Pang et al., Explainable deep few-shot anomaly detection with deviation networks, 2021",
         _frozen(DevnetConfig(), DevnetConfig(**_DEVNET)),
-        supervised=True,
+        _trained(TrainedDevnetConfig(**_TRAINED), TrainedDevnetConfig(**_DEVNET, **_RESNET)),
     ),
-    "flos-frozen": Baseline(
-        "FLOS: DevNet's scores with the focal loss, on frozen features",
+    **_pair(
+        "flos",
+        "FLOS: the scores of DevNet by the focal loss",
         "Lin et al., Focal loss for dense object detection, ICCV 2017, as Ding et al. (DRA) compare it",
         _frozen(FlosConfig(), FlosConfig(**_DEVNET)),
-        supervised=True,
+        _trained(TrainedFlosConfig(**_TRAINED), TrainedFlosConfig(**_DEVNET, **_RESNET)),
     ),
-    "dra-frozen": Baseline(
-        "DRA's heads of normality, known, pseudo and residual anomalies, on frozen features",
+    **_pair(
+        "dra",
+        "DRA: heads of normality, known, pseudo and residual anomalies",
         "Ding et al., Catching both gray and black swans: open-set supervised anomaly detection, CVPR 2022",
         _frozen(DraConfig(), DraConfig(**_DRA), pseudo=CUTMIX),
-        supervised=True,
+        _trained(TrainedDraConfig(**_TRAINED), TrainedDraConfig(**_DRA, **_RESNET), pseudo=CUTMIX),
     ),
-    "saoe-frozen": Baseline(
-        "SAOE: a classifier of normal, known and pseudo anomalies with outlier exposure, on frozen features",
+    **_pair(
+        "saoe",
+        "SAOE: a classifier of normal, known and pseudo anomalies, with outlier exposure",
         "Li et al. 2021, Hendrycks et al. 2019 and others, as Ding et al. (DRA), CVPR 2022, compare them",
         _frozen(SaoeConfig(), SaoeConfig(**_DRA), pseudo=CUTMIX),
-        supervised=True,
+        _trained(TrainedSaoeConfig(**_TRAINED), TrainedSaoeConfig(**_DRA, **_RESNET), pseudo=CUTMIX),
     ),
-    "mlep-frozen": Baseline(
-        "MLEP's margin between normals and known anomalies, in an embedding of frozen features",
+    **_pair(
+        "mlep",
+        "MLEP: a margin between normals and known anomalies in an embedding",
         "Liu et al., Margin learning embedded prediction for video anomaly detection, IJCAI 2019",
         _frozen(MlepConfig(), MlepConfig(**_DRA)),
-        supervised=True,
+        _trained(TrainedMlepConfig(**_TRAINED), TrainedMlepConfig(**_DRA, **_RESNET)),
     ),
-    "fcdd-frozen": Baseline(
-        "FCDD: a convolutional map that is near zero on normals, with masks where there are any, on frozen features",
+    **_pair(
+        "fcdd",
+        "FCDD: a convolutional map that is near zero on normals, with masks where there are any",
         "Liznerski et al., Explainable deep one-class classification, ICLR 2021",
         _frozen(FcddConfig(), FcddConfig(**_FCDD), VGG_INPUT),
-        supervised=True,
+        _trained(TrainedFcddConfig(**_TRAINED_FCDD), TrainedFcddConfig(**_FCDD, **_VGG), 224),
     ),
 }

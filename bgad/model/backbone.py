@@ -157,24 +157,28 @@ def check(config: BackboneConfig) -> None:
         raise ModelError(f"cannot read the weights {config.weights}: there is no such file")
 
 
-def build(config: BackboneConfig, state: dict[str, Tensor] | None = None) -> Backbone:
-    """Build the backbone of a configuration; `state`, the weights of a saved model, replaces any weight file."""
+def build(config: BackboneConfig, state: dict[str, Tensor] | None = None, *, random_weights: bool = False) -> Backbone:
+    """Build the backbone of a configuration; `state`, the weights of a saved model, replaces any weight file.
+
+    With random weights nothing is read or downloaded: the weights are loaded later.
+    """
     if config.name == PIXELS:
         return PixelBackbone()
     packaged = BACKBONES.get(config.name)
     name = packaged.timm_name if packaged else config.name
-    if state is None:
+    stored = state is None and not random_weights
+    if stored:
         check(config)
-    pretrained = not packaged and not config.weights and state is None
+    pretrained = stored and not packaged and not config.weights
     net, picks = _feature_net(name, config, pretrained)
     if packaged:
         mean, std = [packaged.mean] * 3, [packaged.std] * 3
     else:
         normalisation: Any = net.pretrained_cfg
         mean, std = list(normalisation["mean"]), list(normalisation["std"])
-    if config.weights and state is None:
+    if config.weights and stored:
         _load(net, _read_weights(Path(config.weights)), config.weights)
-    elif packaged and state is None:
+    elif packaged and stored:
         _load(net, _packaged_state(packaged), packaged.module)
     net.eval()
     if state is None:

@@ -45,12 +45,12 @@ FITS: dict[str, Fit] = {
     "ae-ssim": fit_autoencoder,
     "draem": fit_draem,
     "vt-adl": fit_vt_adl,
-    "devnet-frozen": fit_devnet,
-    "flos-frozen": fit_flos,
-    "dra-frozen": fit_dra,
-    "saoe-frozen": fit_saoe,
-    "mlep-frozen": fit_mlep,
-    "fcdd-frozen": fit_fcdd,
+    **dict.fromkeys(("devnet-frozen", "devnet"), fit_devnet),
+    **dict.fromkeys(("flos-frozen", "flos"), fit_flos),
+    **dict.fromkeys(("dra-frozen", "dra"), fit_dra),
+    **dict.fromkeys(("saoe-frozen", "saoe"), fit_saoe),
+    **dict.fromkeys(("mlep-frozen", "mlep"), fit_mlep),
+    **dict.fromkeys(("fcdd-frozen", "fcdd"), fit_fcdd),
 }
 
 

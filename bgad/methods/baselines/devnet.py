@@ -3,10 +3,12 @@
 As printed: a 1 x 1 convolution scores every position of the feature map; the image score is the mean of the highest
 10 % of the absolute scores; the deviation loss with 5,000 draws of a standard normal and a margin of 5; batches of 48,
 half of them anomalous; Adam with weight decay 1e-5, and a learning rate that falls to a tenth every 200 steps.
-Not as printed, in `devnet-frozen`: the backbone is frozen (printed: ResNet-18, trained with the rest), so one input
-scale of the two is left; the features are those of the recipe, two strides joined and standardised by the normals
-(printed: the last map alone, which is the preset `paper`), with a tenfold learning rate and fewer steps; images are not
-augmented; the map is that of the scores (printed: gradients of the score).
+`devnet` trains its network with the head, at two input scales; the preset `paper` has the printed ResNet-18 at 448 and
+224 pixels and the printed schedule, the default Lite0 at 256 and 128 pixels and few steps, for a CPU.
+Not as printed, in both: features are standardised by the normals; images are not augmented; the map is that of the
+scores (printed: gradients of the score). In `devnet`, batch norm keeps its ImageNet statistics.
+In `devnet-frozen`, the backbone is frozen, so one input scale is left; two strides of the recipe's features are joined
+(preset `paper`: the last map alone), with a tenfold learning rate.
 """
 
 from __future__ import annotations

@@ -7,10 +7,9 @@ positions and take the highest 10 %; the residual head scores, by a 3 x 3 convol
 reference normals minus that of the image. The image score is the sum of the anomaly heads minus the normality head. A
 third of a batch are normals, a third known anomalies and a third pseudo anomalies: rectangles of other normals (CutMix,
 2 to 15 % of the area, aspect 0.3 to 3.3).
-Not as printed, in `dra-frozen`: the backbone is frozen (printed: ResNet-18, trained with the rest), so one input scale
-of the two is left; features, learning rate and augmentation differ as in `devnet-frozen`. The pseudo anomalies are made
-in image space before the fit, by the section `pseudo` of the recipe, and not anew in every step. Scores of positions
-count by their absolute value, as in DevNet. The map is the sum of the maps of the three anomaly heads.
+Not as printed: what differs in `devnet` and, on frozen features, in `devnet-frozen`. The pseudo anomalies are made in
+image space before the fit, by the section `pseudo` of the recipe, and not anew in every step. Scores of positions count
+by their absolute value, as in DevNet. The map is the sum of the maps of the three anomaly heads.
 """
 
 from __future__ import annotations

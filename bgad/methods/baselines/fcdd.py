@@ -5,10 +5,11 @@ loss mean((1 - Y) A) - log(1 - exp(-mean(Y A))), whose second term is that of an
 image score is the mean of the map.
 Not as printed: the known anomalies are the only ones (FCDD without anomalies trains with confetti noise or with other
 data sets), and half of a batch are anomalies. A known anomaly without a mask counts as anomalous everywhere, which is
-FCDD's loss of whole images; so masks are used where there are any. The loss compares map and mask on the finest of the
-feature grids. Two convolutions are trained, by Adam (printed: stochastic gradient descent). The Gaussian is that of the
-recipe (printed: of the receptive field). The preset `paper` has VGG-11 at 224 pixels and about the printed number of
-steps; images are not augmented.
+FCDD's loss of whole images; so masks are used where there are any. Two convolutions are trained, by Adam (printed:
+stochastic gradient descent). The Gaussian is that of the recipe (printed: of the receptive field). The preset `paper`
+has VGG-11 at 224 pixels and about the printed number of steps; images are not augmented.
+`fcdd-frozen` compares map and mask on the finest of the feature grids, `fcdd` at the pixels of the input. `fcdd` trains
+the whole network, of which the original leaves the first layers as they are.
 """
 
 from __future__ import annotations

@@ -2,9 +2,8 @@
 et al., "Catching both gray and black swans", CVPR 2022, compare it with DRA.
 
 As printed: the network, the batches and the optimiser of DevNet with the binary focal loss, alpha 1 and gamma 2.
-Not as printed, in `flos-frozen`: what differs in `devnet-frozen` (frozen backbone, one input scale, features, learning
-rate, no augmentation). The positions have signed logits, as a probability below one half needs a negative one; whether
-the original takes absolute values as DevNet does is not known to us.
+Not as printed: what differs in `devnet` and, on frozen features, in `devnet-frozen`. The positions have signed logits,
+as a probability below one half needs a negative one; whether the original takes absolute values is not known to us.
 """
 
 from __future__ import annotations

@@ -6,8 +6,8 @@ Not as printed: MLEP predicts frames of a video, and an image has none to predic
 images is not known to us. Ours embeds every position by a 1 x 1 convolution to 16 dimensions, takes the mean of the
 highest 10 % of each as the embedding of the image, and scores by the Euclidean distance from the mean embedding of the
 training normals; the map shows by how much a position exceeds that. On the demo, 16 dimensions and the highest values
-did better than 128 and the mean. Batches and optimiser are those of DevNet. In `mlep-frozen` the backbone is frozen,
-with one input scale and the features and learning rate of `devnet-frozen`.
+did better than 128 and the mean. Batches and optimiser are those of DevNet, with what differs in `devnet` and, on
+frozen features, in `devnet-frozen`.
 """
 
 from __future__ import annotations

@@ -4,9 +4,9 @@ detection with outlier exposure", ICLR 2019, among others).
 
 As printed: a classifier with the three classes normal, known anomaly and pseudo anomaly, on the features of DRA, and a
 further loss of outliers; pseudo anomalies are rectangles of other normals.
-Not as printed, in `saoe-frozen`: the backbone is frozen, with one input scale and the features and learning rate of
-`dra-frozen`. The outliers of the original are images of other data sets, which a user may not have. Ours are normals on
-which features of a known anomaly are pasted: those at its defect, or in a rectangle as of CutMix where it has no mask.
+Not as printed: what differs in `dra` and, on frozen features, in `dra-frozen`. The outliers of the original are images
+of other data sets, which a user may not have. Ours are normals on which a part of a known anomaly is pasted, in pixels
+or features: its defect, or a rectangle as of CutMix where it has no mask.
 Their loss is -log(1 - p(normal)). How the original pools, weighs the losses and scores is not known to us: ours
 classifies the mean feature, weighs outliers by 0.5 and scores by the log-odds of an anomaly, at each position for the
 map.

@@ -9,14 +9,17 @@ from torch import Tensor
 
 from bgad.config.supervised import SupervisedConfig
 from bgad.errors import ConfigError
-from bgad.features.cache import AnomalyFeatures, Features
+from bgad.features.cache import AnomalyFeatures, Features, even_pick
 from bgad.methods.checkpoint import LogRow
 from bgad.methods.fitting import FitData
 from bgad.methods.loop import Schedule, Step, stepped, train_steps
+from bgad.model.heads.joined import JoinedFeatures, TrainedFeatures
 from bgad.model.heads.supervised import SupervisedHead
 from bgad.types import Index
 
 DECAY = 0.1  # factor of the learning rate every `decay_steps`; as printed
+MAX_NORMALS = 256  # whose features give the standardisation
+MIN_STD_SHARE = 1e-3  # of the mean standard deviation: a channel that hardly varies on normals must not decide alone
 
 
 class Draws:
@@ -91,9 +94,26 @@ def settings_of(head: SupervisedHead) -> SupervisedConfig:
 def train(head: SupervisedHead, data: FitData, loss: Callable[[Step], Tensor]) -> Iterator[LogRow]:
     """Standardise the features by the normals, then minimise `loss(step)` over the head with the settings' schedule."""
     settings = settings_of(head)
-    moments = [data.normals.moments(level) for level in head.features.levels]
-    for stored, values in zip((head.features.mean, head.features.std), zip(*moments, strict=True), strict=True):
-        stored.copy_(torch.cat([torch.from_numpy(value) for value in values]))
+    if isinstance(head.features, TrainedFeatures):
+        head.features.load_pretrained()
+    _standardise(head.features, data)
     optimiser = torch.optim.Adam(head.parameters(), weight_decay=settings.weight_decay)
     schedule = Schedule(steps=settings.steps, lr=stepped(settings.lr, settings.decay_steps, DECAY))
     return train_steps(head, optimiser, loss, data, schedule)
+
+
+def _standardise(features: JoinedFeatures, data: FitData) -> None:
+    """Take mean and standard deviation of each channel from an even sample of the normals, over all scales."""
+    sample = data.normals.select(even_pick(data.normals.count, MAX_NORMALS))
+    total = square = torch.zeros_like(features.mean, dtype=torch.float64)
+    count = 0
+    with torch.inference_mode():
+        for maps in data.batches(sample, features.levels):
+            for scale in features(maps):
+                rows = scale.double()
+                total, square = total + rows.sum((0, 2, 3)), square + rows.square().sum((0, 2, 3))
+                count += scale.shape[0] * scale.shape[2] * scale.shape[3]
+        mean = total / count
+        std = (square / count - mean.square()).clamp(min=1e-12).sqrt()
+        features.mean.copy_(mean)
+        features.std.copy_(std.clamp(min=MIN_STD_SHARE * float(std.mean())))

@@ -8,9 +8,9 @@ import torch
 from torch import Tensor
 
 from bgad.config import Config
-from bgad.config.supervised import SupervisedConfig
+from bgad.config.supervised import SupervisedConfig, TrainedNetwork
 from bgad.model.heads.base import FeatureSpec, Head, HeadOutput
-from bgad.model.heads.joined import JoinedFeatures
+from bgad.model.heads.joined import FrozenFeatures, JoinedFeatures, TrainedFeatures
 from bgad.model.scoring import resize_maps
 
 
@@ -21,7 +21,11 @@ class SupervisedHead(Head):
         super().__init__(config, spec)
         settings = config.baseline
         assert isinstance(settings, SupervisedConfig)  # noqa: S101 - Config.check ensures it
-        self.features = JoinedFeatures(spec, settings.strides)
+        self.features: JoinedFeatures = (
+            TrainedFeatures(spec, settings)
+            if isinstance(settings, TrainedNetwork)
+            else FrozenFeatures(spec, settings.strides)
+        )
 
     def forward(self, maps: Sequence[Tensor]) -> HeadOutput:
         """See Head."""

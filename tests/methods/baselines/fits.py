@@ -29,6 +29,7 @@ from bgad.types import Sample
 
 CPU = torch.device("cpu")
 SIZE, KNOWN = 64, 4
+SUPERVISED = ("devnet", "flos", "dra", "saoe", "mlep", "fcdd")
 SHORT = {"steps": 40, "images_per_step": 12, "lr": 0.01}
 # Settings on top of the preset `smoke` with which a fit takes about a second on images of 64 pixels.
 TINY: dict[str, dict[str, Any]] = {
@@ -41,12 +42,11 @@ TINY: dict[str, dict[str, Any]] = {
     "ae-ssim": {"steps": 40, "images_per_step": 8, "width": 8, "latent": 8, "lr": 0.005},
     "draem": {"steps": 50, "images_per_step": 8, "reconstructive_width": 4, "discriminative_width": 4, "lr": 0.004},
     "vt-adl": {"steps": 40, "patch": 16, "width": 16, "blocks": 1, "decoder_width": 16, "components": 3, "lr": 0.01},
-    "devnet-frozen": SHORT,
-    "flos-frozen": SHORT,
-    "dra-frozen": SHORT,
-    "saoe-frozen": SHORT,
-    "mlep-frozen": SHORT,
-    "fcdd-frozen": SHORT,
+    **{f"{name}-frozen": SHORT for name in SUPERVISED},
+    **{
+        name: {"steps": 12, "images_per_step": 8, "lr": 2e-3, "strides": [8], "scales": 2 if name == "dra" else 1}
+        for name in SUPERVISED
+    },
 }
 
 # Baselines that anomalies among the normals of this data do not mislead: structural similarity rates a blot as wrong

@@ -119,10 +119,11 @@ def test_cached_features_give_the_scores_of_the_image(
     bench: Bench, trained: Callable[[str], Detector], method: str
 ) -> None:
     detector, pool = trained(method), bench.pool(tiny(method))
-    samples = bench.split.test[-3:]
+    samples = bench.split.test[::4]
     from_pixels = run_model(detector.model, np.stack([pool.images.read(s) for s in samples]), CPU).scores
     from_features = [output.score for output in run_features(detector.model, pool.features(samples), CPU)]
-    np.testing.assert_allclose(from_features, from_pixels, rtol=0.02)  # the cache is in half precision
+    spread = float(np.ptp(from_pixels))  # the cache is in half precision
+    np.testing.assert_allclose(from_features, from_pixels, rtol=0.02, atol=0.01 * spread)
 
 
 def test_a_model_folder_holds_all_of_it(

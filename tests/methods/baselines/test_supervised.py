@@ -13,17 +13,19 @@ import torch
 
 from bgad.config import from_dict, preset_for
 from bgad.config.baselines import NO_PSEUDO
-from bgad.errors import ConfigError
+from bgad.errors import ConfigError, ModelError
 from bgad.features.cache import AnomalyFeatures
 from bgad.methods.baselines.dra import dra_loss
 from bgad.methods.baselines.losses import deviation_loss, exposure_loss, focal_loss, map_loss, margin_loss
 from bgad.methods.baselines.saoe import outliers
 from bgad.methods.baselines.supervised import Draws, halves, thirds
 from bgad.methods.loop import Step
+from bgad.model import backbone as backbones
 from bgad.model.heads.base import FeatureSpec
 from bgad.model.heads.devnet import DevnetHead, FlosHead
 from bgad.model.heads.dra import DraHead, DraScores
 from bgad.model.heads.fcdd import FcddHead, pseudo_huber
+from bgad.model.heads.joined import TrainedFeatures
 from bgad.model.heads.mlep import MlepHead
 from bgad.model.heads.saoe import SaoeHead
 from bgad.model.heads.supervised import SupervisedHead
@@ -243,3 +245,42 @@ def test_pseudo_anomalies_cannot_be_switched_off(bench: Bench) -> None:
 def test_settings_out_of_range_are_one_line(method: str, values: dict[str, object], message: str) -> None:
     with pytest.raises(ConfigError, match=message):
         tiny(method, baseline=values)
+
+
+def test_a_trained_network_starts_from_its_weights_and_moves(bench: Bench) -> None:
+    fit = bench.prepare(tiny("dra", baseline={"steps": 2}))
+    head = fit.model.head
+    assert isinstance(head, SupervisedHead)
+    assert isinstance(head.features, TrainedFeatures)
+    weight = next(head.features.net.parameters())
+    drawn = weight.detach().clone()
+    steps = fit.steps()
+    next(iter(steps))  # one step of the learning rate, from the weights of the package
+    start = next(backbones.build(head.features.config).parameters())
+    assert (drawn - start).abs().max() > 0.05
+    assert 0 < (weight - start).abs().max() < 0.0021
+    scales = head.features([torch.rand(2, 3, 64, 64)])
+    assert [tuple(one.shape) for one in scales] == [(2, 40, 8, 8), (2, 40, 4, 4)]
+
+
+def test_the_score_is_the_mean_over_the_scales() -> None:
+    head = head_of("devnet-frozen", DevnetHead, top_share=0.5)
+    assert isinstance(head, DevnetHead)
+    set_weights(head.scorer, [1.0, 0.0])
+    fine, coarse = torch.zeros(1, 2, 2, 2), torch.full((1, 2, 1, 1), 4.0)
+    fine[0, 0, 0, 0] = 6.0
+    output = head.rate([fine, coarse])
+    assert output.score.item() == pytest.approx((3.0 + 4.0) / 2)
+    torch.testing.assert_close(output.map, torch.tensor([[[5.0, 2.0], [2.0, 2.0]]]))
+
+
+def test_what_a_network_cannot_take_is_one_line(bench: Bench, tmp_path: Path) -> None:
+    with pytest.raises(ConfigError, match=r"backbone\.size must be a multiple of 64 for 2 scales"):
+        DevnetHead(preset_for("devnet", None), FeatureSpec((1,), (3,), ((96, 96),), 96))
+    missing = str(tmp_path / "missing.pth")
+    with pytest.raises(ModelError, match=r"cannot read the weights .*baseline\.weights take the place of"):
+        list(bench.prepare(tiny("devnet", baseline={"weights": missing})).steps())
+    with pytest.raises(ConfigError, match=r"baseline\.scales must be 1 to 3"):
+        tiny("devnet", baseline={"scales": 0})
+    with pytest.raises(ConfigError, match=r"baseline\.strides must be distinct and ascending"):
+        tiny("devnet", baseline={"strides": [16, 8]})
