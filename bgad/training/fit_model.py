@@ -284,7 +284,7 @@ def build_card(run: TrainingRun, model: ScoringModel, facts: FitFacts) -> Card:
         roi=None if run.roi is None else _roi_card(run.roi),
         licences={
             "bgad": "Apache-2.0",
-            "backbone": _backbone_licence(config.backbone.name),
+            "backbone": _backbone_licence(getattr(config.baseline, "network", config.backbone.name)),
             "data": "that of the training images applies to what the model learnt from them",
         },
         split=split.to_json(),

@@ -259,6 +259,7 @@ def test_a_trained_network_starts_from_its_weights_and_moves(bench: Bench) -> No
     start = next(backbones.build(head.features.config).parameters())
     assert (drawn - start).abs().max() > 0.05
     assert 0 < (weight - start).abs().max() < 0.0021
+    assert fit.finish().card.licences["backbone"].startswith("Apache-2.0")
     scales = head.features([torch.rand(2, 3, 64, 64)])
     assert [tuple(one.shape) for one in scales] == [(2, 40, 8, 8), (2, 40, 4, 4)]
 
