@@ -36,7 +36,7 @@ def fit_fcdd(head: FcddHead, data: FitData) -> Iterator[LogRow]:
         anomalous = settings.images_per_step // 2
         normal = settings.images_per_step - anomalous
         chosen = step.rng.integers(draws.known.features.count, size=anomalous)
-        maps = joined(draws.some(step, data.normals, normal), draws.maps(draws.known.features, chosen))
+        maps = joined(draws.sample(step, data.normals, normal), draws.maps(draws.known.features, chosen))
         masks = data.masks(draws.known, finest, chosen)
         masks = torch.cat([masks.new_zeros((normal, *masks.shape[1:])), masks])
         return map_loss(head.heat(head.features(maps), data.grids[finest]), masks)
