@@ -10,6 +10,7 @@ stochastic gradient descent). The Gaussian is that of the recipe (printed: of th
 has VGG-11 at 224 pixels and about the printed number of steps; images are not augmented.
 `fcdd-frozen` compares map and mask on the finest of the feature grids, `fcdd` at the pixels of the input. `fcdd` trains
 the whole network, of which the original leaves the first layers as they are.
+Not confirmed: VGG-11, stochastic gradient descent and the number of steps, which were written from memory.
 """
 
 from __future__ import annotations
