@@ -89,7 +89,7 @@ def predict_on_cluster(arguments: argparse.Namespace) -> int:
 
     options = _options(arguments)
     arguments.threads, arguments.device = 1, "cpu" if not options.gpus_per_worker else arguments.device
-    arguments.batch = arguments.batch or options.default_batch
+    arguments.batch = None  # that of the workers, which may have other devices than this machine, is in the options
     scorer = load_scorer(arguments)
     files = archive.model_files(arguments.model, scorer)
     if arguments.dry_run:
@@ -149,4 +149,5 @@ def _options(arguments: argparse.Namespace) -> Options:
         device=device,
         overlays=arguments.overlays or "none",
         rate=arguments.false_reject_rate,
+        batch=arguments.batch,
     )

@@ -46,11 +46,12 @@ class Options:
     device: str = "cpu"  # of the workers
     overlays: str = "none"  # images whose overlays and maps are written: none, anomalous or all
     rate: float | None = None  # false-reject rate in place of the model's
+    batch: int | None = None  # images that a worker with a GPU scores at once; None: ACCELERATOR_BATCH
 
     @property
-    def default_batch(self) -> int:
+    def worker_batch(self) -> int:
         """Images that a worker scores at once, whatever device the machine of the command has."""
-        return ACCELERATOR_BATCH if self.gpus_per_worker else CPU_BATCH
+        return self.batch or ACCELERATOR_BATCH if self.gpus_per_worker else CPU_BATCH
 
 
 @dataclass(frozen=True)
@@ -89,15 +90,14 @@ def prepare(scorer: BaseScorer, source: str, out: str, options: Options) -> Job:
 
 
 def _settings(scorer: BaseScorer, options: Options) -> Settings:
-    if (options.shard_images or SHARD_IMAGES) % scorer.batch:
-        raise ConfigError(
-            f"--shard-images must be a multiple of the batch, {scorer.batch}: batches end with their shard"
-        )
+    batch = options.worker_batch
+    if (options.shard_images or SHARD_IMAGES) % batch:
+        raise ConfigError(f"--shard-images must be a multiple of the batch, {batch}: batches end with their shard")
     return Settings(
         model=scorer.card.checksum,
         engine=scorer.ENGINE,
         device=options.device,
-        batch=scorer.batch,
+        batch=batch,
         tile=scorer.tile.size,
         threshold=scorer.threshold,
         calibration_normals=len(scorer.calibration.scores),

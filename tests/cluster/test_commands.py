@@ -18,11 +18,10 @@ from bgad.calibration import Calibration
 from bgad.cli.main import main
 from bgad.cluster import archive as archive_module
 from bgad.cluster.archive import Options
-from bgad.cluster.job import Job
+from bgad.cluster.job import Job, Settings
 from bgad.cluster.report import BINS, Summary, summarise
 from bgad.cluster.worker import ShardScorer
 from bgad.errors import OutputError
-from bgad.inference.base import BaseScorer
 from bgad.inference.load import load
 from bgad.io.cpus import usable_cpus
 
@@ -138,11 +137,11 @@ def test_the_batch_does_not_depend_on_the_device_of_the_driver(
 ) -> None:
     batches = []
 
-    def stopped(scorer: BaseScorer, *_: object) -> None:
-        batches.append(scorer.batch)
+    def stopped(out: str, source: str, settings: Settings, *_: object) -> None:
+        batches.append(settings.batch)
         raise OutputError("stopped here")
 
-    monkeypatch.setattr(archive_module, "prepare", stopped)
+    monkeypatch.setattr(archive_module, "open_job", stopped)
     for options in ([], ["--gpus-per-worker", "1"], ["--gpus-per-worker", "1", "--batch", "8"]):
         assert main([*command, *options]) == 2
     assert batches == [1, 4, 8]

@@ -85,7 +85,7 @@ def test_bad_images_among_good_ones(model: Path, tmp_path: Path, capsys: pytest.
         "bomb.png": "exceed the limit",
         "text.png": "not an image",
         "gif.png": "GIF is not an image format that is read: save it as one of PNG",
-        "animated.webp": "3 frames",
+        "animated.webp": "several frames",
         "missing.png": "No such file",
         "loop.png": "symbolic links",
         "device": "not a regular file",

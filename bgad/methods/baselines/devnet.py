@@ -4,7 +4,7 @@ As printed: a 1 x 1 convolution scores every position of the feature map; the im
 10 % of the absolute scores; the deviation loss with 5,000 draws of a standard normal and a margin of 5; batches of 48,
 half of them anomalous; Adam with weight decay 1e-5, and a learning rate that falls to a tenth every 200 steps.
 `devnet` trains its network with the head, at two input scales; the preset `paper` has the printed ResNet-18 at 448 and
-224 pixels and the printed schedule, the default Lite0 at 256 and 128 pixels and few steps, for a CPU.
+224 pixels and the printed schedule, the default Lite0 at 192 and 96 pixels and few steps, for a CPU.
 Not as printed, in both: features are standardised by the normals; images are not augmented; the map is that of the
 scores (printed: gradients of the score). In `devnet`, batch norm keeps its ImageNet statistics.
 In `devnet-frozen`, the backbone is frozen, so one input scale is left; two strides of the recipe's features are joined

@@ -10,6 +10,7 @@ third of a batch are normals, a third known anomalies and a third pseudo anomali
 Not as printed: what differs in `devnet` and, on frozen features, in `devnet-frozen`. The pseudo anomalies are made in
 image space before the fit, by the section `pseudo` of the recipe, and not anew in every step. Scores of positions count
 by their absolute value, as in DevNet. The map is the sum of the maps of the three anomaly heads.
+Not confirmed: that the labels of the normality head are reversed, which follows from the sign of its score.
 """
 
 from __future__ import annotations

@@ -10,6 +10,7 @@ stochastic gradient descent). The Gaussian is that of the recipe (printed: of th
 has VGG-11 at 224 pixels and about the printed number of steps; images are not augmented.
 `fcdd-frozen` compares map and mask on the finest of the feature grids, `fcdd` at the pixels of the input. `fcdd` trains
 the whole network, of which the original leaves the first layers as they are.
+Not confirmed: VGG-11, stochastic gradient descent and the number of steps, which were written from memory.
 """
 
 from __future__ import annotations
@@ -36,7 +37,7 @@ def fit_fcdd(head: FcddHead, data: FitData) -> Iterator[LogRow]:
         anomalous = settings.images_per_step // 2
         normal = settings.images_per_step - anomalous
         chosen = step.rng.integers(draws.known.features.count, size=anomalous)
-        maps = joined(draws.some(step, data.normals, normal), draws.maps(draws.known.features, chosen))
+        maps = joined(draws.sample(step, data.normals, normal), draws.maps(draws.known.features, chosen))
         masks = data.masks(draws.known, finest, chosen)
         masks = torch.cat([masks.new_zeros((normal, *masks.shape[1:])), masks])
         return map_loss(head.heat(head.features(maps), data.grids[finest]), masks)

@@ -52,7 +52,7 @@ def fit_saoe(head: SaoeHead, data: FitData) -> Iterator[LogRow]:
 def outliers(draws: Draws, step: Step, count: int) -> list[Tensor]:
     """Return the maps (count, C, h, w) of normals on which a part of a known anomaly is pasted."""
     images = step.rng.integers(draws.known.features.count, size=count)
-    normals, donors = draws.some(step, draws.data.normals, count), draws.maps(draws.known.features, images)
+    normals, donors = draws.sample(step, draws.data.normals, count), draws.maps(draws.known.features, images)
     boxes = [_box(step.rng) for _ in images]
     pasted = []
     for level, under, over in zip(draws.levels, normals, donors, strict=True):

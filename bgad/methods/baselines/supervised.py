@@ -41,7 +41,7 @@ class Draws:
         """Return the maps (B, C, h, w) of these images."""
         return self.data.maps(features, images, self.levels)
 
-    def some(self, step: Step, features: Features, count: int) -> list[Tensor]:
+    def sample(self, step: Step, features: Features, count: int) -> list[Tensor]:
         """Return the maps (count, C, h, w) of images drawn at random."""
         return self.maps(features, step.rng.integers(features.count, size=count))
 
@@ -66,7 +66,7 @@ def halves(head: SupervisedHead, draws: Draws, step: Step) -> tuple[list[Tensor]
     anomalous = settings.images_per_step // 2
     normal = settings.images_per_step - anomalous
     data = draws.data
-    maps = joined(draws.some(step, data.normals, normal), draws.some(step, draws.known.features, anomalous))
+    maps = joined(draws.sample(step, data.normals, normal), draws.sample(step, draws.known.features, anomalous))
     return head.features(maps), labels_of([(0, normal), (1, anomalous)], maps[0])
 
 
@@ -80,7 +80,7 @@ def thirds(head: SupervisedHead, draws: Draws, step: Step) -> tuple[list[Tensor]
     pseudo = min(max(1, round(head.config.pseudo.share * (total - normal))), total - normal - 1)
     counts = normal, total - normal - pseudo, pseudo
     groups = (draws.data.normals, draws.known.features, draws.pseudo.features)
-    drawn = [draws.some(step, features, count) for features, count in zip(groups, counts, strict=True)]
+    drawn = [draws.sample(step, features, count) for features, count in zip(groups, counts, strict=True)]
     return joined(*drawn), counts
 
 
