@@ -47,7 +47,7 @@ def latents(model: LevelModel, level: int, features: Features, images: Index, po
     module: FlowLevel = model.levels[level]  # type: ignore[assignment]
     with torch.inference_mode():
         rows = torch.from_numpy(features.rows(level, images, positions)).to(module.mean)
-        part = module.flow.position_part(module.position[torch.from_numpy(positions).to(module.mean.device)])
+        part = module.position_parts(torch.from_numpy(positions).to(module.mean.device))
         z, _ = module.flow(module.standardise(rows)[None], part)
     array: FloatArray = z[0].cpu().numpy()
     return array

@@ -234,19 +234,19 @@ class ConditionalFlow(nn.Module):
         """Return the positive scale g of each block and channel, (blocks, C)."""
         return 0.1 * F.softplus(self.scale, beta=0.5)
 
-    def each_block(self, part: Tensor, scale: Tensor) -> Iterator[CouplingBlock]:
-        """Yield the tensors of one block after the other, from `position_part` and `global_scale`."""
+    def each_block(self, part: Iterable[Tensor], scale: Tensor) -> Iterator[CouplingBlock]:
+        """Yield the tensors of one block after the other, from the position part of each and `global_scale`."""
         mixing = self.rotation * scale[:, None, :]  # (blocks, C, C)
         mixing_shift = (self.rotation @ self.offset[:, :, None])[:, :, 0]  # (blocks, C)
         stacked = (part, self.w_in, 0.1 * self.w_out, 0.1 * self.b_out, mixing, mixing_shift)
         return (CouplingBlock(*tensors) for tensors in zip(*stacked, strict=True))
 
-    def forward(self, x: Tensor, part: Tensor) -> tuple[Tensor, Tensor]:
-        """Features (B, K, C) and `position_part` (blocks, K, hidden) -> latents (B, K, C), log-determinant (B, K)."""
+    def forward(self, x: Tensor, part: Iterable[Tensor]) -> tuple[Tensor, Tensor]:
+        """Features (B, K, C), position part (K, hidden) of each block -> latents (B, K, C), log-determinant (B, K)."""
         scale = self.global_scale()
         return run_blocks(x, scale.log().sum(), self.each_block(part, scale), self.clamp)
 
-    def inverse(self, z: Tensor, part: Tensor) -> Tensor:
+    def inverse(self, z: Tensor, part: Iterable[Tensor]) -> Tensor:
         """Latents (B, K, C) -> features (B, K, C)."""
         scale = self.global_scale()
         for i, block in reversed(list(enumerate(self.each_block(part, scale)))):
@@ -256,7 +256,7 @@ class ConditionalFlow(nn.Module):
             z = torch.cat([y1, (y2 - t) * torch.exp(-self.clamp * tanh)], dim=-1)
         return z
 
-    def log_likelihood(self, x: Tensor, part: Tensor) -> Tensor:
+    def log_likelihood(self, x: Tensor, part: Iterable[Tensor]) -> Tensor:
         """Return log p(x) / d of each feature, (B, K)."""
         return log_likelihood_per_channel(*self(x, part))
 
@@ -324,8 +324,27 @@ class FlowLevel(Level):
 
     def forward(self, rows: Tensor, at: Tensor | None = None) -> Tensor:
         """See Level."""
-        position = self.position if at is None else self.position[at]
-        return self.flow.log_likelihood(self.standardise(rows), self.flow.position_part(position))
+        return self.flow.log_likelihood(self.standardise(rows), self.position_parts(at))
+
+    def position_parts(self, at: Tensor | None = None) -> Iterator[Tensor]:
+        """Yield the position part of each block, (K, hidden), at all positions or at those of index `at` (K,).
+
+        The encoding of a position is one of its row beside one of its column, and the part is linear in it. So many
+        positions take a product for each row and each column, and a sum.
+        """
+        height, width = self.grid
+        if at is not None and len(at) <= height + width:
+            return iter(self.flow.position_part(self.position[at]))
+        grid = self.position.view(height, width, -1)
+        columns, rows = (
+            self.flow.position_part(grid[0]),
+            self.flow.position_part(grid[:, 0]),
+        )  # (blocks, w or h, hidden)
+        pairs = zip(rows - rows[:, :1], columns, strict=True)  # both hold the part of the corner
+        if at is None:
+            return ((row[:, None] + column).flatten(0, 1) for row, column in pairs)
+        y, x = at // width, at % width
+        return (row.index_select(0, y) + column.index_select(0, x) for row, column in pairs)
 
     def for_export(self) -> nn.Module:
         """See Level."""

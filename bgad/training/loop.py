@@ -241,9 +241,17 @@ class TrainingLoop:
         if not self.config.uses_anomalies or not self.anomalies:
             return None
         drawn = sample_anomalies(self.anomalies, i, count, self.config.pseudo.share, rng)
-        rows = [self._rows(group.features, i, image, position) for group, image, position in drawn]
-        positions = torch.from_numpy(np.concatenate([position for *_, position in drawn])).to(self.device)
-        return self.levels[i](torch.cat(rows)[None], positions)  # type: ignore[no-any-return]
+        rows, positions, repeats, distinct = [], [], [], 0
+        for group, image, position in drawn:  # of small masks, most cells are drawn several times and computed once
+            cells, repeat = np.unique(image * self.levels[i].positions + position, return_inverse=True)
+            image, position = np.divmod(cells, self.levels[i].positions)
+            rows.append(self._rows(group.features, i, image, position))
+            positions.append(position)
+            repeats.append(distinct + repeat)
+            distinct += len(cells)
+        at, again = (torch.from_numpy(np.concatenate(index)).to(self.device) for index in (positions, repeats))
+        log_p: Tensor = self.levels[i](torch.cat(rows)[None], at)  # (1, distinct)
+        return log_p.index_select(1, again)
 
     def _boundary(self, i: int, normal: Tensor, positions: Index) -> float:
         """b_n of the level, normalised: over the running window, or over the normals of this step alone."""

@@ -1,5 +1,7 @@
 from __future__ import annotations
 
+from dataclasses import replace
+
 import FrEIA.framework
 import FrEIA.modules
 import numpy as np
@@ -8,10 +10,12 @@ import torch
 from scipy.stats import multivariate_normal
 from torch import Tensor, nn
 
+from bgad.config import Config, FlowConfig
 from bgad.model.flow import (
     POSITION_CHANNELS,
     ConditionalFlow,
     CouplingBlock,
+    FlowLevel,
     ScoringFlow,
     position_encoding,
     run_blocks,
@@ -145,6 +149,19 @@ def test_the_scoring_flow_is_the_flow(channels: int, grid: tuple[int, int]) -> N
         expected = flow.log_likelihood((rows - mean) / std, flow.position_part(position))
         found = ScoringFlow(flow, position, grid, mean, std)(maps)
     torch.testing.assert_close(found.flatten(1), expected, rtol=1e-5, atol=1e-5)
+
+
+@pytest.mark.parametrize("positions", [None, [5], [0, 19, 7, 7, 3, 0, 12, 11, 4, 18, 1, 2]])
+def test_the_position_part_of_many_positions_is_that_of_each(positions: list[int] | None) -> None:
+    level = FlowLevel(6, (4, 5), replace(Config(), flow=FlowConfig(blocks=3)), seed=1)
+    at = None if positions is None else torch.tensor(positions)
+    weights = (level.flow.w_pos, level.flow.b_in)
+    expected = level.flow.position_part(level.position if at is None else level.position[at])
+    found = torch.stack(list(level.position_parts(at)))
+    torch.testing.assert_close(found, expected, rtol=1e-5, atol=1e-6)
+    factors = torch.randn(expected.shape, generator=torch.Generator().manual_seed(0))
+    for a, b in zip(*(torch.autograd.grad((part * factors).sum(), weights) for part in (found, expected)), strict=True):
+        torch.testing.assert_close(a, b, rtol=1e-4, atol=1e-4)
 
 
 def test_the_scoring_flow_stores_no_table_of_all_positions() -> None:
