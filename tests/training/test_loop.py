@@ -14,12 +14,13 @@ from torch import Tensor
 
 from bgad.config import METHODS
 from bgad.errors import ModelError
-from bgad.features.cache import Features, FeatureStore
+from bgad.features.cache import Features
 from bgad.methods.checkpoint import TRAINING_LOG
+from bgad.training import loop as loop_module
 from bgad.training.loop import TrainingLoop
+from bgad.training.objective import objective, sample_anomalies
 from tests.training.loops import (
     BRIEF,
-    CHANNELS,
     DEFECT,
     ELSEWHERE,
     SHORT,
@@ -32,6 +33,7 @@ from tests.training.loops import (
     same,
     state,
     store,
+    watch_rows,
 )
 
 
@@ -106,26 +108,40 @@ def test_log_tells_the_phases_apart(learnt: TrainingLoop) -> None:
     assert float(rows[8]["lr"]) == pytest.approx(1e-2)
 
 
+def watch_draws(monkeypatch: pytest.MonkeyPatch) -> tuple[dict[tuple[int, int], int], list[tuple[int, int]]]:
+    """Number of anomalous features drawn, by group and level, and sizes of the normal and anomalous side of a loss."""
+    draws: dict[tuple[int, int], int] = {}
+    sides: list[tuple[int, int]] = []
+    sample, loss = sample_anomalies, objective
+
+    def sampled(groups: Any, level: int, *rest: Any) -> Any:
+        drawn = sample(groups, level, *rest)
+        draws.update({(id(group.features), level): len(image) for group, image, _ in drawn})
+        return drawn
+
+    def counted(kind: str, config: Any, normal: Tensor, abnormal: Tensor | None, b_n: float | None) -> Any:
+        sides.append((normal.numel(), 0 if abnormal is None else abnormal.numel()))
+        return loss(kind, config, normal, abnormal, b_n)
+
+    monkeypatch.setattr(loop_module, "sample_anomalies", sampled)
+    monkeypatch.setattr(loop_module, "objective", counted)
+    return draws, sides
+
+
 def test_a_step_is_balanced_two_to_one(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     """Twice as many normal as anomalous features; of these, the pseudo ones have their share."""
     real, pseudo = known(DEFECT), replace(known(DEFECT, seed=3), pseudo=True)
     made = make(tmp_path, [real, pseudo])
-    taken: dict[tuple[int, int], int] = {}
-    rows = made._rows
-
-    def counted(source: Features, level: int, image: Any, position: Any) -> Tensor:
-        found = rows(source, level, image, position)
-        taken[id(source), level] = taken.get((id(source), level), 0) + found.numel() // CHANNELS[level]
-        return found
-
-    monkeypatch.setattr(made, "_rows", counted)
+    draws, sides = watch_draws(monkeypatch)
     made.run_step(0)
-    assert taken == {(id(made.data.normals), 0): 128, (id(made.data.normals), 1): 64}  # phase 1: normals alone
-    taken.clear()
+    assert draws == {}  # phase 1: normals alone
+    assert sorted(sides) == [(64, 0), (128, 0)]
+    sides.clear()
     made.run_step(made.schedule.push_at)
-    assert taken == {
-        (id(made.data.normals), 0): 128, (id(real.features), 0): 48, (id(pseudo.features), 0): 16,
-        (id(made.data.normals), 1): 64, (id(real.features), 1): 24, (id(pseudo.features), 1): 8,
+    assert sorted(sides) == [(64, 32), (128, 64)]
+    assert draws == {
+        (id(real.features), 0): 48, (id(pseudo.features), 0): 16,
+        (id(real.features), 1): 24, (id(pseudo.features), 1): 8,
     }  # fmt: skip
 
 
@@ -136,16 +152,32 @@ def test_one_kind_of_anomalies_fills_the_step_alone(
     """Whatever the share: without known anomalies all come from the pseudo ones, and the other way round."""
     group = replace(known(DEFECT), pseudo=pseudo)
     made = make(tmp_path, [group])
-    rows, taken = made._rows, [0, 0]
-
-    def counted(source: FeatureStore, level: int, image: Any, position: Any) -> Tensor:
-        if source is group.features:
-            taken[level] += len(position)
-        return rows(source, level, image, position)
-
-    monkeypatch.setattr(made, "_rows", counted)
+    draws, _ = watch_draws(monkeypatch)
     made.run_step(made.schedule.push_at)
-    assert taken == [64, 32]
+    assert draws == {(id(group.features), 0): 64, (id(group.features), 1): 32}
+
+
+def test_a_feature_drawn_twice_is_computed_once_and_counts_twice(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    real, pseudo = known(DEFECT), replace(known(DEFECT, seed=3), pseudo=True)
+    made = make(tmp_path, [real, pseudo])
+    drawn: list[Any] = []
+
+    def sampled(*given: Any) -> Any:
+        drawn.append(sample_anomalies(*given))
+        return drawn[-1]
+
+    monkeypatch.setattr(loop_module, "sample_anomalies", sampled)
+    computed = watch_rows(made, monkeypatch)
+    log_p = made._abnormal_log_p(0, 64, np.random.default_rng(0))
+    assert log_p is not None
+    rows = [group.features.rows(0, image, position) for group, image, position in drawn[0]]
+    positions = np.concatenate([position for *_, position in drawn[0]])
+    expected = made.levels[0](torch.from_numpy(np.concatenate(rows))[None], torch.from_numpy(positions))
+    torch.testing.assert_close(log_p, expected, rtol=1e-5, atol=1e-5)
+    assert log_p.shape == (1, 64)
+    assert sum(len(position) for *_, position in computed) <= 24  # 2 groups of 6 images with 2 cells each
 
 
 @pytest.mark.parametrize("method", [name for name, method in METHODS.items() if not method.uses_anomalies])
