@@ -26,9 +26,10 @@ from bgad.data.split import Split
 from bgad.io import images
 from bgad.io.masks import resize_mask
 from bgad.model import backbone as backbones
-from bgad.model.flow import CLAMP, LOG_2PI, POSITION_CHANNELS, normal_boundary, position_encoding
+from bgad.model.boundary import normal_boundary
+from bgad.model.flow import CLAMP, LOG_2PI, POSITION_CHANNELS, position_encoding
+from bgad.training.loop import warm_cosine
 from bgad.training.objective import NORMALISER, objective
-from bgad.training.schedule import warm_cosine
 from bgad.types import BoolArray, Sample
 
 CHUNK, BATCH, EPOCHS, LR = 4096, 32, 200, 2e-4

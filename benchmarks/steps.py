@@ -51,9 +51,9 @@ RUNGS = (
     ),
     # Normals are held out where the model has an image head, so its strides belong here; its weight is still 0.
     Rung(
-        "best weights",
-        "Some training normals are held out; each level restores its best weights on them, and they fix the constants.",
-        ("train.restore_best", "backbone.image_head_strides"),
+        "validation normals",
+        "Some training normals are held out from the flows; they fix the constants of map and score.",
+        ("backbone.image_head_strides",),
     ),
     Rung(
         "weights and margin",

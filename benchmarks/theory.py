@@ -23,13 +23,13 @@ from bgad.data.datasets import registry
 from bgad.data.protocols import Case, protocol_split
 from bgad.data.sample_io import ImageCache
 from bgad.features.cache import even_pick
+from bgad.model.boundary import abnormal_boundary
 from bgad.model.device import tune_allocator
 from bgad.model.flow import Level
 from bgad.model.scoring import LevelModel
 from bgad.training.feature_pool import FeaturePool
-from bgad.training.loop import FlowData, TrainingLoop
-from bgad.training.objective import NORMALISER, abnormal_boundary
-from bgad.training.schedule import warm_cosine
+from bgad.training.loop import FlowData, TrainingLoop, warm_cosine
+from bgad.training.objective import NORMALISER
 from bgad.training.training_set import TrainingSet
 
 LAMBDAS = (0.1, 0.5, 1.0, 5.0, 10.0, 50.0)

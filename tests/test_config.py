@@ -54,7 +54,7 @@ def test_the_fast_paper_preset_differs_in_the_schedule_alone() -> None:
     paper, fast = to_dict(PRESETS["paper"]), to_dict(PRESETS["paper-fast"])
     schedule = fast.pop("train")
     assert {key: value for key, value in paper.items() if key != "train"} == fast
-    assert schedule == to_dict(Config())["train"] | {"restore_best": False}
+    assert schedule == to_dict(Config())["train"]
 
 
 def test_unknown_key_names_the_nearest() -> None:
@@ -194,7 +194,6 @@ NOT_PRINTED = {
     "likelihood": "logsigmoid",
     "boundary": "batch",
     "exclude_far": False,
-    "restore_best": True,
     "fusion": "p-value",
 }
 

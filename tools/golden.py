@@ -30,7 +30,7 @@ HERE = Path(__file__).resolve().parent
 RENAMES = HERE / "golden_renames.toml"
 IMAGES = 20
 ENGINES = ("onnx", "openvino", "torch")
-SHORT = ["train.steps=60", "train.push_steps=40", "pseudo.count=16", "train.patience=0"]
+SHORT = ["train.steps=60", "train.push_steps=40", "pseudo.count=16"]
 PROSE = ("description", "summary", "title", "operationId", "example", "examples", "tags", "info")
 
 # Runs inside of a commit's own process; knows no module of the package by name but those of the map.

@@ -202,7 +202,6 @@ PRINTED: dict[str, dict[str, Any]] = {
     "backbone": {"strides": (4, 8, 16), "image_head_strides": (), "min_stride": 0, "crop": True},
     "flow": {"blocks": 8, "hidden_ratio": 2.0, "max_hidden_ratio": 0.0, "clamp": 1.9, "standardise": False},
     "loss": {"likelihood": "nll", "boundary": "set", "exclude_far": True, "max_abnormal_weight": 20.0},
-    "train": {"restore_best": False},
     "score": {
         "fusion": "probability",
         "level_prior_power": 0.0,
@@ -226,7 +225,6 @@ _PAPER_RECIPE = Config(
         push_lr=0.0,
         warmup=0.08,  # two meta epochs of 25
         clip_norm=0.0,
-        **PRINTED["train"],
     ),
     score=ScoreConfig(**PRINTED["score"]),
 )
@@ -248,7 +246,7 @@ def _smoke(config: Config) -> Config:
 PRESETS: dict[str, Config] = {  # of our own methods; those of a baseline are in its entry
     "default": Config(),
     "paper": _PAPER_RECIPE,
-    "paper-fast": replace(_PAPER_RECIPE, train=TrainConfig(**PRINTED["train"])),
+    "paper-fast": replace(_PAPER_RECIPE, train=TrainConfig()),
     "distance": Config(
         method="bgad-distance",
         backbone=BackboneConfig(image_head_strides=()),

@@ -158,8 +158,6 @@ class TrainConfig:
     positions_per_image: tuple[int, ...] = (16, 16, 16)  # one number for each level
     lr: float = 1e-2  # peak learning rate of phase 1
     push_lr: float = 2e-3  # peak learning rate of phase 2; 0: phase 2 continues the schedule of phase 1
-    restore_best: bool = True  # a phase without a push ends with each level's best weights on the validation normals
-    patience: int = 300  # with restore_best: steps without improvement after which a level stops; 0: it never stops
     warmup: float = 0.1  # share of a phase in which the learning rate rises from a tenth of its peak
     clip_norm: float = 1.0  # maximum gradient norm of a level; 0: no clipping
 
@@ -173,7 +171,6 @@ class TrainConfig:
         need(min(self.positions_per_image, default=0) >= 1, "train.positions_per_image", "at least 1 each")
         need(self.lr > 0, "train.lr", "above 0")
         need(self.push_lr >= 0, "train.push_lr", "0 or more")
-        need(self.patience >= 0, "train.patience", "0 or more")
         need(0 <= self.warmup < 1, "train.warmup", "0 or more, below 1")
         need(self.clip_norm >= 0, "train.clip_norm", "0 or more")
 

@@ -22,12 +22,12 @@ from dataclasses import dataclass
 from typing import NamedTuple
 
 import numpy as np
-import numpy.typing as npt
 import torch
 import torch.nn.functional as F
 from torch import Tensor, nn
 
 from bgad.config import Config
+from bgad.model.boundary import normal_boundary
 from bgad.types import FloatArray
 
 POSITION_CHANNELS = 128
@@ -36,15 +36,6 @@ LOG_2PI = math.log(2 * math.pi)
 # p-values at which a level stores the value of its normals; between them, log p-values are interpolated. The last is
 # the smallest that the few thousand features of a small set of normals support.
 P_VALUES = (0.5, 0.2, 0.1, 0.03, 0.01, 0.003, 0.001)
-
-
-def normal_boundary(log_p: npt.NDArray[np.floating], beta: float) -> float:
-    """Return b_n, the beta quantile of the normal log-likelihoods, in their units.
-
-    >>> normal_boundary(np.arange(101.0), 0.01)
-    1.0
-    """
-    return float(np.quantile(log_p, beta))
 
 
 @dataclass(frozen=True)

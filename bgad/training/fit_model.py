@@ -40,12 +40,13 @@ from bgad.inference.base import Output
 from bgad.inference.torch_engine import Detector
 from bgad.methods.checkpoint import LogRow
 from bgad.model import backbone as backbones
+from bgad.model.boundary import abnormal_boundary
 from bgad.model.flow import LevelConstants
 from bgad.model.scoring import LevelModel, ScoringModel
 from bgad.training.fit_image_head import HeadScores, fit_image_head
 from bgad.training.fit_score_weights import ScoreWeightFitter
 from bgad.training.loop import FlowData, TrainingLoop
-from bgad.training.objective import NORMALISER, abnormal_boundary
+from bgad.training.objective import NORMALISER
 from bgad.training.shared_phases import SharedPhase
 from bgad.training.training_set import TrainingSet, choose_validation_normals, partition_normals
 from bgad.training.warm_start import WarmStart, average_with_parent

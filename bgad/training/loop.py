@@ -1,4 +1,4 @@
-"""The training loop over cached features, in two phases.
+"""The training loop over cached features, in two phases, and its schedule.
 
 Phase 1 fits the distribution of the normals by maximum likelihood. Phase 2 takes the boundary from it and adds the
 boundary-guided semi-push-pull loss. The loop returns control after every step and between the phases. Every random
@@ -19,21 +19,21 @@ import numpy as np
 import torch
 from torch import Tensor
 
-from bgad.config import Config
+from bgad.config import Config, TrainConfig
 from bgad.errors import ModelError
 from bgad.features.cache import AnomalyFeatures, Features
 from bgad.methods import checkpoint
 from bgad.methods.checkpoint import CHECKPOINT, LogRow, TrainingLog
+from bgad.model.boundary import RunningBoundary, normal_boundary
 from bgad.model.device import WorkerPool
 from bgad.model.distance import DistanceLevel
-from bgad.model.flow import Level, LevelConstants, normal_boundary
+from bgad.model.flow import Level, LevelConstants
 from bgad.model.scoring import LevelModel
 from bgad.training.fit_bank import fill_bank
 from bgad.training.objective import (
     NORMALISER,
     REFRESH_STEPS,
     LevelLikelihoods,
-    RunningBoundary,
     objective,
     sample_anomalies,
     sample_positions,
@@ -41,7 +41,6 @@ from bgad.training.objective import (
     usable_anomalies,
     without_masks,
 )
-from bgad.training.schedule import CHECK_STEPS, EarlyStopping, Schedule
 from bgad.training.shared_phases import SharedPhase
 from bgad.types import FloatArray, Index, ProgressTask, RunControl, StopRequest
 
@@ -50,8 +49,50 @@ DIVERGED_LOSS = 1e6  # the loss of a sound run stays orders of magnitude below
 
 
 @dataclass(frozen=True)
+class Schedule:
+    """Number of steps, the first step of phase 2, and the learning rate of each step."""
+
+    steps: int
+    push_at: int  # first step of phase 2
+    config: TrainConfig
+
+    @classmethod
+    def plan(cls, config: TrainConfig, images: int, positions: int) -> Schedule:
+        """Plan by steps, or by epochs over `images` normals with `positions` features at the finest level."""
+        if config.epochs:
+            per_epoch = math.ceil(images / config.images_per_step) * math.ceil(
+                positions / config.positions_per_image[0]
+            )
+            steps = config.epochs * per_epoch
+            return cls(steps, max(1, round(config.push_start * steps)), config)
+        return cls(config.steps + config.push_steps, config.steps, config)
+
+    def lr(self, step: int) -> float:
+        """Linear warm-up from a tenth, then cosine decay to a thousandth; in each phase, or once if push_lr is 0."""
+        config = self.config
+        start, length, peak = 0, self.steps, config.lr
+        if config.push_lr and self.push_at < self.steps:
+            if step < self.push_at:
+                length = self.push_at
+            else:
+                start, length, peak = self.push_at, self.steps - self.push_at, config.push_lr
+        return peak * warm_cosine((step - start) / length, config.warmup)
+
+
+def warm_cosine(done: float, warmup: float) -> float:
+    """Factor of the learning rate after the share `done` of a schedule.
+
+    >>> warm_cosine(0.0, 0.1), warm_cosine(0.1, 0.1), round(warm_cosine(1.0, 0.1), 6)
+    (0.1, 1.0, 0.001)
+    """
+    if done < warmup:
+        return 0.1 + 0.9 * done / warmup
+    return 0.001 + 0.999 * 0.5 * (1 + math.cos(math.pi * (done - warmup) / (1 - warmup)))
+
+
+@dataclass(frozen=True)
 class FlowData:
-    """The features that the flows are trained and validated on."""
+    """The features that the flows are trained on, and those that give the constants of the levels."""
 
     normals: Features
     anomalies: Sequence[AnomalyFeatures] = ()
@@ -90,7 +131,6 @@ class TrainingLoop:
         self.likelihoods = LevelLikelihoods(
             self.levels, self.config.loss.beta, device, self.workers, data.roi_positions
         )
-        self.early_stopping = EarlyStopping(self.likelihoods, data.validation, self.config)
         self.optimisers = self._new_optimisers()
         self.boundaries = [RunningBoundary(self.config.loss.beta) for _ in self.levels]
         self.log = TrainingLog(work, [*COLUMNS, *(f"boundary{i}" for i in range(len(self.levels)))])
@@ -133,13 +173,11 @@ class TrainingLoop:
             row = self.run_step(self.step)
             rows.append(row)
             self.step += 1
-            self._check_validation(phase_ends=self.step in (self.schedule.push_at, self.schedule.steps))
-            skipped = self._skip_stopped()
             self.seconds = earlier_seconds + time.monotonic() - started
             yield row
             boundary = row["boundary0"]
             phase = "normals" if math.isnan(boundary) else f"boundary {boundary:+.3f}"
-            progress.advance(1 + skipped, f"loss {row['loss']:.3f}  {phase}")
+            progress.advance(1, f"loss {row['loss']:.3f}  {phase}")
             if time.monotonic() - saved > checkpoint.CHECKPOINT_SECONDS:
                 self.save(rows)
                 rows, saved = [], time.monotonic()
@@ -177,8 +215,10 @@ class TrainingLoop:
 
     def run_step(self, step: int) -> LogRow:
         """Run one step of all levels and return its log row."""
-        if step == self.schedule.push_at:
-            self._enter_phase_two()
+        if step == self.schedule.push_at and self.config.train.push_lr:
+            # Adam remembers the small gradients at the end of phase 1 for a thousand steps. With them it would take
+            # far too long steps along the larger gradients of the push.
+            self.optimisers = self._new_optimisers()
         pushes = step >= self.schedule.push_at and self.config.objective != "likelihood"
         if pushes and not self._boundaries_started:
             self._start_boundaries()
@@ -196,20 +236,8 @@ class TrainingLoop:
             raise ModelError(f"training diverged at step {step}: lower train.lr or set train.clip_norm")
         return row
 
-    def _enter_phase_two(self) -> None:
-        """Before the first step of phase 2."""
-        if self.config.train.push_lr:
-            # Adam remembers the small gradients at the end of phase 1 for a thousand steps. With them it would take
-            # far too long steps along the larger gradients of the push.
-            self.optimisers = self._new_optimisers()
-        if not self.anomalies:
-            self._check_validation(phase_ends=False)  # phase 2 may bring no gain
-
     def _level_step(self, i: int, step: int, lr: float, images: Index, pushes: bool) -> LogRow:
         """Forward pass, backward pass and optimiser step of one level; the levels share no weights."""
-        if self.early_stopping.stopped[i]:
-            loss = self.early_stopping.best[i].loss
-            return {"loss": loss, "likelihood": loss, "pull": 0.0, "push": 0.0, f"boundary{i}": math.nan}
         level, optimiser, train = self.levels[i], self.optimisers[i], self.config.train
         rng = np.random.default_rng([self.config.seed, step, i])
         positions = sample_positions(self.trained_positions[i], train.positions_per_image[i], rng)
@@ -270,26 +298,6 @@ class TrainingLoop:
             boundary.start(log_p / NORMALISER)
         self._boundaries_started = True
 
-    def _check_validation(self, *, phase_ends: bool) -> None:
-        """Let early stopping look at the levels when it is time to.
-
-        A phase that pushes anomalies is not judged by normals alone.
-        """
-        push_at = self.schedule.push_at
-        if self.step > push_at and self.anomalies:
-            return
-        if self.step % CHECK_STEPS == 0 or self.step == push_at or phase_ends:
-            self.early_stopping.check(self.step, phase_ends=phase_ends)
-
-    def _skip_stopped(self) -> int:
-        """Go to the end of the phase if all levels have stopped; returns the number of steps this saves."""
-        if not all(self.early_stopping.stopped):
-            return 0
-        before, push_at = self.step, self.schedule.push_at
-        self.step = push_at if before < push_at else self.schedule.steps
-        self._check_validation(phase_ends=True)
-        return self.step - before
-
     def set_constants(self) -> list[LevelConstants]:
         """Set and return the constants of each level, from validation normals, or from training normals without."""
         normals = self.data.normals if self.data.validation is None else self.data.validation
@@ -309,11 +317,10 @@ class TrainingLoop:
             for number, state in optimiser.state_dict()["state"].items():
                 tensors |= {f"adam.{i}.{number}.{key}": torch.as_tensor(value) for key, value in state.items()}
         tensors["score_weights"] = self.model.score_weights
-        tensors |= self.early_stopping.tensors()
         for i, boundary in enumerate(self.boundaries):
             tensors[f"window.{i}"] = torch.from_numpy(boundary.window[: boundary.filled].copy())
         selected = without_masks(self.anomalies) if self._boundaries_started else []  # in phase 1 nothing is selected
-        note |= self.early_stopping.note() | {
+        note |= {
             "step": self.step,
             "seconds": self.seconds,
             "boundaries_started": self._boundaries_started,
@@ -350,7 +357,6 @@ class TrainingLoop:
             window = tensors[f"window.{i}"].numpy()
             boundary.window[: len(window)] = window
             boundary.filled, boundary.next = len(window), note["next"][i]
-        self.early_stopping.load(tensors, note)
         selected = without_masks(self.anomalies) if note["boundaries_started"] else []
         for group, cells in zip(selected, note["cells"], strict=True):
             group.cells = [[np.array(c, np.int64) for c in level] for level in cells]

@@ -1,7 +1,6 @@
-"""The objective of a training: log-likelihoods of cached features, their boundary, the features of a step, their loss.
+"""The objective of a training: log-likelihoods of cached features, the features of a step, their loss.
 
-The boundary of the normals is explicit: a quantile of their log-likelihoods. Log-likelihoods in a loss are normalised,
-log p / d / NORMALISER; `LevelLikelihoods` gives log p / d.
+Log-likelihoods in a loss are normalised, log p / d / NORMALISER; `LevelLikelihoods` gives log p / d.
 """
 
 from __future__ import annotations
@@ -16,8 +15,9 @@ from torch import Tensor
 
 from bgad.config import LossConfig
 from bgad.features.cache import AnomalyFeatures, Features, chunks, even_pick
+from bgad.model.boundary import abnormal_boundary
 from bgad.model.device import WorkerPool
-from bgad.model.flow import Level, LevelConstants, normal_boundary
+from bgad.model.flow import Level, LevelConstants
 from bgad.types import FloatArray, Index
 
 # The paper divides log p by this number. Here log p / d is divided by it, for margin, weights and semi-push-pull.
@@ -69,46 +69,6 @@ class LevelLikelihoods:
         """Return the constants of each level, from a set of normals."""
         sets = self.workers.each(lambda i: self.of_set(i, features))
         return [LevelConstants.of(log_p, self.beta) for log_p in sets]
-
-
-def abnormal_boundary(b_n: float, tau: float) -> float:
-    """Return b_a = b_n - tau, in normalised units."""
-    return b_n - tau
-
-
-class RunningBoundary:
-    """The boundary of one level during training: the quantile over a window of normal log-likelihoods.
-
-    The window starts with the log-likelihoods of the training normals. Each step then replaces the oldest values by
-    those that it computes anyway, so the boundary follows the model at no extra cost.
-    """
-
-    def __init__(self, beta: float, capacity: int = 65_536) -> None:
-        self.beta = beta
-        self.window = np.empty(capacity, np.float32)
-        self.filled, self.next = 0, 0
-
-    def start(self, log_p: FloatArray) -> None:
-        """Fill the window; beyond its capacity, with evenly spaced order statistics, which have the same quantiles."""
-        size = len(self.window)
-        if len(log_p) > size:
-            order = np.sort(log_p)
-            log_p = order[np.linspace(0, len(order) - 1, size).round().astype(np.int64)]
-            log_p = np.random.default_rng(0).permutation(log_p)  # else the first updates would replace one tail
-        self.filled, self.next = len(log_p), len(log_p) % size
-        self.window[: self.filled] = log_p
-
-    def update(self, log_p: FloatArray) -> None:
-        """Replace the oldest values by new ones."""
-        values = log_p[-len(self.window) :]
-        at = (self.next + np.arange(len(values))) % len(self.window)
-        self.window[at] = values
-        self.next = int((self.next + len(values)) % len(self.window))
-        self.filled = min(len(self.window), self.filled + len(values))
-
-    def value(self) -> float:
-        """Return the present b_n."""
-        return normal_boundary(self.window[: self.filled], self.beta)
 
 
 def sample_positions(positions: Index, count: int, rng: np.random.Generator) -> Index:

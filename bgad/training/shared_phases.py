@@ -19,7 +19,7 @@ from bgad.methods.checkpoint import hash_weights, read_note
 from bgad.training.training_set import pseudo_count
 
 # Raise it when a change to the code changes features, models or figures: what is stored is then computed again.
-RECIPE_VERSION = 12
+RECIPE_VERSION = 13
 
 
 @dataclass(frozen=True)

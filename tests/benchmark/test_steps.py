@@ -141,7 +141,7 @@ def test_rungs_of_the_score_are_not_trained_again(many: Path, tmp_path: Path, mo
     monkeypatch.setattr(TrainingLoop, "run_step", stepped)
     paper = tiny("bgad")
     steps = ladder(paper, override(replace(paper, method="bgad-plus"), ADDED))
-    names = ["best weights", "weights and margin", "unmasked anomalies", "top share", "level weights"]
+    names = ["validation normals", "weights and margin", "unmasked anomalies", "top share", "level weights"]
     assert [rung.name for rung in steps.rungs] == names
     out = tmp_path / "out"
 
@@ -151,7 +151,7 @@ def test_rungs_of_the_score_are_not_trained_again(many: Path, tmp_path: Path, mo
         return list(csv.DictReader((out / "steps.csv").read_text("utf-8").splitlines()))
 
     rows = run_all(end_seeds=1)
-    # bgad; best weights; then phase 2 with another margin: all anomalies have masks, and the rest is the score
+    # bgad; validation normals; then phase 2 with another margin: all anomalies have masks, and the rest is the score
     assert sorted(trained) == sorted([0, 1, 2, 0, 1, 2, 2])
     assert [row["rung"] for row in rows] == steps.titles
     assert all(row["carpet: pro"] and row["carpet: image_auroc"] for row in rows)

@@ -162,10 +162,7 @@ def test_names_with_a_hash_are_names(data_set: Path, tmp_path: Path, monkeypatch
     copy = Path(shutil.copytree(data_set, tmp_path / "plate"))
     for path in (copy / "train/good").iterdir():
         path.rename(path.with_name(f"part #{path.name}"))
-    config = replace(SHORT, train=replace(SHORT.train, restore_best=False))
-    first = bgad.train(
-        copy, tmp_path / "one.bgad", config=config, options=bgad.TrainOptions(device="cpu", export=False)
-    )
+    first = bgad.train(copy, tmp_path / "one.bgad", config=SHORT, options=bgad.TrainOptions(device="cpu", export=False))
     aside = first.card.training.validation_normals
     assert len(aside) == 6
     assert set(aside) < set(roles(tmp_path / "one.bgad"))
@@ -174,7 +171,7 @@ def test_names_with_a_hash_are_names(data_set: Path, tmp_path: Path, monkeypatch
         tmp_path / "one.bgad",
         [NewImage(bad, 1)],
         tmp_path / "two.bgad",
-        config=config,
+        config=SHORT,
         options=UpdateOptions(export=False),
     )
     assert second.card.training.validation_normals == aside

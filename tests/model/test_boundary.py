@@ -3,8 +3,7 @@ from __future__ import annotations
 import numpy as np
 import pytest
 
-from bgad.model.flow import normal_boundary
-from bgad.training.objective import RunningBoundary, abnormal_boundary
+from bgad.model.boundary import RunningBoundary, abnormal_boundary, normal_boundary
 
 
 def test_percentile_over_the_set() -> None:
