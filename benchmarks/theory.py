@@ -28,7 +28,7 @@ from bgad.model.device import tune_allocator
 from bgad.model.flow import Level
 from bgad.model.scoring import LevelModel
 from bgad.training.feature_pool import FeaturePool
-from bgad.training.loop import FlowData, TrainingLoop, warm_cosine
+from bgad.training.loop import LoopData, TrainingLoop, warm_cosine
 from bgad.training.objective import NORMALISER
 from bgad.training.training_set import TrainingSet
 
@@ -116,7 +116,7 @@ def prepare(config: Config, work: Path) -> list[Problem]:
     pool = FeaturePool(samples, split.hashes, images, config.backbone, device=CPU, folder=work, memory_gb=6)
     model = LevelModel(config, pool.backbone).to(pool.device)
     data = pool.training_set(split, config)
-    loop = TrainingLoop(model, FlowData(data.normals), work, CPU)
+    loop = TrainingLoop(model, LoopData(data.normals), work, CPU)
     for _ in loop.phase(1):
         pass
     constants = loop.likelihoods.constants(data.normals)

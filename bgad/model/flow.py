@@ -66,7 +66,7 @@ class LevelConstants:
 
 
 class Level(nn.Module):
-    """One scale: it standardises features and rates each of them; the higher the value, the more normal."""
+    """One scale: it rates features, the more normal the higher; standardised first where the recipe says so."""
 
     mean: Tensor
     std: Tensor
@@ -93,7 +93,7 @@ class Level(nn.Module):
         return math.prod(self.grid)
 
     def standardise(self, rows: Tensor) -> Tensor:
-        """Shift and scale each channel by the statistics of the normals."""
+        """Shift and scale each channel by `mean` and `std`, which are 0 and 1 unless the loop sets them."""
         return (rows - self.mean) / self.std
 
     def set_constants(self, c: LevelConstants) -> None:
@@ -159,22 +159,22 @@ def coupling(x: Tensor, block: CouplingBlock, clamp: float) -> tuple[Tensor, Ten
     """
     x1, x2 = torch.split(x, [block.kept, block.moved], dim=-1)
     tanh, t = coefficients(x1, block)
-    s = clamp * tanh
-    log_det = s.sum(-1)
-    y = torch.cat([x1, torch.addcmul(t, x2, s.exp_())], dim=-1)
+    log_scale = clamp * tanh
+    log_det = log_scale.sum(-1)
+    y = torch.cat([x1, torch.addcmul(t, x2, log_scale.exp_())], dim=-1)
     return F.linear(y, block.mixing, block.mixing_shift), log_det
 
 
 def run_blocks(x: Tensor, log_det: Tensor, blocks: Iterable[CouplingBlock], clamp: float) -> tuple[Tensor, Tensor]:
     """Apply blocks to x (B, K, C) one after the other and add their log-determinants (B, K) to log_det."""
     for block in blocks:
-        x, scales = coupling(x, block, clamp)
-        log_det = log_det + scales
+        x, block_log_det = coupling(x, block, clamp)
+        log_det = log_det + block_log_det
     return x, log_det
 
 
 def log_likelihood_per_channel(z: Tensor, log_det: Tensor) -> Tensor:
-    """Return log p / d of latents (B, K, C) with log-determinants (B, K): the unit of every constant of the package."""
+    """Return log p / d of latents (B, K, C) with log-determinants (B, K): the unit of `LevelConstants`."""
     return (log_det - 0.5 * z.square().sum(-1)) / int(z.shape[-1]) - 0.5 * LOG_2PI
 
 
@@ -252,7 +252,7 @@ class ConditionalFlow(nn.Module):
         return log_likelihood_per_channel(*self(x, part))
 
 
-_CONSTANTS = ("rows", "columns", *CouplingBlock._fields[1:])  # of each block of a ScoringFlow
+_BLOCK_BUFFERS = ("rows", "columns", *CouplingBlock._fields[1:])  # of each block of a ScoringFlow
 
 
 class ScoringFlow(nn.Module):
@@ -277,7 +277,7 @@ class ScoringFlow(nn.Module):
                 cells = part.reshape(*grid, -1)  # (h, w, hidden)
                 rows, columns = cells[:, :1], cells[:1] - cells[:1, :1]  # (h, 1, hidden), (1, w, hidden)
                 # one constant for each block: an engine would slice a stack at every run
-                for name, tensor in zip(_CONSTANTS, (rows, columns, *weights), strict=True):
+                for name, tensor in zip(_BLOCK_BUFFERS, (rows, columns, *weights), strict=True):
                     self.register_buffer(f"{name}{i}", tensor.clone(memory_format=torch.contiguous_format))
             self.register_buffer("scale", 1 / std)
             self.register_buffer("shift", -mean / std)
@@ -285,7 +285,7 @@ class ScoringFlow(nn.Module):
 
     def block(self, i: int) -> CouplingBlock:
         """Return the tensors of one block."""
-        rows, columns, *weights = (self.get_buffer(f"{name}{i}") for name in _CONSTANTS)
+        rows, columns, *weights = (self.get_buffer(f"{name}{i}") for name in _BLOCK_BUFFERS)
         return CouplingBlock((rows + columns).flatten(0, 1), *weights)  # position part: (h * w, hidden)
 
     def forward(self, features: Tensor) -> Tensor:

@@ -45,7 +45,7 @@ from bgad.model.flow import LevelConstants
 from bgad.model.scoring import LevelModel, ScoringModel
 from bgad.training.fit_image_head import HeadScores, fit_image_head
 from bgad.training.fit_score_weights import ScoreWeightFitter
-from bgad.training.loop import FlowData, TrainingLoop
+from bgad.training.loop import LoopData, TrainingLoop
 from bgad.training.objective import NORMALISER
 from bgad.training.shared_phases import SharedPhase
 from bgad.training.training_set import TrainingSet, choose_validation_normals, partition_normals
@@ -111,7 +111,7 @@ class ModelFit:
         self.head_scores = self._fit_image_head()
         new_anomalies = None if run.warm_start is None else run.warm_start.new_anomalies
         self.weight_fitter = ScoreWeightFitter(model, training_set, self.partition, self.head_scores, new_anomalies)
-        data = FlowData(
+        data = LoopData(
             self.partition.flow_normals,
             training_set.anomalies,
             self.partition.validation,

@@ -1,8 +1,8 @@
 """The training loop over cached features, in two phases, and its schedule.
 
 Phase 1 fits the distribution of the normals by maximum likelihood. Phase 2 takes the boundary from it and adds the
-boundary-guided semi-push-pull loss. The loop returns control after every step and between the phases. Every random
-draw of step s comes from a generator seeded by (seed, s), so a run that was killed continues from its checkpoint as if
+boundary-guided semi-push-pull loss. The loop returns control after every step and between the phases. Random
+draws come from generators seeded by seed, step and level, so a run that was killed continues from its checkpoint as if
 it had never stopped.
 """
 
@@ -91,8 +91,8 @@ def warm_cosine(done: float, warmup: float) -> float:
 
 
 @dataclass(frozen=True)
-class FlowData:
-    """The features that the flows are trained on, and those that give the constants of the levels."""
+class LoopData:
+    """The features that the levels are trained on, and those that give their constants."""
 
     normals: Features
     anomalies: Sequence[AnomalyFeatures] = ()
@@ -103,12 +103,12 @@ class FlowData:
 
 
 class TrainingLoop:
-    """Trains the flows of a model; its state (weights, optimisers, boundaries, step) goes into checkpoints."""
+    """Trains the levels of a model; its state (weights, optimisers, boundaries, step) goes into checkpoints."""
 
     def __init__(
         self,
         model: LevelModel,
-        data: FlowData,
+        data: LoopData,
         work: Path,
         device: torch.device,
         *,
@@ -116,7 +116,7 @@ class TrainingLoop:
         warm_start: bool = False,
         control: RunControl | None = None,
     ) -> None:
-        """`warm_start` says that the flows are trained already, on features standardised as the model does it."""
+        """With `warm_start`, the levels are trained already, and their channel statistics are kept."""
         self.config: Config = model.config
         self.model, self.data, self.work, self.device = model, data, work, device
         self.shared_phases, self.control = shared_phases or {}, control or RunControl()
@@ -219,32 +219,32 @@ class TrainingLoop:
             # Adam remembers the small gradients at the end of phase 1 for a thousand steps. With them it would take
             # far too long steps along the larger gradients of the push.
             self.optimisers = self._new_optimisers()
-        pushes = step >= self.schedule.push_at and self.config.objective != "likelihood"
-        if pushes and not self._boundaries_started:
+        with_boundary = step >= self.schedule.push_at and self.config.objective != "likelihood"
+        if with_boundary and not self._boundaries_started:
             self._start_boundaries()
-        if pushes and (step - self.schedule.push_at) % REFRESH_STEPS == 0:
+        if with_boundary and (step - self.schedule.push_at) % REFRESH_STEPS == 0:
             select_instances(self.anomalies, self.likelihoods, self.instance_share)
         lr = self.schedule.lr(step)
         rng = np.random.default_rng([self.config.seed, step])
         count = min(self.config.train.images_per_step, self.data.normals.count)
         images = rng.choice(self.data.normals.count, count, replace=False)
         row = {"step": float(step), "lr": lr, "loss": 0.0, "likelihood": 0.0, "pull": 0.0, "push": 0.0}
-        for level_row in self.workers.each(lambda i: self._level_step(i, step, lr, images, pushes)):
+        for level_row in self.workers.each(lambda i: self._level_step(i, step, lr, images, with_boundary)):
             for name, value in level_row.items():
                 row[name] = row.get(name, 0.0) + value
         if not row["loss"] < DIVERGED_LOSS:  # also true for nan
             raise ModelError(f"training diverged at step {step}: lower train.lr or set train.clip_norm")
         return row
 
-    def _level_step(self, i: int, step: int, lr: float, images: Index, pushes: bool) -> LogRow:
+    def _level_step(self, i: int, step: int, lr: float, images: Index, with_boundary: bool) -> LogRow:
         """Forward pass, backward pass and optimiser step of one level; the levels share no weights."""
         level, optimiser, train = self.levels[i], self.optimisers[i], self.config.train
         rng = np.random.default_rng([self.config.seed, step, i])
         positions = sample_positions(self.trained_positions[i], train.positions_per_image[i], rng)
         rows = self._rows(self.data.normals, i, images[:, None], positions)
         normal = level(rows, torch.from_numpy(positions).to(self.device))
-        abnormal = self._abnormal_log_p(i, max(1, len(images) // 2) * len(positions), rng) if pushes else None
-        b_n = self._boundary(i, normal, positions) if pushes else None
+        abnormal = self._abnormal_log_p(i, max(1, len(images) // 2) * len(positions), rng) if with_boundary else None
+        b_n = self._update_boundary(i, normal, positions) if with_boundary else None
         parts = objective(self.config.objective, self.config.loss, normal, abnormal, b_n)
         optimiser.zero_grad(set_to_none=True)
         parts.total.backward()  # type: ignore[no-untyped-call]
@@ -281,8 +281,8 @@ class TrainingLoop:
         log_p: Tensor = self.levels[i](torch.cat(rows)[None], at)  # (1, distinct)
         return log_p.index_select(1, again)
 
-    def _boundary(self, i: int, normal: Tensor, positions: Index) -> float:
-        """b_n of the level, normalised: over the running window, or over the normals of this step alone."""
+    def _update_boundary(self, i: int, normal: Tensor, positions: Index) -> float:
+        """Add the normals of a step to the running window and return b_n, normalised; or b_n of these normals alone."""
         roi = self.data.roi_positions
         inside = normal if roi is None else normal[:, np.isin(positions, roi[i])]
         values: FloatArray = (inside.detach().flatten() / NORMALISER).cpu().numpy()

@@ -1,6 +1,6 @@
 """The objective of a training: log-likelihoods of cached features, the features of a step, their loss.
 
-Log-likelihoods in a loss are normalised, log p / d / NORMALISER; `LevelLikelihoods` gives log p / d.
+`likelihood_loss` and `objective` take log p / d. Weights, pull and push take it normalised: log p / d / NORMALISER.
 """
 
 from __future__ import annotations
@@ -38,7 +38,7 @@ BATCH_IMAGES = 2  # all positions of an image are evaluated, so two images alrea
 
 @dataclass(frozen=True)
 class LevelLikelihoods:
-    """Evaluates the flows of all levels on cached features."""
+    """Evaluates all levels on cached features."""
 
     levels: Sequence[Level]
     beta: float  # quantile of the normals at which the boundary lies
@@ -146,7 +146,7 @@ def semi_pull(log_p: Tensor, b_n: float, *, weight: Tensor | None = None, exclud
 
 
 def semi_push(log_p: Tensor, b_a: float, *, weight: Tensor | None = None, exclude_far: bool = True) -> Tensor:
-    """Return the mean distance to b_a of the anomalies inside of it or in the margin; the others have no loss."""
+    """Return the mean excess over b_a of the anomalies above it, that is, inside b_n or in the margin."""
     return _violation(log_p - b_a, log_p, weight, exclude_far)
 
 
@@ -158,12 +158,12 @@ def _violation(excess: Tensor, log_p: Tensor, weight: Tensor | None, exclude_far
 
 
 def full_pull(log_p: Tensor, *, weight: Tensor | None = None) -> Tensor:
-    """Return the mean distance of all normals to 0, the largest log-likelihood of the contrastive loss."""
+    """Return how far normals lie below 0, on average; those above count as 0."""
     return _weighted((-log_p).clamp(min=0), weight).mean()
 
 
 def full_push(log_p: Tensor, *, weight: Tensor | None = None) -> Tensor:
-    """Return the mean distance of all anomalies to FAR, its smallest one."""
+    """Return how far anomalies lie above FAR, on average; those below count as 0."""
     return _weighted((log_p - FAR).clamp(min=0), weight).mean()
 
 

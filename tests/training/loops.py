@@ -19,7 +19,7 @@ from bgad.config import Config, from_dict
 from bgad.features.cache import AnomalyFeatures, Budget, Features, FeatureStore
 from bgad.methods.checkpoint import CHECKPOINT, TRAINING_LOG, LogRow
 from bgad.model.scoring import LevelModel
-from bgad.training.loop import FlowData, TrainingLoop
+from bgad.training.loop import LoopData, TrainingLoop
 from bgad.training.objective import REFRESH_STEPS
 from bgad.training.shared_phases import SharedPhase
 from bgad.types import FloatArray, RunControl, StopRequest
@@ -97,7 +97,7 @@ def make(
     }
     return TrainingLoop(
         LevelModel(config(**values), stub),
-        FlowData(**fields | (data or {})),
+        LoopData(**fields | (data or {})),
         work,
         torch.device("cpu"),
         shared_phases=shared_phases,

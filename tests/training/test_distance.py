@@ -19,7 +19,7 @@ from bgad.errors import ConfigError, DataError
 from bgad.features.cache import Features
 from bgad.model.scoring import LevelModel
 from bgad.training.fit_bank import sample_rows, spread_out
-from bgad.training.loop import FlowData, TrainingLoop
+from bgad.training.loop import LoopData, TrainingLoop
 from bgad.training.objective import NORMALISER
 from bgad.training.training_set import TrainingSet, partition_normals
 from bgad.training.update import NewImage, update
@@ -34,7 +34,7 @@ def recipe(*changes: str) -> Config:
 
 def make(work: Path, anomalies: list[Any], *changes: str) -> TrainingLoop:
     stub: Any = Stub()
-    data = FlowData(store(30, seed=1), anomalies, bank=store(30, seed=5))
+    data = LoopData(store(30, seed=1), anomalies, bank=store(30, seed=5))
     return TrainingLoop(LevelModel(recipe(*changes), stub), data, work, torch.device("cpu"))
 
 

@@ -18,7 +18,7 @@ from bgad.training import fit_score_weights, training_set
 from bgad.training.fit_image_head import fit_image_head
 from bgad.training.fit_model import validation_normals
 from bgad.training.fit_score_weights import MAX_HEAD_WEIGHT_FACTOR, MIN_LEVEL_PRIOR, ScoreWeightFitter
-from bgad.training.loop import FlowData, TrainingLoop
+from bgad.training.loop import LoopData, TrainingLoop
 from bgad.training.objective import LevelLikelihoods
 from bgad.training.training_set import TrainingSet, partition_normals
 from bgad.training.warm_start import WarmStart
@@ -39,7 +39,7 @@ def fitter_of(model: LevelModel, features: TrainingSet, warm_start: WarmStart | 
 
 
 def loop_of(fitter: ScoreWeightFitter, work: Path) -> TrainingLoop:
-    data = FlowData(fitter.partition.flow_normals, validation=fitter.partition.validation)
+    data = LoopData(fitter.partition.flow_normals, validation=fitter.partition.validation)
     return TrainingLoop(fitter.model, data, work, CPU)
 
 
