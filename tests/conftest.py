@@ -36,8 +36,6 @@ SLOW = (
 STATE = tempfile.mkdtemp(prefix="bgad-state-")
 os.environ["BGAD_STATE"] = STATE  # not the user's own; child processes inherit it
 atexit.register(shutil.rmtree, STATE, ignore_errors=True)
-if "PYTEST_XDIST_WORKER" in os.environ:
-    os.environ.setdefault("OMP_NUM_THREADS", "1")  # torch's threads of two processes at once only wait for each other
 
 
 def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
