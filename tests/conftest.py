@@ -3,20 +3,27 @@
 from __future__ import annotations
 
 import atexit
+import copy
+import hashlib
 import os
 import shutil
 import tempfile
-from collections.abc import Generator
+from collections.abc import Generator, Iterator
+from functools import cache
 from pathlib import Path
+from typing import Any
 
 import numpy as np
 import pytest
 from PIL import Image
 
 from bgad.cli import console
-from bgad.config import Config, from_dict, preset_for
+from bgad.config import BackboneConfig, Config, from_dict, preset_for
+from bgad.features import cache as features
 from bgad.inference.torch_engine import Detector
 from bgad.io import images
+from bgad.model import backbone as backbones
+from bgad.model.backbone import Backbone
 from bgad.model.scoring import LevelModel
 from bgad.types import AnyArray
 
@@ -33,11 +40,10 @@ SLOW = (
     "test_page.py",
     "test_page_held.py",
 )
+OF_BACKBONES = ("test_backbone.py", "test_cache.py", "test_cache_shards.py")
 STATE = tempfile.mkdtemp(prefix="bgad-state-")
 os.environ["BGAD_STATE"] = STATE  # not the user's own; child processes inherit it
 atexit.register(shutil.rmtree, STATE, ignore_errors=True)
-if "PYTEST_XDIST_WORKER" in os.environ:
-    os.environ.setdefault("OMP_NUM_THREADS", "1")  # torch's threads of two processes at once only wait for each other
 
 
 def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
@@ -149,6 +155,38 @@ def level_model(detector: Detector) -> LevelModel:
     """The model of a detector of one of our own methods."""
     assert isinstance(detector.model, LevelModel)
     return detector.model
+
+
+_build, _session = backbones.build, features._session
+_built, _sessions = cache(_build), dict[tuple[Any, ...], Any]()
+
+
+def _copy_of_built(config: BackboneConfig, state: Any = None, **options: Any) -> Backbone:
+    """A copy of the backbone that was built first, where its weights are those of a package."""
+    if state is None and not options and not config.weights and config.name in backbones.BACKBONES:
+        return copy.deepcopy(_built(config))
+    return _build(config, state, **options)
+
+
+def _session_once(backbone: Backbone, size: int) -> Any:
+    """The session of the first backbone with these weights, which has no state."""
+    digest = hashlib.sha256(repr(backbone).encode())
+    for values in backbone.state_dict().values():
+        digest.update(values.contiguous().numpy().tobytes())
+    key = (digest.digest(), str(getattr(backbone, "_picks", "")), getattr(backbone, "_min_stride", 0), size)
+    if key not in _sessions:
+        _sessions[key] = _session(backbone, size)
+    return _sessions[key]
+
+
+@pytest.fixture(autouse=True)
+def built_once(request: pytest.FixtureRequest) -> Iterator[None]:
+    """Half of the time of a tiny training would be its backbone: outside of its own tests, a process builds it once."""
+    with pytest.MonkeyPatch.context() as patch:
+        if request.path.name not in OF_BACKBONES:
+            patch.setattr(backbones, "build", _copy_of_built)
+            patch.setattr(features, "_session", _session_once)
+        yield
 
 
 @pytest.fixture

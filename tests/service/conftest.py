@@ -132,13 +132,16 @@ def address(request: pytest.FixtureRequest, tmp_path: Path) -> str:
 # --- the application
 
 
-@pytest.fixture
-def models(model: Path, tmp_path: Path) -> Path:
+def linked(model: Path, folder: Path) -> Path:
     """A folder with one model, `plate`; its files are links: replace them, do not write into them."""
-    folder = tmp_path / "models"
     shutil.copytree(model, folder / "plate.bgad", copy_function=os.link)
     (folder / WORKSPACE).mkdir()
     return folder
+
+
+@pytest.fixture
+def models(model: Path, tmp_path: Path) -> Path:
+    return linked(model, tmp_path / "models")
 
 
 def sqlite_address(models: Path) -> str:
@@ -201,14 +204,17 @@ class Maker:
         self.made.append(Service(client, bench, runner))
         return self.made[-1]
 
+    def end(self) -> None:
+        for service in self.made:
+            service.client.__exit__(None, None, None)
+            service.store.close()
+
 
 @pytest.fixture
 def make(models: Path) -> Iterator[Maker]:
     maker = Maker(models)
     yield maker
-    for service in maker.made:
-        service.client.__exit__(None, None, None)
-        service.store.close()
+    maker.end()
 
 
 @pytest.fixture

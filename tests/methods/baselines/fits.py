@@ -29,6 +29,7 @@ from bgad.types import Sample
 
 CPU = torch.device("cpu")
 SIZE, KNOWN = 64, 4
+STEPS = 6  # of a fit that is brief
 SUPERVISED = ("devnet", "flos", "dra", "saoe", "mlep", "fcdd")
 SHORT = {"steps": 40, "images_per_step": 12, "lr": 0.01}
 # Settings on top of the preset `smoke` with which a fit takes about a second on images of 64 pixels.
@@ -67,6 +68,11 @@ def tiny(method: str, **values: Any) -> Config:
     """A recipe of a baseline whose fit takes about a second."""
     base = from_dict({"backbone": {"size": SIZE}, "baseline": TINY[method]}, preset_for(method, "smoke"))
     return from_dict(values, base)
+
+
+def brief(method: str, **values: Any) -> Config:
+    """The same with a few steps, for what does not need a baseline that has learnt something."""
+    return tiny(method, **({"baseline": {"steps": STEPS}} if "steps" in TINY[method] else {}), **values)
 
 
 @dataclass

@@ -23,7 +23,7 @@ from bgad.methods.checkpoint import CHECKPOINT
 from bgad.model.heads import HEADS
 from bgad.model.scoring import weight_files
 from bgad.types import PARTS
-from tests.methods.baselines.fits import CPU, NOT_MISLED, Bench, same, state_of, tiny
+from tests.methods.baselines.fits import CPU, NOT_MISLED, Bench, brief, same, state_of, tiny
 
 pytestmark = pytest.mark.parametrize("method", BASELINES)
 
@@ -37,6 +37,12 @@ def bench(data_set: Path, tmp_path_factory: pytest.TempPathFactory) -> Bench:
 def trained(bench: Bench) -> Callable[[str], Detector]:
     """Fits a baseline by its name, once."""
     return cache(lambda method: bench.fit(tiny(method)))
+
+
+@pytest.fixture(scope="module")
+def begun(bench: Bench) -> Callable[[str], Detector]:
+    """Fits a baseline by its name for a few steps, once: what decides about its bits decides in every step."""
+    return cache(lambda method: bench.fit(brief(method)))
 
 
 def test_an_entry_is_complete(method: str) -> None:
@@ -58,10 +64,10 @@ def test_it_learns(bench: Bench, trained: Callable[[str], Detector], method: str
 
 
 def test_the_fit_depends_on_its_images_and_the_seed_alone(
-    bench: Bench, trained: Callable[[str], Detector], method: str
+    bench: Bench, begun: Callable[[str], Detector], method: str
 ) -> None:
     """The same bits come out when all other images are destroyed."""
-    config = tiny(method)
+    config = brief(method)
     store = bench.pool(config).store
     others = [bench.pool(config).number(sample) for sample in bench.unused(method)]
     kept = [level[others].copy() for level in store.levels]
@@ -75,29 +81,29 @@ def test_the_fit_depends_on_its_images_and_the_seed_alone(
         for level, values in zip(store.levels, kept, strict=True):
             level[others] = values
     again = {f"head.{key}": value for key, value in fit.model.head.state_dict().items()}
-    assert same(again, state_of(trained(method)))
+    assert same(again, state_of(begun(method)))
 
 
-def test_another_seed_gives_another_model(bench: Bench, trained: Callable[[str], Detector], method: str) -> None:
-    assert not same(state_of(bench.fit(tiny(method, seed=1))), state_of(trained(method)))
+def test_another_seed_gives_another_model(bench: Bench, begun: Callable[[str], Detector], method: str) -> None:
+    assert not same(state_of(bench.fit(brief(method, seed=1))), state_of(begun(method)))
 
 
 def test_a_killed_fit_goes_on_to_the_same_bits(
     bench: Bench,
-    trained: Callable[[str], Detector],
+    begun: Callable[[str], Detector],
     method: str,
     monkeypatch: pytest.MonkeyPatch,
     tmp_path: Path,
 ) -> None:
     monkeypatch.setattr(checkpoint, "CHECKPOINT_SECONDS", -1.0)
-    killed = bench.prepare(tiny(method), work=tmp_path).steps()
+    killed = bench.prepare(brief(method), work=tmp_path).steps()
     for _ in range(3):  # saves two steps; the third is lost
         next(killed, None)
     killed.close()  # type: ignore[attr-defined]
-    resumed = bench.fit(tiny(method), work=tmp_path)
-    assert same(state_of(resumed), state_of(trained(method)))
+    resumed = bench.fit(brief(method), work=tmp_path)
+    assert same(state_of(resumed), state_of(begun(method)))
     if (tmp_path / CHECKPOINT).exists():
-        assert resumed.card.training.steps == trained(method).card.training.steps
+        assert resumed.card.training.steps == begun(method).card.training.steps
 
 
 def test_a_score_belongs_to_its_image(bench: Bench, trained: Callable[[str], Detector], method: str) -> None:

@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 import base64
+from collections.abc import Iterator
+from pathlib import Path
 from typing import Any
 from urllib.parse import quote
 
@@ -13,7 +15,7 @@ import sqlalchemy as sa
 from bgad.service.blobs import BlobKind
 from bgad.service.store import tables
 from bgad.service.text import is_plain
-from tests.service.conftest import SCORE, Service, as_file, png, problem
+from tests.service.conftest import SCORE, Maker, Service, as_file, linked, png, problem
 
 HOSTILE = [
     "../../../etc/passwd",
@@ -32,6 +34,23 @@ WRONG_TYPES: list[Any] = [None, 7, -1, 1.5, True, [], ["a"], {}, {"a": 1}, 10**3
 FREE_TEXT = {"note"}  # in which < and .. are prose
 
 
+@pytest.fixture(scope="module")
+def untouched(model: Path, tmp_path_factory: pytest.TempPathFactory) -> Iterator[Service]:
+    """Has no image: what is sent to it is refused, which every test sees in its state."""
+    maker = Maker(linked(model, tmp_path_factory.mktemp("untouched") / "models"))
+    yield maker()
+    maker.end()
+
+
+@pytest.fixture(scope="module")
+def with_image(model: Path, tmp_path_factory: pytest.TempPathFactory) -> Iterator[tuple[Service, int]]:
+    """Has one image, and its number; what is sent to it is refused, too."""
+    maker = Maker(linked(model, tmp_path_factory.mktemp("with-image") / "models"))
+    service = maker()
+    yield service, service.score(png())
+    maker.end()
+
+
 def state(service: Service) -> tuple[list[int], list[str]]:
     """How many rows each table has, and which files there are."""
     with service.store.database.engine.connect() as connection:
@@ -44,9 +63,9 @@ def state(service: Service) -> tuple[list[int], list[str]]:
 
 
 @pytest.mark.parametrize("name", HOSTILE)
-def test_names_of_images(service: Service, name: str) -> None:
-    before = state(service)
-    answer = service.client.post(SCORE, params={"filename": name}, content=png())
+def test_names_of_images(untouched: Service, name: str) -> None:
+    before = state(untouched)
+    answer = untouched.client.post(SCORE, params={"filename": name}, content=png())
     assert problem(answer, 400 if "\x00" in name else 422)
     part = (
         b'--x\r\nContent-Disposition: form-data; name="%s"; filename="'
@@ -58,19 +77,19 @@ def test_names_of_images(service: Service, name: str) -> None:
     if "\r" in name:  # in a form, it ends the header
         return
     form = {"Content-Type": "multipart/form-data; boundary=x"}
-    answer = service.client.post(SCORE, content=part.replace(b"%s", b"file"), headers=form)
+    answer = untouched.client.post(SCORE, content=part.replace(b"%s", b"file"), headers=form)
     assert answer.status_code in (400, 422), answer.text
-    answer = service.client.post("/v1/models/plate/batches", content=part.replace(b"%s", b"files"), headers=form)
+    answer = untouched.client.post("/v1/models/plate/batches", content=part.replace(b"%s", b"files"), headers=form)
     if answer.status_code == 200:  # the others of a batch are scored
         assert [list(result) for result in answer.json()["results"]] == [["name", "error"]]
     else:
         assert answer.status_code == 400
-    assert state(service) == before
+    assert state(untouched) == before
 
 
 @pytest.mark.parametrize("name", [*HOSTILE, "no such model", "%2e%2e%2f", "."])
-def test_names_of_models(service: Service, name: str) -> None:
-    number = service.score(png())
+def test_names_of_models(with_image: tuple[Service, int], name: str) -> None:
+    service, number = with_image
     before = state(service)
     quoted = quote(name, safe="")
     for method, path in (("POST", "score"), ("POST", "batches"), ("GET", "threshold"), ("POST", "rollback")):
@@ -98,8 +117,8 @@ def test_names_of_models(service: Service, name: str) -> None:
         ("POST", "/v1/jobs", {"model": "plate", "images": [1]}),
     ],
 )
-def test_fields_of_bodies(service: Service, method: str, path: str, body: dict[str, Any]) -> None:
-    number = service.score(png())
+def test_fields_of_bodies(with_image: tuple[Service, int], method: str, path: str, body: dict[str, Any]) -> None:
+    service, number = with_image
     address, before = path.format(number), state(service)
     large = [0] * 200_000
     for field in body:
@@ -122,8 +141,8 @@ NUMBERS = ["0", "-1", "1.5", "x", "9" * 30, "1e3", "%00", "..", "<script>", "１
 
 
 @pytest.mark.parametrize("number", NUMBERS)
-def test_numbers_in_paths(service: Service, number: str) -> None:
-    before = state(service)
+def test_numbers_in_paths(untouched: Service, number: str) -> None:
+    before = state(untouched)
     for method, path in (
         ("GET", "images/{}"),
         ("GET", "images/{}/map.png?model=plate"),
@@ -136,9 +155,9 @@ def test_numbers_in_paths(service: Service, number: str) -> None:
     ):
         if number in ("+1", "１") and "release" in path:
             continue  # Python reads them as 1, which is released already
-        answer = service.client.request(method, f"/v1/{path.format(number)}", json={"verdict": "bad"})
+        answer = untouched.client.request(method, f"/v1/{path.format(number)}", json={"verdict": "bad"})
         assert 400 <= answer.status_code < 500, (path, answer.text)
-    assert state(service) == before
+    assert state(untouched) == before
 
 
 @pytest.mark.parametrize(
@@ -148,13 +167,13 @@ def test_numbers_in_paths(service: Service, number: str) -> None:
         "since=-1", "decision=maybe", "review=..", "as_of=1", "as_of=1.2.3.x", "find=0", "find=99999999999", "until=x",
     ],
 )  # fmt: skip
-def test_values_of_queries(service: Service, query: str) -> None:
-    assert problem(service.client.get(f"/v1/images?model=plate&{query}"), 422)
+def test_values_of_queries(untouched: Service, query: str) -> None:
+    assert problem(untouched.client.get(f"/v1/images?model=plate&{query}"), 422)
 
 
 @pytest.mark.parametrize("kind", ["mask", "ignore"])
-def test_masks(service: Service, kind: str) -> None:
-    number = service.score(png())
+def test_masks(with_image: tuple[Service, int], kind: str) -> None:
+    service, number = with_image
     before = state(service)
     right = as_file(np.full((64, 64), 255, np.uint8))
     for content in (
