@@ -20,6 +20,7 @@ from bgad import metrics
 from bgad._version import __version__
 from bgad.artifact import folder as model_folder
 from bgad.benchmark import page as benchmark_page
+from bgad.benchmark.cost import FitMemory, fit_memory, model_cost
 from bgad.benchmark.output import csv_text, markdown
 from bgad.benchmark.paper_tables import PaperTable
 from bgad.benchmark.plan import Group, Outcome, Request, in_order, plan
@@ -308,23 +309,27 @@ def _cell(
         shutil.rmtree(work, ignore_errors=True)  # a curve begins with the first step
         curve = _Curve(pool, split)
     shared = _shared_work(config, split, setup, alone=curve is not None)
-    if shared.flows is not None and shared.flows.exists() and not work.exists():
+    trained = shared.flows is not None and shared.flows.exists()  # by another cell, whose fit showed the memory
+    if shared.flows is not None and trained and not work.exists():
         _copy(shared.flows, work)
     work.mkdir(parents=True, exist_ok=True)
     model = pool.new_model(config)
     place = request.name(), dataset, split, split, pool.images.bits, setup.device, work
     run = TrainingRun(*place, memory_gb=setup.options.memory_gb, control=setup.control)
-    fit = new_fit(run, model, pool.training_set(split, config), resume=True, shared_phases=shared.phases)
-    for _ in fit.steps():
-        if curve is not None and isinstance(fit, ModelFit):
-            curve.follow(fit.loop)
-    detector = fit.finish()
+    training_set = pool.training_set(split, config)
+    with fit_memory() as memory:
+        fit = new_fit(run, model, training_set, resume=True, shared_phases=shared.phases)
+        for _ in fit.steps():
+            if curve is not None and isinstance(fit, ModelFit):
+                curve.follow(fit.loop)
+        detector = fit.finish()
     if shared.flows is not None and not shared.flows.exists():
         _copy(work, shared.flows)
     tested = [shapes[s.name] for s in split.test]
     measured = _measure(detector, request, split, pool.features(split.test), tested, setup.control.progress)
     cell = measured.cell | request.facts() | {"drawn": len(split.known)}
     cell["seconds"]["features"] = round(pool.seconds, 3)
+    cell["cost"] = model_cost(detector, split.test, tested, pool.images, FitMemory() if trained else memory)
     if curve is not None:
         cell["curve"] = curve.points
     if setup.options.keep_models:

@@ -7,7 +7,7 @@ from dataclasses import replace
 from statistics import mean, stdev
 from typing import Any
 
-from bgad.benchmark.grid import Entry, Grid, Row, Stat
+from bgad.benchmark.grid import Cost, Entry, Grid, Row, Stat
 from bgad.benchmark.notes import table_notes
 from bgad.benchmark.paper_tables import Column, Matrix, PaperTable
 from bgad.benchmark.plan import Outcome, RowKey, columns
@@ -99,6 +99,13 @@ class _Cells:
         times = [cell["seconds"]["train"] + cell["seconds"]["score"] for cell in cells]
         return mean(times) if times else None
 
+    def cost(self, rows: Sequence[RowKey], column: ColumnKey) -> Cost:
+        """Return the mean costs of the cells of these rows in a column."""
+        cells = [cell for row in rows for cell in self.by_seed.get((row, column), {}).values()]
+        costs = [{"fit_seconds": cell["seconds"]["train"], **cell.get("cost", {})} for cell in cells]
+        figures = {key: [cost[key] for cost in costs if cost.get(key) is not None] for key in Cost.TITLES}
+        return Cost(**{key: mean(values) for key, values in figures.items() if values})
+
 
 class _Detail:
     """The detailed table of a matrix: rows are categories or known classes, columns are methods or settings."""
@@ -124,7 +131,8 @@ class _Detail:
         case_head = ("Known class" if self.matrix.protocol == "one-class" else "Subset",) if self.with_case else ()
         names = ("Category", *case_head)
         ours = _heads(self.matrix)
-        return Grid(_title(self.matrix), names, ours, heads, self.matrix.metrics, rows, self.notes, best)
+        costs = [self.cells.cost(self.cells.rows, column) for column in self.columns]
+        return Grid(_title(self.matrix), names, ours, heads, self.matrix.metrics, rows, self.notes, best, costs=costs)
 
     def _data_rows(self, data: str, categories: dict[str, list[RowKey]]) -> list[Row]:
         """Return the rows of one data set, with their means."""
@@ -133,7 +141,9 @@ class _Detail:
         for category, keys in categories.items():
             for key in keys:
                 ours = [self._marked(key, column) for column in self.columns]
-                rows.append(Row(self._names(*key), [*ours, *self._printed(*key)], self.cells.seconds(key)))
+                costs = [self.cells.cost([key], column) for column in self.columns]
+                entries = [*ours, *self._printed(*key)]
+                rows.append(Row(self._names(*key), entries, self.cells.seconds(key), costs=costs))
             complete += self.cells.complete(keys)
             if len(keys) > 1:
                 rows += self._category_means(data, category, keys)

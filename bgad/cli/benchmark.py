@@ -137,6 +137,8 @@ def _print(grids: list[Grid]) -> None:
     page = console.stdout_console()
     for grid in grids:
         page.print(tables.benchmark_table(grid))
+        if (costs := tables.cost_table(grid)) is not None:
+            page.print(costs)
         for line in grid.recipes:
             page.print(console.printable(line), soft_wrap=True)
         for i, note in enumerate(grid.notes, start=1):

@@ -117,6 +117,19 @@ def benchmark_table(grid: Grid) -> Table:
     return drawn
 
 
+def cost_table(grid: Grid) -> Table | None:
+    """Return what the models of each of our columns cost; None where no cell is finished."""
+    heads, lines = grid.cost_lines()
+    if not lines:
+        return None
+    drawn = Table(title="cost of one model", title_justify="left", box=None, padding=(0, 2, 0, 0))
+    for i, head in enumerate(heads):
+        drawn.add_column(Text(printable(head)), justify="right" if i else "left", overflow="fold")
+    for line in lines:
+        drawn.add_row(*(Text(printable(word)) for word in line))
+    return drawn
+
+
 def evaluation_table(cells: Sequence[Mapping[str, Any]]) -> Table:
     """Return the summary of result cells as a table; names are never interpreted as markup.
 
