@@ -2,9 +2,10 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field, fields
-from typing import ClassVar
+from statistics import fmean
+from typing import Any, ClassVar
 
 from bgad.evaluation.cells import METRIC_TITLES
 
@@ -53,9 +54,16 @@ class Cost:
     EXPLANATION: ClassVar[str] = (
         "Cost of one model, mean over the cells. Fit: training and calibration, without the features of the backbone, "
         "which cells share. ms per image: from the resized image to score and map, one image at a time, by torch (an "
-        "exported graph is usually faster). Model: size of its weights. Memory of the fit: growth of the resident memory of "
-        "the process beside the cached features, where the system tells it."
+        "exported graph is usually faster). Model: size of its weights. Memory of the fit: growth of the resident "
+        "memory of the process beside the cached features, where the system tells it."
     )
+
+    @classmethod
+    def of(cls, cells: Sequence[Mapping[str, Any]]) -> Cost:
+        """Return the means over the cells that tell a figure."""
+        costs = [{"fit_seconds": cell["seconds"]["train"], **cell.get("cost", {})} for cell in cells]
+        figures = {key: [cost[key] for cost in costs if cost.get(key) is not None] for key in cls.TITLES}
+        return cls(**{key: fmean(values) for key, values in figures.items() if values})
 
     def values(self) -> dict[str, float]:
         """Return the figures that there are, by the keys of TITLES."""

@@ -33,7 +33,7 @@ def markdown(table: PaperTable, grids: Sequence[Grid], outcomes: Sequence[Outcom
 
 def cell_lines(outcomes: Sequence[Outcome]) -> tuple[list[str], list[list[str]]]:
     """Return heads and lines of the list of cells: what each one is, its figures, and its costs."""
-    heads = ["data", "category", "protocol", "known class or subset", "setting", "known", "seed"]
+    heads = ["data", "category", "protocol", "known class, subset or fold", "setting", "known", "seed"]
     lines = []
     for outcome in outcomes:
         if (cell := outcome.cell) is None:
@@ -42,7 +42,7 @@ def cell_lines(outcomes: Sequence[Outcome]) -> tuple[list[str], list[list[str]]]
         names = [request.data, request.category, request.protocol, request.row[2], request.column.title]
         figures = [cell["metrics"].get(metric) for metric in METRIC_TITLES]
         shown = ["-" if value is None else f"{value:.4f}" for value in figures]
-        costs = Cost(cell["seconds"]["train"], **cell.get("cost", {})).texts()
+        costs = Cost.of([cell]).texts()
         lines.append([*names, str(request.known), str(request.seed), *shown, *costs])
     return [*heads, *METRIC_TITLES.values(), *Cost.TITLES.values()], lines
 

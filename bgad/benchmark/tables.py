@@ -15,6 +15,7 @@ from bgad.benchmark.printed_figures import PAPER, SOURCES
 from bgad.benchmark.published import METHOD_OF, UNSUPERVISED, printed, printed_classes, printed_mean
 from bgad.benchmark.recipes import recipe_lines
 from bgad.config import Config
+from bgad.data.cross_validation import CROSS_VALIDATION
 
 ColumnKey = tuple[int, Column]  # number of known anomalies, column
 PrintedColumn = tuple[str, str, int]  # column, source, number of known anomalies (0: the method uses none)
@@ -101,10 +102,7 @@ class _Cells:
 
     def cost(self, rows: Sequence[RowKey], column: ColumnKey) -> Cost:
         """Return the mean costs of the cells of these rows in a column."""
-        cells = [cell for row in rows for cell in self.by_seed.get((row, column), {}).values()]
-        costs = [{"fit_seconds": cell["seconds"]["train"], **cell.get("cost", {})} for cell in cells]
-        figures = {key: [cost[key] for cost in costs if cost.get(key) is not None] for key in Cost.TITLES}
-        return Cost(**{key: mean(values) for key, values in figures.items() if values})
+        return Cost.of([cell for row in rows for cell in self.by_seed.get((row, column), {}).values()])
 
 
 class _Detail:
@@ -128,8 +126,8 @@ class _Detail:
         several = len({known for known, _ in self.columns}) > 1
         heads = [(c, f"{source}, {n} known" if several and n else source) for c, source, n in self.printed]
         rows, best = self._with_best(rows)
-        case_head = ("Known class" if self.matrix.protocol == "one-class" else "Subset",) if self.with_case else ()
-        names = ("Category", *case_head)
+        case_head = {"one-class": "Known class", CROSS_VALIDATION: "Fold"}.get(self.matrix.protocol, "Subset")
+        names = ("Category", *([case_head] if self.with_case else []))
         ours = _heads(self.matrix)
         costs = [self.cells.cost(self.cells.rows, column) for column in self.columns]
         return Grid(_title(self.matrix), names, ours, heads, self.matrix.metrics, rows, self.notes, best, costs=costs)
@@ -264,6 +262,8 @@ def _means(matrix: Matrix, outcomes: Sequence[Outcome], detail: Grid) -> Grid:
 
 def _title(matrix: Matrix) -> str:
     known = ", ".join(map(str, dict.fromkeys(known for known, _ in columns(matrix))))
+    if matrix.protocol == CROSS_VALIDATION and known == "0":
+        known = "all"
     return f"{matrix.title + ': ' if matrix.title else ''}{matrix.protocol}, {known} known"
 
 

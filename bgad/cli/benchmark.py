@@ -13,22 +13,14 @@ from bgad.benchmark import tables as benchmark_tables
 from bgad.benchmark.grid import Grid
 from bgad.benchmark.paper_tables import TABLES, Matrix, PaperTable, methods
 from bgad.cli import console, tables
-from bgad.cli.options import (
-    add_cluster_tasks,
-    add_command,
-    add_recipe,
-    add_root,
-    names,
-    number,
-    on_cluster,
-    read_config,
-)
+from bgad.cli.cells import EXIT_FAILED_CELLS, add_running, run_cells
+from bgad.cli.options import add_command, names, number, read_config
 from bgad.config import ALL_METHODS, read_toml
 from bgad.data.datasets import registry
 from bgad.data.protocols import PROTOCOLS
 from bgad.errors import ConfigError, DataError
 
-EXIT_FAILED_CELLS = 1
+DEFAULT_OUT = "bgad-benchmark"
 DEFAULTS = {"protocol": "multi-class", "methods": "nfad-plus,bgad-plus", "known": "10"}  # options that --paper fixes
 
 
@@ -66,16 +58,8 @@ def add_benchmark(commands: Any) -> None:
         "by --preset paper-fast or paper",
     )
     what.add_argument("--list", action="store_true", help="print the cells and run nothing")
-    add_recipe(parser, one_model=False)
-    how = parser.add_argument_group("run")
-    add_root(how)
-    how.add_argument("--out", type=Path, default=Path("bgad-benchmark"), metavar="DIR", help="default ./bgad-benchmark")
-    how.add_argument("--device", default="auto", help="auto (CUDA or MPS where there is one), cpu, cuda, mps")
-    how.add_argument(
-        "--memory", type=number(float, 0), default=4.0, metavar="GB", help="of cached features; beyond: on disk"
-    )
+    how = add_running(parser, out=DEFAULT_OUT)
     how.add_argument("--keep-models", action="store_true", help="keep every model in OUT/models")
-    add_cluster_tasks(parser, "every node must see the data and --out under the same paths")
 
 
 def _benchmark(arguments: argparse.Namespace) -> int:
@@ -88,39 +72,11 @@ def _benchmark(arguments: argparse.Namespace) -> int:
     configs = {method: read_config(arguments, method) for method in table.methods}
     if arguments.list:
         return _list(table, arguments.root)
-    from bgad.benchmark.runner import BenchmarkOptions, run
-    from bgad.model.device import tune_allocator
-
-    tune_allocator()
-    options = BenchmarkOptions(
-        root=arguments.root,
-        device=arguments.device,
-        memory_gb=arguments.memory,
-        keep_models=arguments.keep_models,
-    )
-    with (
-        on_cluster(arguments) as resources,
-        console.progress() as progress,
-        console.stop_on_interrupt(terminate=resources is not None) as stop,
-    ):
-        if resources is None:
-            outcomes = run(table, arguments.out, configs=configs, options=options, progress=progress, stop=stop)
-        else:
-            from bgad.cluster.cells import run_groups_with
-
-            outcomes = run(
-                table,
-                arguments.out.absolute(),
-                configs=configs,
-                options=options,
-                progress=progress,
-                stop=stop,
-                run_groups=run_groups_with(resources),
-            )
+    out = arguments.out or Path(DEFAULT_OUT)
+    outcomes = run_cells(arguments, table, out, configs, keep_models=arguments.keep_models)
     if arguments.paper is None and all(outcome.cell is None for outcome in outcomes):
         raise DataError(f"no cell could be run: {outcomes[0].reason}")
     _print(benchmark_tables.grids(table, outcomes, configs))
-    out = arguments.out
     console.say(f"figures: {out / 'results.json'}\ntables:  {out / 'table.md'}, {out / 'table.csv'}")
     console.say(f"page:    {out / 'benchmark.html'}   (open it in a browser)")
     failed = sum(o.failed for o in outcomes)

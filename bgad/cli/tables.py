@@ -20,6 +20,7 @@ from bgad.inference.batch import Row as ScoreRow
 from bgad.inference.batch import most_anomalous
 
 if TYPE_CHECKING:
+    from bgad.benchmark.compare import Comparison
     from bgad.cluster.report import Summary
 
 
@@ -127,6 +128,19 @@ def cost_table(grid: Grid) -> Table | None:
         drawn.add_column(Text(printable(head)), justify="right" if i else "left", overflow="fold")
     for line in lines:
         drawn.add_row(*(Text(printable(word)) for word in line))
+    return drawn
+
+
+def comparison_table(comparison: Comparison) -> Table:
+    """Return the methods of a comparison, best first; the recommended one is bold."""
+    from bgad.benchmark.compare_page import HEADS, standing_line
+
+    drawn = Table(box=None, padding=(0, 2, 0, 0))
+    for i, head in enumerate(HEADS):
+        drawn.add_column(Text(head), justify="right" if i else "left", overflow="fold")
+    for standing in comparison.standings:
+        style = "bold" if standing.method == comparison.recommended else None
+        drawn.add_row(*(Text(word) for word in standing_line(standing)), style=style)
     return drawn
 
 
