@@ -59,14 +59,17 @@ class Comparison:
         tied = [s.method for s in self.standings if s.tied and s is not leader]
         chosen = next(s for s in self.standings if s.method == self.recommended)
         lines = [
-            f"{leader.method} has the highest image AUROC: {leader.image_auroc:.3f} ({CONFIDENCE:.0%} interval "
+            f"{leader.method} has the highest image AUROC: {leader.image_auroc:.3f} ({100 * CONFIDENCE:g} % interval "
             f"{of_leader[0]:.3f} to {of_leader[1]:.3f}), over {self.anomalies} held-out anomalies and {self.normals} "
             f"normals in {self.folds} folds."
         ]
-        if len(self.standings) > 1:
-            apart = f"{_listed(tied)} cannot be told apart from it on these images."
-            lines.append(apart if tied else "It is ahead of all others by more than the uncertainty.")
-        why = "the cheapest of those" if tied else "the best of those compared"
+        if tied:
+            lines.append(f"{_listed(tied)} cannot be told apart from it on these images.")
+        elif len(self.standings) > 1:
+            lines.append("It is ahead of all others by more than the uncertainty.")
+        if of_leader[0] == 1:
+            lines.append("It scores every held-out anomaly above every normal, so the interval cannot show its errors.")
+        why = "the cheapest of them" if tied else "the best of those compared"
         fit, image, *_ = chosen.cost.texts()
         lines.append(f"Use {chosen.method}, {why}: {image} ms per image, fitted in {fit} s.")
         if self.anomalies < FEW_ANOMALIES:

@@ -18,7 +18,7 @@ from bgad.evaluation.report.html import caption, embedded_image, empty, table, t
 from bgad.io.files import write_atomic
 
 PAGE = "compare.html"
-HEADS = ("method", "image AUROC", f"{CONFIDENCE:.0%} interval", "behind the best by", *Cost.TITLES.values())
+HEADS = ("method", "image AUROC", f"{100 * CONFIDENCE:g} % interval", "behind the best by", *Cost.TITLES.values())
 EXPLANATION = (
     "Image AUROC: the share of pairs of a held-out anomaly and a normal of its fold that the scores put in order. The "
     "intervals are of a bootstrap over the held-out images, paired over the methods. A method whose distance to the "
