@@ -65,4 +65,5 @@ def _counts(rng: np.random.Generator, size: int) -> DoubleArray:
 def _in_order(fold: HeldOut) -> DoubleArray:
     """Return 1 where an anomaly scores above a normal, and a half where both score the same, (A, N)."""
     anomalous, normal = fold.anomalous[:, None], fold.normal[None]
-    return (anomalous > normal) + 0.5 * (anomalous == normal)
+    above: DoubleArray = (anomalous > normal) + 0.5 * (anomalous == normal)
+    return above

@@ -56,7 +56,7 @@ def test_time_of_an_image_is_the_median_of_single_images(
         return run(pixels)
 
     monkeypatch.setattr(detector, "run", counted)
-    monkeypatch.setattr(cost.time, "perf_counter", lambda: clock[0])
+    monkeypatch.setattr("bgad.benchmark.cost.time.perf_counter", lambda: clock[0])
     samples = layouts.load(data_set).samples
     images = ImageCache(detector.card.config.backbone.size)
     found = model_cost(detector, samples, [(64, 64)] * len(samples), images, FitMemory(12.5))

@@ -12,6 +12,7 @@ import pytest
 
 from bgad.benchmark import runner
 from bgad.cli.main import main
+from bgad.training.pipeline import new_fit
 from tests.conftest import write_set
 from tests.evaluation.report.pages import Page
 
@@ -70,7 +71,7 @@ def test_it_says_which_method_to_use(parts: Path, tmp_path: Path, capsys: pytest
 def test_interrupted_it_continues_with_the_same_command(
     parts: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
 ) -> None:
-    new_fit, begun = runner.new_fit, []
+    begun: list[str] = []
 
     def counted(job: Any, *rest: Any, **options: Any) -> Any:
         begun.append(job.name)
