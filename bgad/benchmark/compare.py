@@ -63,12 +63,12 @@ class Comparison:
             f"{of_leader[0]:.3f} to {of_leader[1]:.3f}), over {self.anomalies} held-out anomalies and {self.normals} "
             f"normals in {self.folds} folds."
         ]
+        if of_leader[0] == 1:
+            lines.append("It scores every held-out anomaly above every normal, so the interval cannot show its errors.")
         if tied:
             lines.append(f"{_listed(tied)} cannot be told apart from it on these images.")
         elif len(self.standings) > 1:
             lines.append("It is ahead of all others by more than the uncertainty.")
-        if of_leader[0] == 1:
-            lines.append("It scores every held-out anomaly above every normal, so the interval cannot show its errors.")
         why = "the cheapest of them" if tied else "the best of those compared"
         fit, image, *_ = chosen.cost.texts()
         lines.append(f"Use {chosen.method}, {why}: {image} ms per image, fitted in {fit} s.")
@@ -108,11 +108,15 @@ def compare(outcomes: Sequence[Outcome], out: Path) -> Comparison:
     for method, of_method in by_method.items():
         if missing := [outcome for outcome in of_method if outcome.cell is None]:
             skipped[method] = f"{missing[0].request.case}: {missing[0].reason}"
-    ranked = {method: of_method for method, of_method in by_method.items() if method not in skipped}
-    if not ranked:
+    scores = {m: [_held_out(o, out) for o in of_method] for m, of_method in by_method.items() if m not in skipped}
+    most = max((_sizes(folds) for folds in scores.values()), default=[])
+    for method in [method for method, folds in scores.items() if _sizes(folds) != most]:
+        skipped[method] = "it gives no finite score to some of the images"
+        del scores[method]
+    if not scores:
         raise DataError(f"no method ran in all folds; {next(iter(skipped))}, {next(iter(skipped.values()))}")
-    scores = {method: [_held_out(outcome, out) for outcome in of_method] for method, of_method in ranked.items()}
-    standings = _rank(scores, {m: Cost.of([o.cell for o in of_method if o.cell]) for m, of_method in ranked.items()})
+    costs = {method: Cost.of([o.cell for o in by_method[method] if o.cell]) for method in scores}
+    standings = _rank(scores, costs)
     folds = scores[standings[0].method]
     return Comparison(
         data=outcomes[0].request.data,
@@ -137,6 +141,10 @@ def _held_out(outcome: Outcome, out: Path) -> HeldOut:
     rows = sorted(json.loads((out / outcome.file).read_bytes())["images"], key=lambda row: str(row["name"]))
     normal, anomalous = (np.array([row["score"] for row in rows if row["label"] == label]) for label in (0, 1))
     return HeldOut(normal, anomalous)
+
+
+def _sizes(folds: Sequence[HeldOut]) -> list[tuple[int, int]]:
+    return [(len(fold.normal), len(fold.anomalous)) for fold in folds]
 
 
 def _rank(scores: dict[str, list[HeldOut]], costs: dict[str, Cost]) -> list[Standing]:

@@ -93,6 +93,14 @@ def test_a_method_that_lacks_a_fold_is_named_and_the_others_are_compared(tmp_pat
         compare(outcomes[2:], tmp_path)
 
 
+def test_a_method_that_gives_no_score_to_an_image_is_not_compared(tmp_path: Path) -> None:
+    outcomes = both(tmp_path, "padim", spread(0.5)) + both(tmp_path, "cfa", spread(0.9))
+    outcomes[3] = finished(tmp_path, "cfa", 2, spread(0.9, 19))
+    found = compare(outcomes, tmp_path)
+    assert [s.method for s in found.standings] == ["padim"]
+    assert found.skipped == {"cfa": "it gives no finite score to some of the images"}
+
+
 def test_results_hold_what_the_terminal_says(tmp_path: Path) -> None:
     found: Comparison = compare(both(tmp_path, "padim", spread(0.8)), tmp_path)
     stored = json.loads(json.dumps(found.to_json()))
