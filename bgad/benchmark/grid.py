@@ -2,8 +2,10 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
-from dataclasses import dataclass, field
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, field, fields
+from statistics import fmean
+from typing import Any, ClassVar
 
 from bgad.evaluation.cells import METRIC_TITLES
 
@@ -35,6 +37,59 @@ class Entry:
 
 
 @dataclass(frozen=True)
+class Cost:
+    """What a model of one column costs, as means over its cells; None where no cell tells it."""
+
+    fit_seconds: float | None = None
+    image_ms: float | None = None
+    model_mb: float | None = None
+    fit_mb: float | None = None
+
+    TITLES: ClassVar[dict[str, str]] = {
+        "fit_seconds": "fit, s",
+        "image_ms": "ms per image",
+        "model_mb": "model, MB",
+        "fit_mb": "memory of the fit, MB",
+    }
+    EXPLANATION: ClassVar[str] = (
+        "Cost of one model, mean over the cells. Fit: training and calibration, without the features of the backbone, "
+        "which cells share. ms per image: from the resized image to score and map, one image at a time, by torch (an "
+        "exported graph is usually faster). Model: size of its weights. Memory of the fit: growth of the resident "
+        "memory of the process beside the cached features, where the system tells it."
+    )
+
+    @classmethod
+    def of(cls, cells: Sequence[Mapping[str, Any]]) -> Cost:
+        """Return the means over the cells that tell a figure."""
+        costs = [{"fit_seconds": cell["seconds"]["train"], **cell.get("cost", {})} for cell in cells]
+        figures = {key: [cost[key] for cost in costs if cost.get(key) is not None] for key in cls.TITLES}
+        return cls(**{key: fmean(values) for key, values in figures.items() if values})
+
+    def values(self) -> dict[str, float]:
+        """Return the figures that there are, by the keys of TITLES."""
+        values = {entry.name: getattr(self, entry.name) for entry in fields(self)}
+        return {key: value for key, value in values.items() if value is not None}
+
+    def texts(self) -> list[str]:
+        """Return the figures as text, in the order of TITLES.
+
+        >>> Cost(312.4, 8.53, 13.6).texts()
+        ['312', '8.5', '13.6', '-']
+        """
+        values = self.values()
+        return ["-" if key not in values else _three_digits(values[key]) for key in self.TITLES]
+
+
+def _three_digits(value: float) -> str:
+    """Format a figure with about three digits.
+
+    >>> _three_digits(1234.5), _three_digits(9.87), _three_digits(0.1234)
+    ('1234', '9.9', '0.12')
+    """
+    return f"{value:.0f}" if value >= 100 else f"{value:.1f}" if value >= 1 else f"{value:.2g}"
+
+
+@dataclass(frozen=True)
 class Row:
     """One row of a table."""
 
@@ -43,6 +98,7 @@ class Row:
     seconds: float | None = None  # mean time of a cell
     mean: bool = False  # the row is a mean of others
     best: list[Entry] = field(default_factory=list)  # the best printed entries, with their methods as remarks
+    costs: list[Cost] = field(default_factory=list)  # one for each of our columns; none in a mean
 
 
 @dataclass(frozen=True)
@@ -58,6 +114,7 @@ class Grid:
     notes: list[str]
     best: list[str] = field(default_factory=list)  # heads of the best printed entries, for tables with little space
     recipes: list[str] = field(default_factory=list)  # one line for each recipe of our columns
+    costs: list[Cost] = field(default_factory=list)  # one for each of our columns; none in a table of means
 
     def heads(self) -> list[str]:
         """Return the heads of all columns: row names, ours, printed, and the seconds of a cell."""
@@ -80,3 +137,8 @@ class Grid:
             seconds = ["" if row.seconds is None else f"{row.seconds:.0f}"] if self.timed else []
             lines.append([*row.names, *(entry.text(self.metrics) for entry in row.entries), *seconds])
         return lines
+
+    def cost_lines(self) -> tuple[list[str], list[list[str]]]:
+        """Return heads and lines of the table of costs; no lines where no cell is finished."""
+        named = zip(self.ours, self.costs, strict=False)
+        return ["", *Cost.TITLES.values()], [[name, *cost.texts()] for name, cost in named if cost.values()]

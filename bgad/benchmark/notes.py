@@ -7,6 +7,7 @@ from collections.abc import Sequence
 
 from bgad.benchmark.paper_tables import Matrix
 from bgad.benchmark.plan import Outcome
+from bgad.data.cross_validation import CROSS_VALIDATION
 
 MAX_NOTES = 8  # on one category; the files of the cells have all of them
 # notes that repeat the protocol's definition, and notes that `_fewer_known` summarises
@@ -29,8 +30,12 @@ def _no_pixel_metrics(matrix: Matrix, outcomes: Sequence[Outcome]) -> list[str]:
 
 
 def _fewer_known(outcomes: Sequence[Outcome]) -> list[str]:
-    """Name the cells whose class has fewer known anomalies to draw than requested."""
-    cells = [o.cell for o in outcomes if o.cell is not None and o.cell["drawn"] < o.cell["known"]]
+    """Name the cells whose class has fewer known anomalies to draw than requested; a fold always holds some out."""
+    cells = [
+        o.cell
+        for o in outcomes
+        if o.cell is not None and o.cell["drawn"] < o.cell["known"] and o.request.protocol != CROSS_VALIDATION
+    ]
     cases = [c["known_class"] or (f"subset {c['subset']}" if c["subset"] else "") for c in cells]
     counts = [
         " ".join(filter(None, (c["category"], case))) + f": {c['drawn']}" for c, case in zip(cells, cases, strict=True)

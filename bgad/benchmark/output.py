@@ -6,7 +6,7 @@ import csv
 import io
 from collections.abc import Sequence
 
-from bgad.benchmark.grid import Grid
+from bgad.benchmark.grid import Cost, Grid
 from bgad.benchmark.paper_tables import PaperTable
 from bgad.benchmark.plan import Outcome
 from bgad.errors import printable
@@ -14,13 +14,15 @@ from bgad.evaluation.cells import METRIC_TITLES
 
 
 def markdown(table: PaperTable, grids: Sequence[Grid], outcomes: Sequence[Outcome]) -> str:
-    """Return table.md: all tables, then every cell with its time."""
+    """Return table.md: all tables with their costs, then every cell with its own."""
     parts = [f"# {table.about}", ""]
     for grid in grids:
         parts += [f"## {grid.title}", "", f"{grid.metric_titles()}; mean ± standard deviation over the seeds.", ""]
         parts += [*_markdown_table(grid.heads(), grid.lines()), ""]
         for line in grid.recipes:
             parts += [_escaped(line), ""]
+        heads, lines = grid.cost_lines()
+        parts += [Cost.EXPLANATION, "", *_markdown_table(heads, lines), ""] if lines else []
         parts += [f"{i}. {_escaped(note)}" for i, note in enumerate(grid.notes, start=1)] + [""] * bool(grid.notes)
     parts += [*(f"- {note}" for note in table.notes), ""] if table.notes else []
     heads, lines = cell_lines(outcomes)
@@ -30,8 +32,8 @@ def markdown(table: PaperTable, grids: Sequence[Grid], outcomes: Sequence[Outcom
 
 
 def cell_lines(outcomes: Sequence[Outcome]) -> tuple[list[str], list[list[str]]]:
-    """Return heads and lines of the list of cells: what each one is, its figures, and its times."""
-    heads = ["data", "category", "protocol", "known class or subset", "setting", "known", "seed"]
+    """Return heads and lines of the list of cells: what each one is, its figures, and its costs."""
+    heads = ["data", "category", "protocol", "known class, subset or fold", "setting", "known", "seed"]
     lines = []
     for outcome in outcomes:
         if (cell := outcome.cell) is None:
@@ -39,10 +41,10 @@ def cell_lines(outcomes: Sequence[Outcome]) -> tuple[list[str], list[list[str]]]
         request = outcome.request
         names = [request.data, request.category, request.protocol, request.row[2], request.column.title]
         figures = [cell["metrics"].get(metric) for metric in METRIC_TITLES]
-        times = [f"{cell['seconds'][part]:.1f}" for part in ("train", "score")]
         shown = ["-" if value is None else f"{value:.4f}" for value in figures]
-        lines.append([*names, str(request.known), str(request.seed), *shown, *times])
-    return [*heads, *METRIC_TITLES.values(), "training, s", "scoring, s"], lines
+        costs = Cost.of([cell]).texts()
+        lines.append([*names, str(request.known), str(request.seed), *shown, *costs])
+    return [*heads, *METRIC_TITLES.values(), *Cost.TITLES.values()], lines
 
 
 def csv_text(grids: Sequence[Grid]) -> str:
@@ -59,6 +61,8 @@ def csv_text(grids: Sequence[Grid]) -> str:
                             line[f"{head}: {metric} std"] = f"{stat.spread:.6f}"
                 if entry.remark not in ("", "-"):
                     line[head] = entry.remark
+            for head, cost in zip(grid.ours, row.costs, strict=False):
+                line |= {f"{head}: {key}": f"{value:.3f}" for key, value in cost.values().items()}
             if row.seconds is not None:
                 line["seconds"] = f"{row.seconds:.3f}"
             lines.append(line)

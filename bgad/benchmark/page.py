@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 
-from bgad.benchmark.grid import Grid
+from bgad.benchmark.grid import Cost, Grid
 from bgad.benchmark.output import cell_lines
 from bgad.benchmark.paper_tables import PaperTable
 from bgad.benchmark.plan import Outcome
@@ -40,7 +40,16 @@ def _grid(grid: Grid, key: str) -> str:
     shown = table([text(head) for head in grid.heads()], rows, len(grid.names))
     listed = f'<ol class="notes">{notes}</ol>' if notes else ""
     recipes = "".join(map(caption, grid.recipes))
-    return f'<section id="{key}"><h2>{text(grid.title)}</h2>{caption(how)}{shown}{recipes}{listed}</section>'
+    content = f"{caption(how)}{shown}{recipes}{listed}{_costs(grid)}"
+    return f'<section id="{key}"><h2>{text(grid.title)}</h2>{content}</section>'
+
+
+def _costs(grid: Grid) -> str:
+    heads, lines = grid.cost_lines()
+    if not lines:
+        return ""
+    shown = table([text(head) for head in heads], [[text(word) for word in line] for line in lines], 1)
+    return f"<h3>Cost</h3>{caption(Cost.EXPLANATION)}{shown}"
 
 
 def _curves(outcomes: Sequence[Outcome]) -> str:

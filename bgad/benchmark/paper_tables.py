@@ -7,6 +7,8 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 
+from bgad.data.cross_validation import FOLDS
+
 IMAGE, PIXEL, PRO = "image_auroc", "pixel_auroc", "pro"
 
 
@@ -32,6 +34,7 @@ class Matrix:
     seeds: int = 3
     metrics: tuple[str, ...] = (IMAGE, PIXEL, PRO)
     title: str = ""
+    folds: int = FOLDS  # of a cross-validation; its numbers of known anomalies are those that take part, 0: all
 
 
 @dataclass(frozen=True)

@@ -17,7 +17,7 @@ from bgad.data.protocols import Case, cases
 from bgad.errors import DataError, abbreviate
 
 NOT_RUN = "not run yet"
-RowKey = tuple[str, str, str]  # data set, category, known class or subset: one row of a table
+RowKey = tuple[str, str, str]  # data set, category, known class, subset or fold: one row of a table
 
 
 @dataclass(frozen=True)
@@ -35,7 +35,7 @@ class Request:
 
     def name(self, column: str | None = None) -> str:
         """Return the name of the run for files; with another `column`, or without one if it is empty."""
-        case = self.case.known_class or (f"subset{self.case.subset}" if self.case.subset else "")
+        case = f"subset{self.case.subset}" if self.case.subset else str(self.case)
         parts = [self.data, "" if self.category == self.data else self.category, self.protocol, case]
         parts += [self.column.title if column is None else column, f"known{self.known}", f"seed{self.seed}"]
         return "-".join(re.sub(r"[^\w.]+", "_", part, flags=re.ASCII).strip("_") for part in parts if part)
@@ -43,8 +43,7 @@ class Request:
     @property
     def row(self) -> RowKey:
         """The row of the table that the run belongs to."""
-        case = self.case.known_class or (str(self.case.subset) if self.case.subset else "")
-        return self.data, self.category, case
+        return self.data, self.category, str(self.case)
 
     def facts(self) -> dict[str, Any]:
         """Return the keys of a cell that state what was requested."""
@@ -57,6 +56,7 @@ class Request:
             "seed": self.seed,
             "known_class": self.case.known_class,
             "subset": self.case.subset,
+            "fold": self.case.fold,
             "setting": self.column.title,
         }
 
@@ -70,6 +70,7 @@ class Outcome:
     reason: str = ""
     failed: bool = False  # the data is on disk, but the run failed
     notes: tuple[str, ...] = ()  # on the data and the split of the cell
+    file: str = ""  # of the cell, in the folder of the run
 
 
 @dataclass
@@ -105,12 +106,21 @@ def plan(matrices: Sequence[Matrix], root: Path | None = None) -> list[Group]:
     return list(groups.values())
 
 
+def plan_dataset(matrix: Matrix, dataset: layouts.Dataset) -> list[Group]:
+    """Return the requests of one table on a data set that is read already; DataError where it cannot serve them."""
+    group = Group(dataset.name, dataset.name, dataset, "")
+    _add_requests(group, 0, matrix)
+    if not group.requests:
+        raise DataError(group.impossible[0].reason)
+    return [group]
+
+
 def _add_requests(group: Group, number: int, matrix: Matrix) -> None:
     """Add the requests of a matrix to a category."""
     reason, runs = group.reason, [Case()]
     if group.dataset is not None:
         try:
-            runs = cases(matrix.protocol, group.dataset)
+            runs = cases(matrix.protocol, group.dataset, folds=matrix.folds, known=min(matrix.known))
         except DataError as error:
             reason = str(error)
     requests = [

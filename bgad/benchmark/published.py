@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Collection, Iterator
 from dataclasses import dataclass, field, replace
 
 from bgad.benchmark.paper_tables import IMAGE, PIXEL, PRO, Column
@@ -96,18 +96,32 @@ PUBLISHED: tuple[Published, ...] = tuple(_published())
 _SETTINGS = {(s.protocol, title): figures for s in PRINTED_SETTINGS for title, figures in s.figures.items()}
 
 
-def _matching(data: str, protocol: str, known: int, category: str, known_class: str) -> list[Published]:
-    """Return the entries of a row; with 0 known those of all methods that use no anomaly.
+def _comparable(entry: Published, protocol: str, known: int) -> bool:
+    """Tell whether an entry is of a protocol and a number of known anomalies; 0: of a method that uses no anomaly.
 
     `general` is another name of `multi-class`; its test images are those of `unsupervised` but for the known ones.
     """
     protocol = "multi-class" if protocol == "general" else protocol
+    if known:
+        return (entry.protocol, entry.known) == (protocol, known)
+    protocols = {protocol, "unsupervised"} if protocol == "multi-class" else {protocol}
+    return entry.protocol in protocols and entry.column in UNSUPERVISED
+
+
+def _matching(data: str, protocol: str, known: int, category: str, known_class: str) -> list[Published]:
+    """Return the entries of a row; with 0 known those of all methods that use no anomaly."""
     names = data, category.lower(), known_class.lower()
     entries = [e for e in PUBLISHED if (e.data, e.category.lower(), e.known_class.lower()) == names]
-    if known:
-        return [e for e in entries if (e.protocol, e.known) == (protocol, known)]
-    protocols = {protocol, "unsupervised"} if protocol == "multi-class" else {protocol}
-    return [e for e in entries if e.protocol in protocols and e.column in UNSUPERVISED]
+    return [e for e in entries if _comparable(e, protocol, known)]
+
+
+def printed_methods(
+    data: str, protocol: str, known: int, metrics: Collection[str], categories: Collection[str] = ()
+) -> list[str]:
+    """Return the methods with a printed figure for a data set, or for one of these categories, in the printed order."""
+    entries = [e for e in PUBLISHED if e.data == data and _comparable(e, protocol, known)]
+    entries = [e for e in entries if not categories or e.category in ("", *categories)]
+    return list(dict.fromkeys(e.column for e in entries if not e.values.keys().isdisjoint(metrics)))
 
 
 def printed(

@@ -20,6 +20,8 @@ from bgad import metrics
 from bgad._version import __version__
 from bgad.artifact import folder as model_folder
 from bgad.benchmark import page as benchmark_page
+from bgad.benchmark.cost import FitMemory, fit_memory, model_cost
+from bgad.benchmark.maps import draw_maps
 from bgad.benchmark.output import csv_text, markdown
 from bgad.benchmark.paper_tables import PaperTable
 from bgad.benchmark.plan import Group, Outcome, Request, in_order, plan
@@ -61,6 +63,7 @@ class BenchmarkOptions:
     device: str = "auto"  # cpu, cuda or mps; auto takes an accelerator where there is one
     memory_gb: float = 4.0  # memory for cached features; the rest goes to disk
     keep_models: bool = False  # keep the model of every cell
+    maps: int = 0  # test anomalies of each cell whose anomaly maps are kept
     share_pushed: bool = False  # cells that differ in the score alone share flows that anomalies push; takes disk space
 
 
@@ -87,11 +90,12 @@ def run(
     progress: Progress | None = None,
     stop: StopRequest | None = None,
     run_groups: RunGroups | None = None,
+    groups: Sequence[Group] | None = None,
 ) -> list[Outcome]:
     """Run the cells that are not finished, and write results.json, table.md, table.csv and benchmark.html.
 
     `configs` are the recipes of the table's methods; None: their default presets. `run_groups` runs the cells of the
-    groups elsewhere; None: here, one after the other.
+    groups elsewhere; None: here, one after the other. `groups` are the planned cells; None: all those of the table.
     """
     output_files.check_folder(out)
     recipes = {method: preset_for(method, None) for method in table.methods} if configs is None else configs
@@ -101,7 +105,7 @@ def run(
     with output_files.locked(out, "benchmark"):
         device = devices.pick(options.device)
         setup = Setup(out, recipes, device, options, RunControl(progress, stop))
-        groups = plan(table.matrices, options.root)
+        groups = plan(table.matrices, options.root) if groups is None else groups
         if any(group.requests for group in groups):
             _check_backbones(column_recipes)
         done: dict[Request, Outcome] = {}
@@ -197,15 +201,15 @@ def run_group(group: Group, setup: Setup) -> Iterator[Outcome]:
             split = splits[what]
             config = _recipe(request, setup)
             key = _cell_key(config, split, request, mask_hashes, setup.device)
-            stored = _stored(setup.out / "cells", key)
-            if stored is None or (setup.options.keep_models and not _kept(setup, request, key).exists()):
+            path, stored = _stored(setup.out, request, key)
+            if stored is None or _lacks_files(request, setup, key):
                 pool = pools.get(config.backbone, dataset, split)
                 stored = _cell(request, dataset, split, config, pool, shapes, setup, key)
                 del pool  # `pools` alone holds it
-                path = setup.out / "cells" / f"{request.name()}-{key[:SHORT]}.json"
                 output_files.write_atomic(path, json.dumps(stored, indent=1).encode())
             shutil.rmtree(_work(setup, key), ignore_errors=True)  # only now: a kill before this loses nothing
-            yield Outcome(request, stored["cell"] | request.facts(), notes=tuple(stored["notes"]))
+            file = path.relative_to(setup.out).as_posix()
+            yield Outcome(request, stored["cell"] | request.facts(), notes=tuple(stored["notes"]), file=file)
         except BgadError as error:
             yield Outcome(request, reason=str(error), failed=True)
     pools.drop()
@@ -242,6 +246,18 @@ def _kept(setup: Setup, request: Request, key: str) -> Path:
     return setup.out / "models" / f"{request.name()}-{key[:SHORT]}.bgad"
 
 
+def map_file(out: Path, request: Request, key: str) -> Path:
+    """Return the file with the anomaly maps that a cell keeps."""
+    return out / "maps" / f"{request.name()}-{key[:SHORT]}.json"
+
+
+def _lacks_files(request: Request, setup: Setup, key: str) -> bool:
+    """Tell whether a finished cell lacks the model or the maps that this run keeps."""
+    options = setup.options
+    without_model = options.keep_models and not _kept(setup, request, key).exists()
+    return without_model or (options.maps > 0 and not map_file(setup.out, request, key).exists())
+
+
 def _shared_phase(setup: Setup, name: str, key: str) -> SharedPhase:
     """Return the file with the state at the end of a phase, for all cells with this key."""
     return SharedPhase(setup.out / "work" / name / f"{key[:16]}.safetensors", key)
@@ -276,16 +292,17 @@ def _copy(folder: Path, to: Path) -> None:
     fresh.rename(to)
 
 
-def _stored(cells: Path, key: str) -> dict[str, Any] | None:
-    """Return a finished cell, also one that another table has named; None where there is no readable file."""
+def _stored(out: Path, request: Request, key: str) -> tuple[Path, dict[str, Any] | None]:
+    """Return the file of a cell, and its content if it is finished; another table may have named the file."""
+    cells = out / "cells"
     for path in cells.glob(f"*-{key[:SHORT]}.json"):
         try:
             stored = json.loads(path.read_bytes())
         except (OSError, ValueError):
             continue
         if isinstance(stored, dict) and stored.get("key") == key:
-            return stored
-    return None
+            return path, stored
+    return cells / f"{request.name()}-{key[:SHORT]}.json", None
 
 
 def _cell(
@@ -308,27 +325,34 @@ def _cell(
         shutil.rmtree(work, ignore_errors=True)  # a curve begins with the first step
         curve = _Curve(pool, split)
     shared = _shared_work(config, split, setup, alone=curve is not None)
-    if shared.flows is not None and shared.flows.exists() and not work.exists():
+    trained = shared.flows is not None and shared.flows.exists()  # by another cell, whose fit showed the memory
+    if shared.flows is not None and trained and not work.exists():
         _copy(shared.flows, work)
     work.mkdir(parents=True, exist_ok=True)
     model = pool.new_model(config)
     place = request.name(), dataset, split, split, pool.images.bits, setup.device, work
     run = TrainingRun(*place, memory_gb=setup.options.memory_gb, control=setup.control)
-    fit = new_fit(run, model, pool.training_set(split, config), resume=True, shared_phases=shared.phases)
-    for _ in fit.steps():
-        if curve is not None and isinstance(fit, ModelFit):
-            curve.follow(fit.loop)
-    detector = fit.finish()
+    training_set = pool.training_set(split, config)
+    with fit_memory() as memory:
+        fit = new_fit(run, model, training_set, resume=True, shared_phases=shared.phases)
+        for _ in fit.steps():
+            if curve is not None and isinstance(fit, ModelFit):
+                curve.follow(fit.loop)
+        detector = fit.finish()
     if shared.flows is not None and not shared.flows.exists():
         _copy(work, shared.flows)
     tested = [shapes[s.name] for s in split.test]
     measured = _measure(detector, request, split, pool.features(split.test), tested, setup.control.progress)
     cell = measured.cell | request.facts() | {"drawn": len(split.known)}
     cell["seconds"]["features"] = round(pool.seconds, 3)
+    cell["cost"] = model_cost(detector, split.test, tested, pool.images, FitMemory() if trained else memory)
     if curve is not None:
         cell["curve"] = curve.points
     if setup.options.keep_models:
         _keep(detector, _kept(setup, request, key), work, content)
+    if setup.options.maps:
+        maps = draw_maps(detector.card, measured, setup.options.maps)
+        output_files.write_atomic(map_file(setup.out, request, key), json.dumps(maps).encode())
     return {
         "key": key,
         "cell": cell,

@@ -7,7 +7,7 @@ from dataclasses import replace
 from statistics import mean, stdev
 from typing import Any
 
-from bgad.benchmark.grid import Entry, Grid, Row, Stat
+from bgad.benchmark.grid import Cost, Entry, Grid, Row, Stat
 from bgad.benchmark.notes import table_notes
 from bgad.benchmark.paper_tables import Column, Matrix, PaperTable
 from bgad.benchmark.plan import Outcome, RowKey, columns
@@ -15,6 +15,7 @@ from bgad.benchmark.printed_figures import PAPER, SOURCES
 from bgad.benchmark.published import METHOD_OF, UNSUPERVISED, printed, printed_classes, printed_mean
 from bgad.benchmark.recipes import recipe_lines
 from bgad.config import Config
+from bgad.data.cross_validation import CROSS_VALIDATION
 
 ColumnKey = tuple[int, Column]  # number of known anomalies, column
 PrintedColumn = tuple[str, str, int]  # column, source, number of known anomalies (0: the method uses none)
@@ -99,6 +100,10 @@ class _Cells:
         times = [cell["seconds"]["train"] + cell["seconds"]["score"] for cell in cells]
         return mean(times) if times else None
 
+    def cost(self, rows: Sequence[RowKey], column: ColumnKey) -> Cost:
+        """Return the mean costs of the cells of these rows in a column."""
+        return Cost.of([cell for row in rows for cell in self.by_seed.get((row, column), {}).values()])
+
 
 class _Detail:
     """The detailed table of a matrix: rows are categories or known classes, columns are methods or settings."""
@@ -121,10 +126,11 @@ class _Detail:
         several = len({known for known, _ in self.columns}) > 1
         heads = [(c, f"{source}, {n} known" if several and n else source) for c, source, n in self.printed]
         rows, best = self._with_best(rows)
-        case_head = ("Known class" if self.matrix.protocol == "one-class" else "Subset",) if self.with_case else ()
-        names = ("Category", *case_head)
+        case_head = {"one-class": "Known class", CROSS_VALIDATION: "Fold"}.get(self.matrix.protocol, "Subset")
+        names = ("Category", *([case_head] if self.with_case else []))
         ours = _heads(self.matrix)
-        return Grid(_title(self.matrix), names, ours, heads, self.matrix.metrics, rows, self.notes, best)
+        costs = [self.cells.cost(self.cells.rows, column) for column in self.columns]
+        return Grid(_title(self.matrix), names, ours, heads, self.matrix.metrics, rows, self.notes, best, costs=costs)
 
     def _data_rows(self, data: str, categories: dict[str, list[RowKey]]) -> list[Row]:
         """Return the rows of one data set, with their means."""
@@ -133,7 +139,9 @@ class _Detail:
         for category, keys in categories.items():
             for key in keys:
                 ours = [self._marked(key, column) for column in self.columns]
-                rows.append(Row(self._names(*key), [*ours, *self._printed(*key)], self.cells.seconds(key)))
+                costs = [self.cells.cost([key], column) for column in self.columns]
+                entries = [*ours, *self._printed(*key)]
+                rows.append(Row(self._names(*key), entries, self.cells.seconds(key), costs=costs))
             complete += self.cells.complete(keys)
             if len(keys) > 1:
                 rows += self._category_means(data, category, keys)
@@ -254,6 +262,8 @@ def _means(matrix: Matrix, outcomes: Sequence[Outcome], detail: Grid) -> Grid:
 
 def _title(matrix: Matrix) -> str:
     known = ", ".join(map(str, dict.fromkeys(known for known, _ in columns(matrix))))
+    if matrix.protocol == CROSS_VALIDATION and known == "0":
+        known = "all"
     return f"{matrix.title + ': ' if matrix.title else ''}{matrix.protocol}, {known} known"
 
 

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import argparse
-from collections.abc import Collection
+from collections.abc import Collection, Sequence
 from dataclasses import replace
 from pathlib import Path
 from typing import Any
@@ -12,23 +12,17 @@ from bgad.benchmark import plan as benchmark_plan
 from bgad.benchmark import tables as benchmark_tables
 from bgad.benchmark.grid import Grid
 from bgad.benchmark.paper_tables import TABLES, Matrix, PaperTable, methods
+from bgad.benchmark.systems import has_systems, with_systems
 from bgad.cli import console, tables
-from bgad.cli.options import (
-    add_cluster_tasks,
-    add_command,
-    add_recipe,
-    add_root,
-    names,
-    number,
-    on_cluster,
-    read_config,
-)
-from bgad.config import ALL_METHODS, read_toml
+from bgad.cli.cells import EXIT_FAILED_CELLS, add_running, run_cells
+from bgad.cli.options import add_command, names, number, read_config
+from bgad.config import ALL_METHODS, BASELINES, PRESETS, Config, read_toml
 from bgad.data.datasets import registry
 from bgad.data.protocols import PROTOCOLS
 from bgad.errors import ConfigError, DataError
 
-EXIT_FAILED_CELLS = 1
+DEFAULT_OUT = "bgad-benchmark"
+PAPER_FAST = "paper-fast"
 DEFAULTS = {"protocol": "multi-class", "methods": "nfad-plus,bgad-plus", "known": "10"}  # options that --paper fixes
 
 
@@ -44,7 +38,8 @@ def add_benchmark(commands: Any) -> None:
         "  bgad benchmark --data elpv --protocol one-class --methods nfad-plus,bgad-plus --known 10 --seeds 3\n"
         "  bgad benchmark --data mvtec --category screw,grid --known 10,1 --root ~/data\n"
         "  bgad benchmark --paper main --root ~/data      (--paper list names the tables)\n"
-        "  bgad benchmark --paper main --root ~/data --backbone lite0      (needs no network)",
+        "  bgad benchmark --paper main --root ~/data --backbone lite0      (needs no network)\n"
+        "  bgad benchmark --paper btad --with-baselines --root ~/data      (also the other systems that it prints)",
     )
     what = parser.add_argument_group("what to run")
     what.add_argument(
@@ -65,17 +60,15 @@ def add_benchmark(commands: Any) -> None:
         help=f"a table of the paper: {', '.join(TABLES)}; or list, which describes them; its methods are the paper's, "
         "by --preset paper-fast or paper",
     )
-    what.add_argument("--list", action="store_true", help="print the cells and run nothing")
-    add_recipe(parser, one_model=False)
-    how = parser.add_argument_group("run")
-    add_root(how)
-    how.add_argument("--out", type=Path, default=Path("bgad-benchmark"), metavar="DIR", help="default ./bgad-benchmark")
-    how.add_argument("--device", default="auto", help="auto (CUDA or MPS where there is one), cpu, cuda, mps")
-    how.add_argument(
-        "--memory", type=number(float, 0), default=4.0, metavar="GB", help="of cached features; beyond: on disk"
+    what.add_argument(
+        "--with-baselines",
+        action="store_true",
+        help="with --paper: also run the other systems that the table prints, on the same splits; on a CPU, those "
+        "that train their backbone run on frozen features",
     )
+    what.add_argument("--list", action="store_true", help="print the cells and run nothing")
+    how = add_running(parser, out=DEFAULT_OUT)
     how.add_argument("--keep-models", action="store_true", help="keep every model in OUT/models")
-    add_cluster_tasks(parser, "every node must see the data and --out under the same paths")
 
 
 def _benchmark(arguments: argparse.Namespace) -> int:
@@ -85,42 +78,14 @@ def _benchmark(arguments: argparse.Namespace) -> int:
         return 0
     table = _table(arguments)
     _check_recipe(arguments, table)
-    configs = {method: read_config(arguments, method) for method in table.methods}
+    configs = {method: _config(arguments, method) for method in table.methods}
     if arguments.list:
         return _list(table, arguments.root)
-    from bgad.benchmark.runner import BenchmarkOptions, run
-    from bgad.model.device import tune_allocator
-
-    tune_allocator()
-    options = BenchmarkOptions(
-        root=arguments.root,
-        device=arguments.device,
-        memory_gb=arguments.memory,
-        keep_models=arguments.keep_models,
-    )
-    with (
-        on_cluster(arguments) as resources,
-        console.progress() as progress,
-        console.stop_on_interrupt(terminate=resources is not None) as stop,
-    ):
-        if resources is None:
-            outcomes = run(table, arguments.out, configs=configs, options=options, progress=progress, stop=stop)
-        else:
-            from bgad.cluster.cells import run_groups_with
-
-            outcomes = run(
-                table,
-                arguments.out.absolute(),
-                configs=configs,
-                options=options,
-                progress=progress,
-                stop=stop,
-                run_groups=run_groups_with(resources),
-            )
+    out = arguments.out or Path(DEFAULT_OUT)
+    outcomes = run_cells(arguments, table, out, configs, keep_models=arguments.keep_models)
     if arguments.paper is None and all(outcome.cell is None for outcome in outcomes):
         raise DataError(f"no cell could be run: {outcomes[0].reason}")
-    _print(benchmark_tables.grids(table, outcomes, configs))
-    out = arguments.out
+    _print(benchmark_tables.grids(table, outcomes, configs), table.notes)
     console.say(f"figures: {out / 'results.json'}\ntables:  {out / 'table.md'}, {out / 'table.csv'}")
     console.say(f"page:    {out / 'benchmark.html'}   (open it in a browser)")
     failed = sum(o.failed for o in outcomes)
@@ -133,15 +98,19 @@ def _benchmark(arguments: argparse.Namespace) -> int:
     return EXIT_FAILED_CELLS if failed else 0
 
 
-def _print(grids: list[Grid]) -> None:
+def _print(grids: list[Grid], notes: Sequence[str]) -> None:
     page = console.stdout_console()
     for grid in grids:
         page.print(tables.benchmark_table(grid))
+        if (costs := tables.cost_table(grid)) is not None:
+            page.print(costs)
         for line in grid.recipes:
             page.print(console.printable(line), soft_wrap=True)
         for i, note in enumerate(grid.notes, start=1):
             page.print(f"[{i}] {console.printable(note)}", soft_wrap=True)
         page.print()
+    for note in notes:
+        page.print(note, soft_wrap=True)
 
 
 def _list(table: PaperTable, root: Path | None) -> int:
@@ -175,6 +144,8 @@ def _table(arguments: argparse.Namespace) -> PaperTable:
         raise ConfigError("--category needs one data set: give --data NAME")
     if arguments.paper is not None:
         return _paper_table(arguments, data)
+    if arguments.with_baselines:
+        raise ConfigError("--with-baselines adds to a table of the paper: give --paper TABLE, or --methods without it")
     if not data:
         raise ConfigError("give --data NAME (`bgad datasets` lists them), or --paper TABLE (--paper list lists those)")
     chosen = {key: getattr(arguments, key) or value for key, value in DEFAULTS.items()}
@@ -208,8 +179,31 @@ def _paper_table(arguments: argparse.Namespace, data: dict[str, tuple[str, ...]]
     if fixed := [key for key in DEFAULTS if getattr(arguments, key) is not None]:
         raise ConfigError(f"--paper {name} fixes --{fixed[0]}: leave it out, or describe the run without --paper")
     table = TABLES[name]
+    if arguments.with_baselines:
+        if not has_systems(table):
+            fitting = ", ".join(other for other in TABLES if has_systems(TABLES[other]))
+            raise ConfigError(f"--paper {name} compares settings, not systems: --with-baselines is for {fitting}")
+        table = with_systems(table, frozen=_on_cpu(arguments.device))
     changed = []
     for matrix in table.matrices:
         wanted = {other: chosen or matrix.data.get(other, ()) for other, chosen in data.items()} or matrix.data
         changed.append(replace(matrix, data=wanted, seeds=arguments.seeds or matrix.seeds))
     return replace(table, matrices=tuple(changed))
+
+
+def _on_cpu(device: str) -> bool:
+    from bgad.model.device import pick
+
+    return pick(device).type == "cpu"
+
+
+def _config(arguments: argparse.Namespace, method: str) -> Config:
+    """Return the recipe of a method; in a table of the paper, baselines have the backbone of its methods.
+
+    Baselines have no preset paper-fast, so they then have their default.
+    """
+    if arguments.paper is None or method not in BASELINES:
+        return read_config(arguments, method)
+    preset = None if arguments.preset == PAPER_FAST else arguments.preset
+    backbone = arguments.backbone or (PRESETS[PAPER_FAST].backbone.name if preset is None else None)
+    return read_config(argparse.Namespace(**vars(arguments) | {"preset": preset, "backbone": backbone}), method)

@@ -32,6 +32,7 @@ COMMANDS = {  # name -> the module that adds it to the parser, and its line in t
     "pseudo": ("bgad.cli.pseudo", "Draw a contact sheet of the pseudo anomalies that training would use"),
     "info": ("bgad.cli.info", "Describe a model: data, recipe, threshold and its guarantee"),
     "benchmark": ("bgad.cli.benchmark", "Run methods, data sets, protocols and seeds beside printed figures"),
+    "compare": ("bgad.cli.compare", "Find out which method suits your images"),
     "figures": ("bgad.cli.figures", "Draw the paper's figures for a data set"),
     "datasets": ("bgad.cli.info", "List the public data sets that bgad knows by name"),
 }

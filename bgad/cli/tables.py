@@ -20,6 +20,7 @@ from bgad.inference.batch import Row as ScoreRow
 from bgad.inference.batch import most_anomalous
 
 if TYPE_CHECKING:
+    from bgad.benchmark.compare import Comparison
     from bgad.cluster.report import Summary
 
 
@@ -114,6 +115,32 @@ def benchmark_table(grid: Grid) -> Table:
         words = [*(line[i] for i in [*range(first), *kept]), *best, *(line[i] for i in seconds)]
         drawn.add_row(*(Text(printable(word)) for word in words), style="bold" if row.mean else None)
     drawn.caption = printable(grid.metric_titles())
+    return drawn
+
+
+def cost_table(grid: Grid) -> Table | None:
+    """Return what the models of each of our columns cost; None where no cell is finished."""
+    heads, lines = grid.cost_lines()
+    if not lines:
+        return None
+    drawn = Table(title="cost of one model", title_justify="left", box=None, padding=(0, 2, 0, 0))
+    for i, head in enumerate(heads):
+        drawn.add_column(Text(printable(head)), justify="right" if i else "left", overflow="fold")
+    for line in lines:
+        drawn.add_row(*(Text(printable(word)) for word in line))
+    return drawn
+
+
+def comparison_table(comparison: Comparison) -> Table:
+    """Return the methods of a comparison, best first; the recommended one is bold."""
+    from bgad.benchmark.compare_page import HEADS, standing_line
+
+    drawn = Table(box=None, padding=(0, 2, 0, 0))
+    for i, head in enumerate(HEADS):
+        drawn.add_column(Text(head), justify="right" if i else "left", overflow="fold")
+    for standing in comparison.standings:
+        style = "bold" if standing.method == comparison.recommended else None
+        drawn.add_row(*(Text(word) for word in standing_line(standing)), style=style)
     return drawn
 
 

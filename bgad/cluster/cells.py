@@ -47,7 +47,7 @@ def divided(group: Group) -> list[Group]:
         return []
 
     def key(request: Request) -> tuple[Any, ...]:
-        return request.seed, request.protocol, request.case.known_class, request.case.subset
+        return request.seed, request.protocol, request.case.known_class, request.case.subset, request.case.fold
 
     dataset = absolute_data(group.dataset)
     parts = groupby(sorted(group.requests, key=key), key)

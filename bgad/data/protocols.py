@@ -1,7 +1,8 @@
 """The paper's protocols: which anomalies a model may know, and which it is tested on.
 
-All protocols divide the normals in the same way. Tiles that a data set cuts from one image are drawn like single
-images, as in the literature: neighbours of a training tile may be in the test set.
+All of them divide the normals in the same way; `bgad compare` adds the folds of a cross-validation. Tiles that a data
+set cuts from one image are drawn like single images, as in the literature: neighbours of a training tile may be in the
+test set.
 """
 
 from __future__ import annotations
@@ -11,6 +12,7 @@ from collections.abc import Collection, Mapping
 from dataclasses import dataclass
 from typing import NamedTuple
 
+from bgad.data.cross_validation import CROSS_VALIDATION, FOLDS, fold_count, fold_split
 from bgad.data.layouts import Dataset
 from bgad.data.split import (
     NOT_DRAWN,
@@ -96,14 +98,27 @@ SUBSETS: dict[str, tuple[Subset, Subset]] = {
 
 @dataclass(frozen=True)
 class Case:
-    """One run of a protocol: the known class of one-class, or the subset (1 or 2) of hard and unseen."""
+    """One run of a protocol: the known class of one-class, the subset (1 or 2) of hard and unseen, or a fold."""
 
     known_class: str = ""
     subset: int = 0
+    fold: int = 0  # of a cross-validation: 1 to `folds`
+    folds: int = 0
+
+    def __str__(self) -> str:
+        """Return the case as the row of a table names it; empty where a protocol has one case."""
+        fold = f"fold {self.fold} of {self.folds}" if self.fold else ""
+        return self.known_class or (str(self.subset) if self.subset else fold)
 
 
-def cases(protocol: str, dataset: Dataset) -> list[Case]:
-    """Return the runs that a protocol has on a data set; DataError where the data set cannot serve the protocol."""
+def cases(protocol: str, dataset: Dataset, *, folds: int = FOLDS, known: int = 0) -> list[Case]:
+    """Return the runs that a protocol has on a data set; DataError where the data set cannot serve the protocol.
+
+    A cross-validation has `folds`, or fewer where fewer anomalies take part: `known` of them, or all for 0.
+    """
+    if protocol == CROSS_VALIDATION:
+        count = fold_count(dataset, folds, known)
+        return [Case(fold=fold, folds=count) for fold in range(1, count + 1)]
     if runs := _cases(_check(protocol), dataset):
         return runs
     raise _cannot_serve(protocol, dataset)
@@ -129,9 +144,13 @@ def protocol_split(
     anomalies is the beginning of a draw of more. Where the data set has no test split, TEST_SHARE of the normals are
     tested. Known anomalies come from the training set where it has some of the right class, otherwise from the test
     set, of which at least half stays. Fewer than `known` available anomalies are a note, not an error. With the
-    `hashes` of another split of the same data, no file is read again.
+    `hashes` of another split of the same data, no file is read again. A fold of a cross-validation divides the data as
+    `fold_split` says.
     """
     check_numbers(known, seed, TEST_SHARE)
+    if protocol == CROSS_VALIDATION:
+        digests = check_leakage(dataset.samples, hashes)
+        return fold_split(dataset, case.fold, case.folds, known=known, seed=seed, hashes=digests)
     _check_case(protocol, case)
     digests = check_leakage(dataset.samples, hashes)
     choice = _choose(dataset, protocol, case, digests, known, seed)

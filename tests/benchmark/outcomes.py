@@ -13,6 +13,7 @@ def outcome(category: str, column: Column, seed: int, image: float | None, known
     cell = request.facts() | {
         "metrics": {"image_auroc": image, "pixel_auroc": None},
         "seconds": {"train": 10.0 + seed, "score": 2.0},
+        "cost": {"image_ms": 20.0 + seed, "model_mb": 14.0, "fit_mb": None if seed else 300.0},
         "drawn": 10,
     }
     return Outcome(request, cell)

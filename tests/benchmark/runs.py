@@ -68,10 +68,11 @@ def results(out: Path) -> dict[str, Any]:
 
 
 def timeless(out: Path) -> dict[str, Any]:
-    """Return results.json without times."""
+    """Return results.json without times and measured memory."""
     stored = results(out)
     for cell in stored["cells"]:
         assert set(cell.pop("seconds")) == {"train", "score", "features"}
+        assert set(cell.pop("cost")) == {"image_ms", "model_mb", "fit_mb"}
     return stored
 
 

@@ -7,6 +7,7 @@ from dataclasses import replace
 import numpy as np
 import pytest
 
+from bgad.benchmark.grid import Cost
 from bgad.benchmark.output import csv_text, markdown
 from bgad.benchmark.paper_tables import Matrix, PaperTable, methods
 from bgad.benchmark.plan import Outcome, Request
@@ -151,3 +152,21 @@ def test_a_seed_that_failed_is_marked() -> None:
     outcomes = [outcome("screw", bgad, 0, 0.9, "thread_top"), replace(second, failed=True)]
     (grid,) = grids(PaperTable("x", (matrix,)), outcomes, CONFIGS)
     assert grid.lines()[0][2] == "0.900 [1]"
+
+
+def test_costs_are_means_over_the_cells_of_a_column() -> None:
+    (bgad,) = methods("bgad")
+    matrix = Matrix({"mvtec": ()}, "one-class", (bgad,), seeds=2, metrics=("image_auroc",))
+    table = PaperTable("x", (matrix,))
+    outcomes = [outcome("screw", bgad, seed, 0.9, name) for name in ("thread_top", "thread_side") for seed in (0, 1)]
+    (grid,) = grids(table, outcomes, CONFIGS)
+    # the second seed does not tell its memory, so that of the first counts alone
+    assert grid.costs == [Cost(fit_seconds=10.5, image_ms=20.5, model_mb=14.0, fit_mb=300.0)]
+    assert grid.cost_lines()[1] == [["bgad", "10.5", "20.5", "14.0", "300"]]
+    assert "| bgad | 10.5 | 20.5 | 14.0 | 300 |" in markdown(table, [grid], outcomes)
+    lines = list(csv.DictReader(io.StringIO(csv_text([grid]))))
+    assert (lines[0]["bgad: image_ms"], lines[0]["bgad: fit_seconds"]) == ("20.500", "10.500")
+    assert lines[2]["bgad: image_ms"] == ""  # of the mean
+    lost = Outcome(outcomes[0].request, reason="lost")
+    (grid,) = grids(table, [lost], CONFIGS)
+    assert grid.cost_lines()[1] == []

@@ -26,7 +26,7 @@ from bgad.io import images
 from bgad.model import backbone
 from tests.conftest import draw_image, tiny_config, write_set
 
-COMMANDS = ("demo", "train", "predict", "evaluate", "export", "pseudo", "info", "benchmark", "datasets")
+COMMANDS = ("demo", "train", "predict", "evaluate", "export", "pseudo", "info", "benchmark", "compare", "datasets")
 
 
 @pytest.fixture

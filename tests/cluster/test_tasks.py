@@ -75,7 +75,20 @@ def figures(out: Path) -> dict[str, Any]:
     results: dict[str, Any] = json.loads((out / "results.json").read_bytes())
     for cell in results["cells"]:
         cell.pop("seconds")
+        cell.pop("cost")
     return results
+
+
+def test_the_folds_of_a_comparison_run_on_a_cluster(data_set: Path, address: str, tmp_path: Path) -> None:
+    arguments = ["compare", str(data_set), "--methods", "padim", "--folds", "2", "--preset", "smoke", "--size", "64"]
+    assert main([*arguments, "--device", "cpu", "--out", str(tmp_path / "one")]) == 0
+    assert main([*arguments, "--device", "cpu", "--out", str(tmp_path / "many"), "--cluster", address]) == 0
+    one, many = (figures(tmp_path / name) for name in ("one", "many"))
+    assert one["cells"] == many["cells"]
+    assert [s["image_auroc"] for s in one["comparison"]["standings"]] == [
+        s["image_auroc"] for s in many["comparison"]["standings"]
+    ]
+    assert "anomaly map of" in (tmp_path / "many/compare.html").read_text()
 
 
 def test_features_of_a_training_come_from_the_cluster(

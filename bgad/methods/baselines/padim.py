@@ -34,7 +34,7 @@ def fit_padim(head: PadimHead, data: FitData) -> Iterator[LogRow]:
     needed = 16.0 * positions * channels**2  # sums in double precision, and the covariances made of them
     if needed > data.memory_bytes:
         raise ConfigError(
-            f"PaDiM's covariances take {needed / 1e9:.1f} GB, more than the memory of {data.memory_bytes / 1e9:g} GB: "
+            f"PaDiM's covariances take {needed / 1e9:.2g} GB, more than the memory of {data.memory_bytes / 1e9:g} GB: "
             f"raise --memory, or set baseline.channels below {channels}"
         )
     total = torch.zeros(positions, channels, dtype=torch.float64, device=data.device)

@@ -1,0 +1,176 @@
+"""Compares methods on one data set by cross-validation over its known anomalies, and says which one to use."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Sequence
+from dataclasses import asdict, dataclass
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+
+from bgad.benchmark.grid import Cost
+from bgad.benchmark.paper_tables import IMAGE, PIXEL, PRO, Matrix, PaperTable, methods
+from bgad.benchmark.plan import Outcome
+from bgad.benchmark.uncertainty import CONFIDENCE, HeldOut, bootstrap, fold_auroc, interval
+from bgad.data.cross_validation import CROSS_VALIDATION, FOLDS
+from bgad.data.layouts import Dataset
+from bgad.errors import DataError
+from bgad.io.files import write_atomic
+
+DEFAULT_METHODS = ("bgad-plus", "nfad-plus", "patchcore", "padim", "devnet-frozen")
+SIMILAR_COST = 1.1  # milliseconds per image within this factor of the lowest do not decide; then the fit does
+FEW_ANOMALIES = 20  # held out: below this, only large differences show
+
+
+@dataclass(frozen=True)
+class Standing:
+    """What the cross-validation tells about one method."""
+
+    method: str
+    image_auroc: float
+    interval: tuple[float, float]
+    behind: tuple[float, float] | None  # interval of the distance to the leader; None for the leader
+    tied: bool  # it cannot be told apart from the leader, or is the leader
+    cost: Cost
+
+
+@dataclass(frozen=True)
+class Comparison:
+    """The methods with the best first, and what follows from them."""
+
+    data: str
+    folds: int
+    anomalies: int  # held out, each once
+    normals: int
+    standings: list[Standing]
+    skipped: dict[str, str]  # method -> why it is not compared
+    recommended: str
+
+    @property
+    def leader(self) -> Standing:
+        """The method with the highest image AUROC."""
+        return self.standings[0]
+
+    def verdict(self) -> list[str]:
+        """Return in words which method to use, and how sure that is."""
+        leader, of_leader = self.leader, self.leader.interval
+        tied = [s.method for s in self.standings if s.tied and s is not leader]
+        chosen = next(s for s in self.standings if s.method == self.recommended)
+        lines = [
+            f"{leader.method} has the highest image AUROC: {leader.image_auroc:.3f} ({100 * CONFIDENCE:g} % interval "
+            f"{of_leader[0]:.3f} to {of_leader[1]:.3f}), over {self.anomalies} held-out anomalies and {self.normals} "
+            f"normals in {self.folds} folds."
+        ]
+        if of_leader[0] == 1:
+            lines.append("It scores every held-out anomaly above every normal, so the interval cannot show its errors.")
+        if tied:
+            lines.append(f"{_listed(tied)} cannot be told apart from it on these images.")
+        elif len(self.standings) > 1:
+            lines.append("It is ahead of all others by more than the uncertainty.")
+        why = "the cheapest of them" if tied else "the best of those compared"
+        fit, image, *_ = chosen.cost.texts()
+        lines.append(f"Use {chosen.method}, {why}: {image} ms per image, fitted in {fit} s.")
+        if self.anomalies < FEW_ANOMALIES:
+            lines.append(
+                f"{self.anomalies} held-out anomalies show large differences only: with more, more methods can be "
+                "told apart."
+            )
+        return lines
+
+    def to_json(self) -> dict[str, Any]:
+        """Return the key `comparison` of results.json."""
+        return asdict(self) | {"leader": self.leader.method, "verdict": self.verdict()}
+
+
+def comparison_table(dataset: Dataset, names: Sequence[str], *, folds: int = FOLDS, known: int = 0) -> PaperTable:
+    """Return the table whose cells are the methods in each fold; `known` limits the anomalies, 0: all."""
+    masked = any(s.mask is not None for s in dataset.samples if s.label)
+    matrix = Matrix(
+        {dataset.name: ()},
+        CROSS_VALIDATION,
+        methods(*names),
+        known=(known,),
+        seeds=1,
+        metrics=(IMAGE, PIXEL, PRO) if masked else (IMAGE,),
+        folds=folds,
+    )
+    return PaperTable(f"{dataset.name}, cross-validation over the known anomalies", (matrix,))
+
+
+def compare(outcomes: Sequence[Outcome], out: Path) -> Comparison:
+    """Rank the methods that ran in every fold; DataError where there is none."""
+    by_method: dict[str, list[Outcome]] = {}
+    for outcome in outcomes:
+        by_method.setdefault(outcome.request.column.method, []).append(outcome)
+    skipped = {}
+    for method, of_method in by_method.items():
+        if missing := [outcome for outcome in of_method if outcome.cell is None]:
+            skipped[method] = f"{missing[0].request.case}: {missing[0].reason}"
+    scores = {m: [_held_out(o, out) for o in of_method] for m, of_method in by_method.items() if m not in skipped}
+    most = max((_sizes(folds) for folds in scores.values()), default=[])
+    for method in [method for method, folds in scores.items() if _sizes(folds) != most]:
+        skipped[method] = "it gives no finite score to some of the images"
+        del scores[method]
+    if not scores:
+        raise DataError(f"no method ran in all folds; {next(iter(skipped))}, {next(iter(skipped.values()))}")
+    costs = {method: Cost.of([o.cell for o in by_method[method] if o.cell]) for method in scores}
+    standings = _rank(scores, costs)
+    folds = scores[standings[0].method]
+    return Comparison(
+        data=outcomes[0].request.data,
+        folds=len(folds),
+        anomalies=sum(len(fold.anomalous) for fold in folds),
+        normals=sum(len(fold.normal) for fold in folds),
+        standings=standings,
+        skipped=skipped,
+        recommended=_cheapest([s for s in standings if s.tied]).method,
+    )
+
+
+def write(out: Path, comparison: Comparison) -> None:
+    """Add the comparison to the results.json of the run."""
+    path = out / "results.json"
+    content = json.loads(path.read_bytes()) | {"comparison": comparison.to_json()}
+    write_atomic(path, json.dumps(content, indent=1).encode())
+
+
+def _held_out(outcome: Outcome, out: Path) -> HeldOut:
+    """Return the scores of a cell, in the order of the images' names."""
+    rows = sorted(json.loads((out / outcome.file).read_bytes())["images"], key=lambda row: str(row["name"]))
+    normal, anomalous = (np.array([row["score"] for row in rows if row["label"] == label]) for label in (0, 1))
+    return HeldOut(normal, anomalous)
+
+
+def _sizes(folds: Sequence[HeldOut]) -> list[tuple[int, int]]:
+    return [(len(fold.normal), len(fold.anomalous)) for fold in folds]
+
+
+def _rank(scores: dict[str, list[HeldOut]], costs: dict[str, Cost]) -> list[Standing]:
+    """Return the standings, best first; of methods with the same AUROC, the cheaper one leads."""
+    replicates = bootstrap(scores)
+    auroc = {method: fold_auroc(folds) for method, folds in scores.items()}
+    order = sorted(scores, key=lambda method: (-auroc[method], costs[method].image_ms or 0.0))
+    standings = []
+    for method in order:
+        behind = None if method == order[0] else interval(replicates[order[0]] - replicates[method])
+        tied = behind is None or behind[0] <= 0
+        standings.append(Standing(method, auroc[method], interval(replicates[method]), behind, tied, costs[method]))
+    return standings
+
+
+def _cheapest(standings: Sequence[Standing]) -> Standing:
+    """Return the method that scores an image fastest; of those about as fast, the one that is fitted fastest."""
+    lowest = min(s.cost.image_ms or 0.0 for s in standings)
+    similar = [s for s in standings if (s.cost.image_ms or 0.0) <= SIMILAR_COST * lowest]
+    return min(similar, key=lambda s: s.cost.fit_seconds or 0.0)
+
+
+def _listed(names: Sequence[str]) -> str:
+    """Join names for a sentence.
+
+    >>> _listed(["a"]), _listed(["a", "b", "c"])
+    ('a', 'a, b and c')
+    """
+    return " and ".join(filter(None, (", ".join(names[:-1]), names[-1])))

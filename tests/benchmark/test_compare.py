@@ -1,0 +1,118 @@
+from __future__ import annotations
+
+import json
+from pathlib import Path
+
+import numpy as np
+import pytest
+
+from bgad.benchmark.compare import Comparison, compare
+from bgad.benchmark.maps import selected
+from bgad.benchmark.paper_tables import Column
+from bgad.benchmark.plan import Outcome, Request
+from bgad.data.protocols import Case
+from bgad.errors import DataError
+from tests.data.splits import sample
+
+NORMALS = [0.1 * i for i in range(10)]
+
+
+def finished(
+    out: Path, method: str, fold: int, anomalous: list[float], *, ms: float = 10.0, fit: float = 5.0
+) -> Outcome:
+    """The outcome of a cell with these scores, and its file."""
+    request = Request(0, "plate", "plate", "cross-validation", Case(fold=fold, folds=2), Column(method, method), 0, 0)
+    rows = [{"name": f"good{i}", "label": 0, "score": score} for i, score in enumerate(NORMALS)]
+    rows += [{"name": f"bad{i}", "label": 1, "score": score} for i, score in enumerate(anomalous)]
+    file = f"cells/{request.name()}.json"
+    (out / "cells").mkdir(exist_ok=True)
+    (out / file).write_text(json.dumps({"key": "k", "images": rows[::-1] if fold == 1 else rows}))
+    cost = {"image_ms": ms, "model_mb": 12.0, "fit_mb": None}
+    return Outcome(request, request.facts() | {"seconds": {"train": fit}, "cost": cost}, file=file)
+
+
+def both(out: Path, method: str, anomalous: list[float], **cost: float) -> list[Outcome]:
+    return [finished(out, method, fold, anomalous, **cost) for fold in (1, 2)]
+
+
+def spread(share: float, count: int = 20) -> list[float]:
+    """Scores of anomalies that are above this share of the normals, with some spread."""
+    return [10 * share * 0.1 - 0.05 + 0.1 * (i % 3 - 1) for i in range(count)]
+
+
+def test_a_method_that_is_ahead_is_recommended_whatever_it_costs(tmp_path: Path) -> None:
+    outcomes = both(tmp_path, "bgad-plus", spread(0.9), ms=90.0) + both(tmp_path, "padim", spread(0.5), ms=10.0)
+    found = compare(outcomes, tmp_path)
+    assert [s.method for s in found.standings] == ["bgad-plus", "padim"]
+    assert [s.tied for s in found.standings] == [True, False]
+    assert found.recommended == "bgad-plus"
+    assert (found.anomalies, found.normals, found.folds) == (40, 20, 2)
+    behind = found.standings[1].behind
+    assert behind is not None
+    assert 0 < behind[0] < found.standings[0].image_auroc - found.standings[1].image_auroc < behind[1]
+    words = " ".join(found.verdict())
+    assert "bgad-plus has the highest image AUROC" in words
+    assert "It is ahead of all others by more than the uncertainty." in words
+    assert "Use bgad-plus, the best of those compared: 90.0 ms per image, fitted in 5.0 s." in words
+
+
+def test_of_methods_that_cannot_be_told_apart_the_cheapest_is_recommended(tmp_path: Path) -> None:
+    outcomes = both(tmp_path, "bgad-plus", spread(0.9), ms=90.0, fit=60.0)
+    outcomes += both(tmp_path, "patchcore", [*spread(0.9, 19), 0.75], ms=10.5, fit=4.0)
+    outcomes += both(tmp_path, "padim", [*spread(0.9, 19), 0.65], ms=10.0, fit=8.0)
+    outcomes += both(tmp_path, "nfad-plus", spread(0.4), ms=1.0)
+    found = compare(outcomes, tmp_path)
+    assert [(s.method, s.tied) for s in found.standings] == [
+        ("bgad-plus", True),
+        ("patchcore", True),
+        ("padim", True),
+        ("nfad-plus", False),
+    ]
+    # 10.5 and 10.0 ms are about the same, so that the shorter fit decides
+    assert found.recommended == "patchcore"
+    words = " ".join(found.verdict())
+    assert "patchcore and padim cannot be told apart from it on these images. Use patchcore, the cheapest of" in words
+
+
+def test_few_and_perfect_anomalies_are_not_passed_off_as_certainty(tmp_path: Path) -> None:
+    words = " ".join(compare(both(tmp_path, "padim", [5.0, 6.0, 7.0]), tmp_path).verdict())
+    assert "so the interval cannot show its errors" in words
+    assert "6 held-out anomalies show large differences only" in words
+    words = " ".join(compare(both(tmp_path, "padim", spread(0.8)), tmp_path).verdict())
+    assert "cannot show" not in words
+    assert "large differences only" not in words
+
+
+def test_a_method_that_lacks_a_fold_is_named_and_the_others_are_compared(tmp_path: Path) -> None:
+    outcomes = both(tmp_path, "padim", spread(0.5)) + both(tmp_path, "dra-frozen", spread(0.9))
+    outcomes[3] = Outcome(outcomes[3].request, reason="dra-frozen needs known anomalies", failed=True)
+    found = compare(outcomes, tmp_path)
+    assert [s.method for s in found.standings] == ["padim"]
+    assert found.skipped == {"dra-frozen": "fold 2 of 2: dra-frozen needs known anomalies"}
+    with pytest.raises(DataError, match="no method ran in all folds; dra-frozen, fold 2 of 2: dra-frozen needs"):
+        compare(outcomes[2:], tmp_path)
+
+
+def test_a_method_that_gives_no_score_to_an_image_is_not_compared(tmp_path: Path) -> None:
+    outcomes = both(tmp_path, "padim", spread(0.5)) + both(tmp_path, "cfa", spread(0.9))
+    outcomes[3] = finished(tmp_path, "cfa", 2, spread(0.9, 19))
+    found = compare(outcomes, tmp_path)
+    assert [s.method for s in found.standings] == ["padim"]
+    assert found.skipped == {"cfa": "it gives no finite score to some of the images"}
+
+
+def test_results_hold_what_the_terminal_says(tmp_path: Path) -> None:
+    found: Comparison = compare(both(tmp_path, "padim", spread(0.8)), tmp_path)
+    stored = json.loads(json.dumps(found.to_json()))
+    assert stored["verdict"] == found.verdict()
+    assert (stored["leader"], stored["recommended"]) == ("padim", "padim")
+    assert stored["standings"][0]["cost"]["image_ms"] == 10.0
+    assert np.isclose(stored["standings"][0]["image_auroc"], found.leader.image_auroc)
+
+
+def test_maps_are_of_the_same_anomalies_for_every_method() -> None:
+    samples = [sample(f"bad/{c}/{i}.png", 1, c) for c in "ab" for i in range(3)] + [sample("good/0.png")]
+    assert [samples[i].name for i in selected(samples, 3)] == ["bad/a/0.png", "bad/b/0.png", "bad/a/1.png"]
+    turned = samples[::-1]
+    assert [turned[i].name for i in selected(turned, 3)] == ["bad/a/0.png", "bad/b/0.png", "bad/a/1.png"]
+    assert selected(samples[-1:], 3) == []
