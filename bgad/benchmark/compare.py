@@ -20,6 +20,7 @@ from bgad.errors import DataError
 from bgad.io.files import write_atomic
 
 DEFAULT_METHODS = ("bgad-plus", "nfad-plus", "patchcore", "padim", "devnet-frozen")
+NEAR = 0.01  # image AUROC that a cheaper method may lie behind the leader and still be the advice
 SIMILAR_COST = 1.1  # milliseconds per image within this factor of the lowest do not decide; then the fit does
 FEW_ANOMALIES = 20  # held out: below this, only large differences show
 
@@ -69,7 +70,9 @@ class Comparison:
             lines.append(f"{_listed(tied)} cannot be told apart from it on these images.")
         elif len(self.standings) > 1:
             lines.append("It is ahead of all others by more than the uncertainty.")
-        why = "the cheapest of them" if tied else "the best of those compared"
+        why = "the best of those compared"
+        if chosen is not leader:
+            why = f"which costs less and lies at most {NEAR:g} behind"
         fit, image, *_ = chosen.cost.texts()
         lines.append(f"Use {chosen.method}, {why}: {image} ms per image, fitted in {fit} s.")
         if self.anomalies < FEW_ANOMALIES:
@@ -125,7 +128,7 @@ def compare(outcomes: Sequence[Outcome], out: Path) -> Comparison:
         normals=sum(len(fold.normal) for fold in folds),
         standings=standings,
         skipped=skipped,
-        recommended=_cheapest([s for s in standings if s.tied]).method,
+        recommended=_cheapest(_interchangeable(standings)).method,
     )
 
 
@@ -148,16 +151,25 @@ def _sizes(folds: Sequence[HeldOut]) -> list[tuple[int, int]]:
 
 
 def _rank(scores: dict[str, list[HeldOut]], costs: dict[str, Cost]) -> list[Standing]:
-    """Return the standings, best first; of methods with the same AUROC, the cheaper one leads."""
+    """Return the standings, best first; methods with the same AUROC stay in the order in which they were given."""
     replicates = bootstrap(scores)
     auroc = {method: fold_auroc(folds) for method, folds in scores.items()}
-    order = sorted(scores, key=lambda method: (-auroc[method], costs[method].image_ms or 0.0))
+    order = sorted(scores, key=lambda method: -auroc[method])
     standings = []
     for method in order:
         behind = None if method == order[0] else interval(replicates[order[0]] - replicates[method])
         tied = behind is None or behind[0] <= 0
         standings.append(Standing(method, auroc[method], interval(replicates[method]), behind, tied, costs[method]))
     return standings
+
+
+def _interchangeable(standings: Sequence[Standing]) -> list[Standing]:
+    """Return the leader and those of its rivals that cannot be told apart from it and lie hardly behind.
+
+    With few anomalies nearly everything is tied; the higher figure is then still the better guess.
+    """
+    best = standings[0].image_auroc
+    return [s for s in standings if s.tied and best - s.image_auroc <= NEAR]
 
 
 def _cheapest(standings: Sequence[Standing]) -> Standing:

@@ -61,7 +61,7 @@ class Cost:
     @classmethod
     def of(cls, cells: Sequence[Mapping[str, Any]]) -> Cost:
         """Return the means over the cells that tell a figure."""
-        costs = [{"fit_seconds": cell["seconds"]["train"], **cell.get("cost", {})} for cell in cells]
+        costs = [{"fit_seconds": cell["seconds"]["train"], **cell["cost"]} for cell in cells]
         figures = {key: [cost[key] for cost in costs if cost.get(key) is not None] for key in cls.TITLES}
         return cls(**{key: fmean(values) for key, values in figures.items() if values})
 

@@ -28,7 +28,7 @@ def add_compare(commands: Any) -> None:
         "Find out which method suits your images. "
         "Trains each method several times, each time without a part of the known anomalies and of the normals, and "
         "tests it on that part, so that every image is tested once by a model that has not seen it. Says which method "
-        "is best, which ones cannot be told apart from it, and what each costs; the cheapest of those is the advice. "
+        "is best, which ones cannot be told apart from it, what each costs, and which one to use. "
         "Finished cells are kept: the same command continues after Ctrl-C or a crash.",
         DATA_HELP + "\nhow it works:\n"
         "  It needs 2 or more known anomalies, and more are better: below 20, only large differences show.\n"
