@@ -39,8 +39,6 @@ def stored(out: Path) -> dict[str, Any]:
         del standing["cost"]
     content["comparison"].pop("verdict")  # it tells the times, and they decide between equals
     content["comparison"].pop("recommended")
-    content["comparison"]["standings"].sort(key=lambda s: str(s["method"]))
-    content["comparison"].pop("leader")
     return content
 
 
