@@ -16,7 +16,7 @@ from PIL import Image
 from bgad.cli import console
 from bgad.config import Config, from_dict, preset_for
 from bgad.inference.torch_engine import Detector
-from bgad.io import images
+from bgad.io import image_file
 from bgad.model.scoring import LevelModel
 from bgad.types import AnyArray
 
@@ -155,13 +155,13 @@ def level_model(detector: Detector) -> LevelModel:
 def decoded(monkeypatch: pytest.MonkeyPatch) -> list[Path]:
     """The files that are decoded from now on: images, masks and regions."""
     paths: list[Path] = []
-    decode = images._decode
+    load = image_file.load
 
-    def recorded(path: Path, max_pixels: int, *, keep_alpha: bool = False) -> np.ndarray:
+    def recorded(path: Path, max_pixels: int, *, keep_alpha: bool = False) -> image_file.Stored:
         paths.append(path)
-        return decode(path, max_pixels, keep_alpha=keep_alpha)
+        return load(path, max_pixels, keep_alpha=keep_alpha)
 
-    monkeypatch.setattr(images, "_decode", recorded)
+    monkeypatch.setattr(image_file, "load", recorded)
     return paths
 
 
