@@ -30,7 +30,7 @@ from bgad.data import layouts
 from bgad.data.manifest import read_manifest
 from bgad.data.split import Split
 from bgad.errors import BgadError
-from bgad.io import images
+from bgad.io import image_file, images
 from bgad.io.files import sha256_bytes
 
 MAX_PIXELS = 1_000_000
@@ -55,7 +55,7 @@ def image_files() -> list[bytes]:
     rng = np.random.default_rng(0)
     colour = rng.integers(0, 256, (19, 23, 4), np.uint8)
     kinds: list[tuple[Image.Image, str, dict[str, Any]]] = [
-        (Image.fromarray(colour[..., :3]), kind, {}) for kind in images.FORMATS
+        (Image.fromarray(colour[..., :3]), kind, {}) for kind in image_file.FORMATS
     ]
     kinds += [(Image.fromarray(colour).convert(mode), "PNG", {}) for mode in ("1", "L", "P", "LA", "RGBA")]
     kinds += [(Image.fromarray(colour[..., 0].astype(np.uint16) * 200), kind, {}) for kind in ("PNG", "TIFF")]

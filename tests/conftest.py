@@ -21,7 +21,7 @@ from bgad.cli import console
 from bgad.config import BackboneConfig, Config, from_dict, preset_for
 from bgad.features import cache as features
 from bgad.inference.torch_engine import Detector
-from bgad.io import images
+from bgad.io import image_file
 from bgad.model import backbone as backbones
 from bgad.model.backbone import Backbone
 from bgad.model.scoring import LevelModel
@@ -193,13 +193,13 @@ def built_once(request: pytest.FixtureRequest) -> Iterator[None]:
 def decoded(monkeypatch: pytest.MonkeyPatch) -> list[Path]:
     """The files that are decoded from now on: images, masks and regions."""
     paths: list[Path] = []
-    decode = images._decode
+    load = image_file.load
 
-    def recorded(path: Path, max_pixels: int, *, keep_alpha: bool = False) -> np.ndarray:
+    def recorded(path: Path, max_pixels: int, *, keep_alpha: bool = False) -> image_file.Stored:
         paths.append(path)
-        return decode(path, max_pixels, keep_alpha=keep_alpha)
+        return load(path, max_pixels, keep_alpha=keep_alpha)
 
-    monkeypatch.setattr(images, "_decode", recorded)
+    monkeypatch.setattr(image_file, "load", recorded)
     return paths
 
 

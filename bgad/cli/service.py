@@ -3,7 +3,9 @@
 from __future__ import annotations
 
 import argparse
+import ctypes
 import functools
+import platform
 import re
 import socket
 import time
@@ -15,6 +17,7 @@ from typing import TYPE_CHECKING, Any, cast
 from bgad.cli import console
 from bgad.cli.options import add_command, number
 from bgad.errors import ConfigError, DataError
+from bgad.io.cpus import usable_cpus
 
 if TYPE_CHECKING:
     from bgad.service.store.store import Store
@@ -27,6 +30,7 @@ OPEN_FILES, RESERVED_FILES = 2**14, 256  # wanted, and of them for other things 
 GRACE_SECONDS = 5  # for requests to end when the service is stopped
 JOB_MINUTES, JOB_MEMORY = 120.0, 12.0  # limits of a teaching job
 MIN_FREE_MB = 256.0
+_M_ARENA_MAX = -8  # as in malloc.h of glibc
 
 
 def add_serve(commands: Any) -> None:
@@ -164,6 +168,7 @@ def _serve(arguments: argparse.Namespace) -> int:
     from bgad.service.store import instance_lock
     from bgad.service.store.store import Store
 
+    _limit_arenas()
     models, role = _models(arguments), Role(arguments.role)
     if role is Role.SCORER:
         _check_scorer(arguments, models / WORKSPACE)
@@ -180,6 +185,16 @@ def _serve(arguments: argparse.Namespace) -> int:
                 _run(arguments, models, store, address)
     console.say(f"stopped; everything is in {models / WORKSPACE}")
     return 0
+
+
+def _limit_arenas() -> None:
+    """Let the threads share as many arenas of glibc's malloc as there are cores, instead of eight for each core.
+
+    What is freed in one arena is of no use to the threads of another: with 24 threads on 2 cores, 21 MB of 82 lay idle,
+    9 of 71 with 2 arenas.
+    """
+    if platform.system() == "Linux" and platform.libc_ver()[0] == "glibc":
+        ctypes.CDLL(None).mallopt(_M_ARENA_MAX, max(2, usable_cpus()))
 
 
 def _check_upgrade(address: str) -> None:

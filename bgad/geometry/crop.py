@@ -8,7 +8,7 @@ import numpy as np
 import numpy.typing as npt
 
 from bgad.io import images
-from bgad.types import FloatArray, Shape
+from bgad.types import Box, FloatArray, Shape
 
 Pixel = TypeVar("Pixel", bound=np.generic)
 
@@ -29,6 +29,12 @@ def uncrop_map(anomaly_map: FloatArray, shape: Shape) -> FloatArray:
     side = min(shape)
     complete[_central_square(shape)] = images.resize_map(anomaly_map, (side, side))
     return complete
+
+
+def central_box(shape: Shape) -> Box:
+    """Return the box of the central square of an image."""
+    rows, columns = _central_square(shape)
+    return columns.start, rows.start, columns.stop, rows.stop
 
 
 def _central_square(shape: Shape) -> tuple[slice, slice]:

@@ -16,7 +16,7 @@ from bgad.errors import DataError, ImageError
 from bgad.io import images
 from bgad.io.masks import defect_cells, resize_mask
 from bgad.io.render import encode
-from bgad.types import AnyArray, BoolArray, FloatArray, Index
+from bgad.types import AnyArray, BoolArray, FloatArray, Index, Shape
 
 GREY = 0.5  # value of the pixels outside the region, as a share of the full scale
 
@@ -67,6 +67,10 @@ class Roi:
         """Paint everything outside the region grey; ImageError where the image has another size than the region."""
         return mask_outside(image, self.mask, name)
 
+    def check_shape(self, shape: Shape, name: object) -> None:
+        """Raise ImageError, with the image's name, where an image of this shape has another size than the region."""
+        _check_shape(shape, self.mask, name)
+
     def mask_map(self, anomaly_map: FloatArray) -> FloatArray:
         """Set an anomaly map (H, W) to its minimum inside the region everywhere outside it."""
         return np.where(self.mask, anomaly_map, anomaly_map[self.mask].min())
@@ -85,12 +89,15 @@ class Roi:
 
 def mask_outside(image: AnyArray, mask: BoolArray, name: object) -> AnyArray:
     """Paint an image (H, W, 3) grey outside a mask; ImageError, with the image's name, where the sizes differ."""
-    if image.shape[:2] != mask.shape:
-        size = f"{image.shape[1]}x{image.shape[0]}"
-        region = f"{mask.shape[1]}x{mask.shape[0]}"
-        raise ImageError(f"{name}: is {size}, the model's region of interest {region}: give images of that size")
+    _check_shape(image.shape[:2], mask, name)
     grey = round(GREY * 255) if image.dtype == np.uint8 else GREY
     return np.where(mask[..., None], image, np.asarray(grey, image.dtype))
+
+
+def _check_shape(shape: tuple[int, ...], mask: BoolArray, name: object) -> None:
+    if shape != mask.shape:
+        size, region = f"{shape[1]}x{shape[0]}", f"{mask.shape[1]}x{mask.shape[0]}"
+        raise ImageError(f"{name}: is {size}, the model's region of interest {region}: give images of that size")
 
 
 def _draw(path: Path) -> tuple[Polygons, BoolArray]:

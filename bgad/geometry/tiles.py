@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 
 import numpy as np
 
@@ -30,11 +30,11 @@ def boxes(shape: Shape, config: TileConfig, region: BoolArray | None = None) -> 
 
 
 def model_inputs(
-    image: AnyArray, config: TileConfig, region: BoolArray | None, size: int
+    part: Callable[[Box], AnyArray], shape: Shape, config: TileConfig, region: BoolArray | None, size: int
 ) -> Iterator[tuple[Box, FloatArray]]:
-    """Yield the tiles of an image, resized to the model's input."""
-    for left, top, right, bottom in boxes((image.shape[0], image.shape[1]), config, region):
-        yield (left, top, right, bottom), images.fit(image[top:bottom, left:right], (size, size))
+    """Yield the tiles of an image, resized to the model's input; `part` returns the RGB pixels of any box in it."""
+    for box in boxes(shape, config, region):
+        yield box, images.fit(part(box), (size, size))
 
 
 def too_small(shape: Shape, config: TileConfig) -> str:

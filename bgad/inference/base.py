@@ -6,9 +6,10 @@ import logging
 import math
 from abc import ABC, abstractmethod
 from collections import deque
-from collections.abc import Iterable, Iterator, Sequence
+from collections.abc import Callable, Iterable, Iterator, Sequence
 from concurrent.futures import Future, ThreadPoolExecutor
 from dataclasses import replace
+from functools import partial
 from itertools import chain, islice
 from pathlib import Path
 from typing import Any, ClassVar, NamedTuple, Self
@@ -21,8 +22,8 @@ from bgad.artifact.card import Card
 from bgad.calibration import Calibration
 from bgad.errors import BgadError, ImageError, ModelError
 from bgad.geometry import tiles
-from bgad.geometry.crop import crop, uncrop_map
-from bgad.geometry.roi import Roi
+from bgad.geometry.crop import central_box, uncrop_map
+from bgad.geometry.roi import Roi, mask_outside
 from bgad.inference import explain
 from bgad.io import images
 from bgad.io.cpus import usable_cpus
@@ -37,6 +38,7 @@ ACCELERATOR_BATCH = 4
 
 ImageArray = npt.NDArray[Any]  # a decoded image (H, W, 3)
 Result = Scores | BgadError
+_Parts = tuple[Shape, Callable[[Box], ImageArray]]  # the size of an image, and what returns any box of it as RGB
 ResultWithImage = tuple[Result, ImageArray | None]  # the image is None where it could not be read
 
 
@@ -155,32 +157,45 @@ class BaseScorer(ABC):
 
     def inputs(self, image: ImageLike) -> tuple[Shape, Iterator[tuple[Box, FloatArray]]]:
         """Return the size of an image and the model's inputs for it: the resized image, or one tile after another."""
-        return self._inputs(self._decode(image), image)
+        return self._inputs(self._load(image), image)
 
     def prepare(self, image: ImageLike) -> tuple[FloatArray, Shape]:
         """Return the model's input for an image that is not cut into tiles, and the size of the image."""
-        return self._prepare(self._decode(image), image)
+        return self._prepare(self._load(image), image)
 
     def _decode(self, image: ImageLike) -> ImageArray:
         return images.read(image, bits=self.card.input.bits)
 
-    def _inputs(self, decoded: ImageArray, image: ImageLike) -> tuple[Shape, Iterator[tuple[Box, FloatArray]]]:
+    def _load(self, image: ImageLike) -> _Parts:
+        """Load an image for scoring alone, of which only parts are converted to RGB at a time."""
+        loaded = images.load(image)
+        return loaded.shape, partial(loaded.rgb, bits=self.card.input.bits)
+
+    def _inputs(self, parts: _Parts, image: ImageLike) -> tuple[Shape, Iterator[tuple[Box, FloatArray]]]:
         name = "array" if isinstance(image, np.ndarray) else str(image)
+        shape, part = parts
         region = None
         if self.roi is not None:
-            decoded, region = self.roi.mask_image(decoded, name), self.roi.mask
-        shape = (decoded.shape[0], decoded.shape[1])
+            self.roi.check_shape(shape, name)
+            part, region = partial(self._masked, part), self.roi.mask
         if self.tile.size and min(shape) < self.tile.size:
             raise ImageError(f"{name}: {tiles.too_small(shape, self.tile)}")
         backbone = self.card.config.backbone
         if self.tile.size:
-            return shape, tiles.model_inputs(decoded, self.tile, region, backbone.size)
-        pixels = images.fit(crop(decoded) if backbone.crop else decoded, (backbone.size, backbone.size))
-        return shape, iter([((0, 0, shape[1], shape[0]), pixels)])
+            return shape, tiles.model_inputs(part, shape, self.tile, region, backbone.size)
+        complete = (0, 0, shape[1], shape[0])
+        pixels = images.fit_parts(
+            part, central_box(shape) if backbone.crop else complete, (backbone.size, backbone.size)
+        )
+        return shape, iter([(complete, pixels)])
 
-    def _prepare(self, decoded: ImageArray, image: ImageLike) -> tuple[FloatArray, Shape]:
-        shape, parts = self._inputs(decoded, image)
-        return next(parts)[1], shape
+    def _masked(self, part: Callable[[Box], ImageArray], box: Box) -> ImageArray:
+        assert self.roi is not None  # noqa: S101 - called for models with a region of interest only
+        return mask_outside(part(box), images.cut(self.roi.mask, box), "part")
+
+    def _prepare(self, parts: _Parts, image: ImageLike) -> tuple[FloatArray, Shape]:
+        shape, inputs = self._inputs(parts, image)
+        return next(inputs)[1], shape
 
     def _score_batch(self, batch: list[ImageLike], keep_images: bool) -> list[ResultWithImage]:
         if self.tile.size:
@@ -189,9 +204,9 @@ class BaseScorer(ABC):
         inputs: list[tuple[FloatArray, Shape] | BgadError] = []
         for image in batch:
             try:
-                decoded = self._decode(image)
-                inputs.append(self._prepare(decoded, image))
-                kept.append(decoded if keep_images else None)
+                decoded = self._decode(image) if keep_images else None
+                inputs.append(self._prepare(self._load(image) if decoded is None else _array_parts(decoded), image))
+                kept.append(decoded)
             except BgadError as error:
                 inputs.append(error)
                 kept.append(None)
@@ -209,12 +224,10 @@ class BaseScorer(ABC):
     def _score_tiled(self, image: ImageLike, keep_image: bool) -> ResultWithImage:
         """Score an image that is cut into tiles: its score is the highest of its tiles."""
         try:
-            decoded = self._decode(image)
-            shape, parts = self._inputs(decoded, image)
+            kept = self._decode(image) if keep_image else None
+            shape, parts = self._inputs(self._load(image) if kept is None else _array_parts(kept), image)
         except BgadError as error:
             return error, None
-        kept = decoded if keep_image else None
-        del decoded
         blend = tiles.Blend(shape, self.tile)
         highest: Output | None = None
         while batch := list(islice(parts, self.batch)):
@@ -261,6 +274,10 @@ class BaseScorer(ABC):
     @staticmethod
     def _no_score() -> ModelError:
         return ModelError("the model gives no finite score for this image: train it again with a lower train.lr")
+
+
+def _array_parts(image: ImageArray) -> _Parts:
+    return (image.shape[0], image.shape[1]), partial(images.cut, image)
 
 
 class GraphScorer(BaseScorer):

@@ -1,66 +1,24 @@
-"""Decoding and resizing: any image file or array becomes RGB (H, W, 3), uint8, or float32 in 0..1 where deeper.
-
-Pillow's own size limit is a process-wide setting, so this module neither relies on it nor changes it: it opens files
-with Pillow's format plugins and checks the size in the header before anything is decoded.
-"""
+"""Decoding and resizing: any image file or array becomes RGB (H, W, 3), uint8, or float32 in 0..1 where deeper."""
 
 from __future__ import annotations
 
 import io
-import re
-import stat
-import struct
-import sys
-from collections.abc import Iterable, Iterator, Sequence
-from contextlib import contextmanager, nullcontext, suppress
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass
+from functools import partial
 from pathlib import Path
-from typing import IO
 
 import numpy as np
 import numpy.typing as npt
-from PIL import (
-    BmpImagePlugin,
-    Image,
-    ImageFile,
-    ImageOps,
-    JpegImagePlugin,
-    PngImagePlugin,
-    TiffImagePlugin,
-    UnidentifiedImageError,
-    WebPImagePlugin,
-)
+from PIL import Image
 
-from bgad.errors import BgadError, ImageError, cause
-from bgad.io.discover import UNSUPPORTED_SUFFIXES
+from bgad.errors import ImageError, cause
+from bgad.io import image_file
+from bgad.io.image_file import Stored, lay_on_white, three_channels
 from bgad.types import AnyArray, BoolArray, Box, FloatArray, ImageLike, LazyImage, Shape
 
 MAX_PIXELS = 200_000_000
-FORMATS = {  # name -> Pillow's plugin, which registers itself when it is imported
-    "PNG": PngImagePlugin,
-    "JPEG": JpegImagePlugin,
-    "BMP": BmpImagePlugin,
-    "TIFF": TiffImagePlugin,
-    "WEBP": WebPImagePlugin,
-}
 _DEPTHS = (8, 10, 12, 14, 16)
-_GREY_DEEP = ("I", "I;16", "I;16B", "I;16L", "I;16N")
-_DEEP_RAW = re.compile(r"(LA|RGB|RGBA|RGBa|RGBX);16([BLN])")
-_BITS_PER_SAMPLE, _PLANAR, _TILE_WIDTH, _TILE_HEIGHT = 258, 284, 322, 323  # TIFF tags
-_BAND_PIXELS = 2**20  # converted at a time, so that a large image is not in memory in several forms
-# How files of unsupported formats begin, some of them after a length of 4 bytes.
-_MAGIC = {b"GIF8": "GIF", b"ftyphei": "HEIC", b"ftypmif1": "HEIF", b"ftypavif": "AVIF", b"jP  ": "JPEG 2000"}
-
-
-@dataclass(frozen=True)
-class _Content:
-    """An image file in memory."""
-
-    content: bytes
-    name: str
-
-    def __str__(self) -> str:
-        return self.name
 
 
 @dataclass(frozen=True)
@@ -69,19 +27,38 @@ class Decoded:
 
     values: AnyArray  # uint8 or float in 0..1, or uint16, which is still to be scaled
     bits: int
+    alpha_bits: int = 16
 
     def rgb(self, bits: int | None = None, box: Box | None = None) -> AnyArray:
         """Return the image, or the part of it in a box, as `read` does; it may share its memory."""
-        left, top, right, bottom = box or (0, 0, *self.values.shape[1::-1])
-        values = self.values[top:bottom, left:right]
-        if values.dtype == np.uint8:
-            return values
-        if values.dtype != np.uint16:
-            return _on_white(values[..., :3], values[..., 3:]) if values.shape[2] == 4 else _three(values)
-        colour = values[..., :3] / np.float32(2 ** max(self.bits, bits or 0) - 1)
-        if values.shape[2] < 4:
-            return _three(colour)
-        return _on_white(colour, values[..., 3:] / np.float32(2 ** _depth(self.values[..., 3:]) - 1))
+        values = self.values if box is None else cut(self.values, box)
+        return _rgb(values, max(self.bits, bits or 0), self.alpha_bits)
+
+
+@dataclass(frozen=True)
+class Loaded:
+    """An image in memory in its compact form: parts of it are converted to RGB, never the image as a whole."""
+
+    stored: Stored
+    bits: int
+    alpha_bits: int
+
+    @property
+    def shape(self) -> Shape:
+        """Height and width."""
+        return self.stored.shape
+
+    def rgb(self, box: Box, bits: int | None = None) -> AnyArray:
+        """Return the part in a box as `read` gives it."""
+        return _rgb(self.stored.values(box), max(self.bits, bits or 0), self.alpha_bits)
+
+    def fit(self, size: tuple[int, int], bits: int | None = None) -> FloatArray:
+        """Resize the image as `fit` does."""
+        return fit_parts(lambda box: self.rgb(box, bits), (0, 0, *self.shape[::-1]), size)
+
+    def uint8(self, bits: int | None = None) -> npt.NDArray[np.uint8]:
+        """Return the image as RGB of 8 bits (H, W, 3)."""
+        return Stored(self.shape, lambda box: to_uint8(self.rgb(box, bits))).array()
 
 
 def read(source: ImageLike, *, max_pixels: int = MAX_PIXELS, bits: int | None = None) -> AnyArray:
@@ -103,31 +80,53 @@ def decode(source: ImageLike, *, max_pixels: int = MAX_PIXELS) -> Decoded:
 
 def decode_bytes(content: bytes, name: str, *, max_pixels: int = MAX_PIXELS) -> Decoded:
     """Decode the content of an image file as `decode` does; `name` is used in messages."""
-    return _decoded(_decode(_Content(content, name), max_pixels), name)
+    return _decoded(image_file.load(image_file.Content(content, name), max_pixels).array(), name)
+
+
+def load(source: ImageLike, *, max_pixels: int = MAX_PIXELS) -> Loaded:
+    """Decode a file, or check an array, as `decode` does, and keep the pixels of a file in its own form."""
+    if isinstance(source, str | Path):
+        stored = image_file.load(Path(source), max_pixels)
+        return Loaded(stored, *_scan(stored, str(source)))
+    decoded = decode(source, max_pixels=max_pixels)
+    values = decoded.values
+    stored = Stored((values.shape[0], values.shape[1]), partial(cut, values))
+    return Loaded(stored, decoded.bits, decoded.alpha_bits)
 
 
 def _decoded(raw: AnyArray, where: str) -> Decoded:
     if raw.dtype == np.uint8:
         return Decoded(_rgb8(raw), 8)
-    if raw.dtype == np.uint16:
-        return Decoded(raw, _depth(raw))
-    low, high = float(raw.min()), float(raw.max())
+    bits, alpha_bits = _scan(Stored((raw.shape[0], raw.shape[1]), partial(cut, raw)), where)
+    return Decoded(raw if raw.dtype == np.uint16 else raw.astype(np.float32, copy=False), bits, alpha_bits)
+
+
+def _scan(stored: Stored, where: str) -> tuple[int, int]:
+    """Return the bits that the values of an image and of its alpha need; ImageError for floats outside of 0..1."""
+    kind = stored.values((0, 0, 1, 1)).dtype
+    if kind == np.uint8:
+        return 8, 8
+    if kind == np.uint16:
+        highest = np.max([band.max(axis=(0, 1)) for _, band in stored.bands()], axis=0)  # (C,)
+        return _depth(int(highest[:3].max())), _depth(int(highest[-1]))
+    ranges = np.array([(band.min(), band.max()) for _, band in stored.bands()])
+    low, high = float(ranges[:, 0].min()), float(ranges[:, 1].max())
     if not (np.isfinite(low) and np.isfinite(high)):
         raise ImageError(f"{where}: has NaN or infinite values; replace them first")
     if low < 0 or high > 1:
         raise ImageError(f"{where}: float values must lie in 0..1 but span {low:g}..{high:g}; divide by the full scale")
-    return Decoded(raw.astype(np.float32, copy=False), 8)
+    return 8, 8
 
 
 def check_bytes(content: bytes, *, max_pixels: int = MAX_PIXELS, name: str = "image") -> Shape:
     """Return the height and width that a header states; ImageError, with `name`, where `read` would refuse it."""
-    with _opened(io.BytesIO(content), name, max_pixels) as image:
+    with image_file.open_source(io.BytesIO(content), name, max_pixels) as image:
         return image.height, image.width
 
 
 def read_shape(path: Path, *, max_pixels: int = MAX_PIXELS) -> Shape:
     """Return the height and width that the header of a file states; ImageError where `read` would refuse it."""
-    with _open(path, max_pixels) as image:
+    with image_file.open_image(path, max_pixels) as image:
         return image.height, image.width
 
 
@@ -139,7 +138,7 @@ def read_mask(path: str | Path) -> BoolArray:
     raw, _ = _raw(path, MAX_PIXELS, keep_alpha=True)
     if raw.shape[2] == 4:
         raw = raw[..., :3] * (raw[..., 3:] > 0)
-    with _open(Path(path), MAX_PIXELS) as image:
+    with image_file.open_image(Path(path), MAX_PIXELS) as image:
         darkest = 127 if image.format in ("JPEG", "MPO") else 0
     return np.asarray(np.any(raw > darkest, axis=2))  # (H, W)
 
@@ -147,15 +146,18 @@ def read_mask(path: str | Path) -> BoolArray:
 def mask_from_png(content: bytes) -> BoolArray:
     """Return where a PNG marks a pixel (H, W): all pixels but black and transparent ones."""
     try:
-        with _identified(io.BytesIO(content), "", ["PNG"]) as image:
+        with image_file.identify(io.BytesIO(content), "", ["PNG"]) as image:
             image.load()
-            marked = np.empty((image.height, image.width), np.bool_)
-            for rows, band in _bands(image):
-                part = band.convert("RGBA") if image.has_transparency_data else band
-                marked[rows] = np.asarray(part.convert("L")) > 0
+
+            def values(box: Box) -> BoolArray:
+                part = image.crop(box)
+                part = part.convert("RGBA") if image.has_transparency_data else part
+                marked = np.asarray(part.convert("L")) > 0
                 if image.has_transparency_data:
-                    marked[rows] &= np.asarray(part.getchannel("A")) > 0
-            return marked
+                    marked &= np.asarray(part.getchannel("A")) > 0
+                return marked[..., None]
+
+            return Stored((image.height, image.width), values).array()[..., 0]
     except Exception as error:  # a decoder may raise anything
         raise ImageError(f"it is not a PNG that can be read: {cause(error)}") from error
 
@@ -172,10 +174,37 @@ def fit_shape(shape: Sequence[int], max_side: int) -> Shape:
 
 def fit(image: AnyArray, size: tuple[int, int]) -> FloatArray:
     """Resize an RGB image to (height, width) with antialiasing; returns float32 in 0..1, (h, w, 3)."""
+    return _scaled(_resized(image, size))
+
+
+def fit_parts(part: Callable[[Box], AnyArray], box: Box, size: tuple[int, int]) -> FloatArray:
+    """Resize a box of an image as `fit` does, with the same bits; `part` returns the RGB pixels of any box in it.
+
+    Pillow resizes along rows first, then along columns, and rounds in between. So rows are resized band by band, and
+    only bands are in memory at full width.
+    """
+    boxes = list(image_file.bands(box))
+    if len(boxes) == 1:
+        return fit(part(box), size)
+    narrow = np.concatenate([_resized(part(band), (band[3] - band[1], size[1])) for band in boxes])  # (H, w, 3)
+    return _scaled(_resized(narrow, size))
+
+
+def cut(image: AnyArray, box: Box) -> AnyArray:
+    """Return the part of an image in a box, as a view."""
+    left, top, right, bottom = box
+    return image[top:bottom, left:right]
+
+
+def _resized(image: AnyArray, size: tuple[int, int]) -> AnyArray:
     if image.dtype == np.uint8:
         small = Image.fromarray(np.ascontiguousarray(image)).resize(size[::-1], Image.Resampling.BILINEAR)
-        return np.asarray(small, np.float32) / np.float32(255)
+        return np.asarray(small)
     return np.stack([resize_map(image[..., c], size) for c in range(3)], axis=-1)  # (h, w, 3)
+
+
+def _scaled(image: AnyArray) -> FloatArray:
+    return image.astype(np.float32) / np.float32(255) if image.dtype == np.uint8 else image
 
 
 def resize_map(map: FloatArray, size: tuple[int, int]) -> FloatArray:
@@ -190,7 +219,7 @@ def _raw(source: ImageLike, max_pixels: int, *, keep_alpha: bool = False) -> tup
     Transparency of 8 bits in a file is laid over white unless `keep_alpha` is true.
     """
     if isinstance(source, str | Path):
-        return _decode(Path(source), max_pixels, keep_alpha=keep_alpha), str(source)
+        return image_file.load(Path(source), max_pixels, keep_alpha=keep_alpha).array(), str(source)
     if not isinstance(source, np.ndarray):
         raise ImageError(f"an image is a path or a numpy array, not {type(source).__name__}")
     where = f"array {source.shape} of {source.dtype}"
@@ -199,7 +228,7 @@ def _raw(source: ImageLike, max_pixels: int, *, keep_alpha: bool = False) -> tup
         raise ImageError(f"{where}: expected (H, W), (H, W, 1), (H, W, 3) or (H, W, 4)")
     if raw.size == 0:
         raise ImageError(f"{where}: has no pixels")
-    _check_size(raw.shape[1], raw.shape[0], max_pixels, where)
+    image_file.check_size(raw.shape[1], raw.shape[0], max_pixels, where)
     if raw.dtype == np.bool_:
         return raw * np.uint8(255), where
     if raw.dtype.kind == "u" and raw.dtype.itemsize == 2:
@@ -209,100 +238,24 @@ def _raw(source: ImageLike, max_pixels: int, *, keep_alpha: bool = False) -> tup
     return raw, where
 
 
-def _decode(path: Path | _Content, max_pixels: int, *, keep_alpha: bool = False) -> AnyArray:
-    with _open(path, max_pixels) as image:
-        _allocate(image)
-        deep = _deep_raw(image, path)
-        key = image.info.get("transparency")
-        if deep:
-            pixels = _join_bytes(path, max_pixels, deep)
-            return pixels if key is None or pixels.shape[2] == 4 else _cut_out(pixels, key)
-        ImageOps.exif_transpose(image, in_place=True)  # copies the pixels only where it turns them
-        if image.mode in _GREY_DEEP:
-            values = np.asarray(image)[..., None]  # (H, W, 1)
-            if values.min() < 0 or values.max() > 0xFFFF:
-                raise ImageError(f"{path}: integer values must lie in 0..65535; save it as 16-bit unsigned")
-            values = values.astype(np.uint16, copy=False)
-            return values if key is None else _cut_out(values, key)
-        if image.mode == "F":
-            return np.asarray(image)[..., None]  # (H, W, 1)
-        clear = key is not None or image.mode in ("RGBA", "LA", "PA", "RGBa", "La")
-        pixels = np.empty((image.height, image.width, 4 if clear and keep_alpha else 3), np.uint8)
-        for rows, band in _bands(image):
-            converted = np.asarray(band.convert("RGBA" if clear else "RGB"))
-            pixels[rows] = converted if keep_alpha else _rgb8(converted)
-        return pixels
+def _depth(highest: int) -> int:
+    return next(depth for depth in _DEPTHS if highest < 2**depth)
 
 
-def _bands(image: Image.Image) -> Iterator[tuple[slice, Image.Image]]:
-    """Yield an image as horizontal bands of about a megapixel, each with its rows."""
-    rows = max(1, _BAND_PIXELS // image.width)
-    for top in range(0, image.height, rows):
-        bottom = min(top + rows, image.height)
-        yield slice(top, bottom), image.crop((0, top, image.width, bottom))
-
-
-def _deep_raw(image: ImageFile.ImageFile, path: object) -> str | None:
-    """Return the raw mode of a file with 16-bit colour or alpha, of which Pillow decodes only the high bytes."""
-    tags = image.tag_v2 if isinstance(image, TiffImagePlugin.TiffImageFile) else {}
-    args = image.tile[0].args if image.tile else None
-    raw = args[0] if isinstance(args, tuple) and args else args
-    deep = raw if isinstance(raw, str) and _DEEP_RAW.fullmatch(raw) else None
-    many = max(tags.get(_BITS_PER_SAMPLE, (1,))) > 8 and image.mode not in (*_GREY_DEEP, "F")
-    if many and (deep is None or tags.get(_PLANAR) == 2):
-        raise ImageError(f"{path}: this kind of 16-bit TIFF is not supported; save it as RGB, chunky (not planar)")
-    return deep
-
-
-def _join_bytes(path: Path | _Content, max_pixels: int, raw: str) -> AnyArray:
-    """Decode all 16 bits of a colour image: once in its byte order and once with the bytes swapped."""
-    kind, order = _DEEP_RAW.fullmatch(raw).groups()  # type: ignore[union-attr]
-    if kind == "LA":  # four bytes a pixel, the same as RGBA of 8 bits: grey high, low, alpha high, low
-        four = _load_as(path, max_pixels, "RGBA").astype(np.uint16)
-        return (four[..., 0::2] << 8 | four[..., 1::2])[..., [0, 0, 0, 1]]  # (H, W, 4)
-    if order == "N":
-        order = "L" if sys.byteorder == "little" else "B"
-    layout = "RGBA" if kind == "RGBa" else kind
-    pixels = _load_as(path, max_pixels, f"{layout};16{order}").astype(np.uint16)
-    pixels <<= 8
-    pixels |= _load_as(path, max_pixels, f"{layout};16{'L' if order == 'B' else 'B'}")
-    if kind == "RGBa":  # colour was stored times alpha
-        alpha = np.maximum(pixels[..., 3:], 1).astype(np.uint32)
-        pixels[..., :3] = np.minimum((pixels[..., :3] * np.uint32(0xFFFF) + alpha // 2) // alpha, 0xFFFF)
-    return pixels
-
-
-def _load_as(path: Path | _Content, max_pixels: int, raw: str) -> AnyArray:
-    with _open(path, max_pixels) as image:
-        _allocate(image)
-        image.tile = [
-            tile._replace(args=raw if isinstance(tile.args, str) else (raw, *(tile.args or ())[1:]))
-            for tile in image.tile
-        ]
-        ImageOps.exif_transpose(image, in_place=True)
-        return np.asarray(image)
-
-
-def _cut_out(pixels: AnyArray, key: int | tuple[int, ...]) -> AnyArray:
-    """Add an alpha channel that makes one colour transparent, as a PNG may declare."""
-    alpha = np.where((pixels == np.asarray(key)).all(axis=2, keepdims=True), 0, 0xFFFF).astype(np.uint16)
-    return np.concatenate([_three(pixels), alpha], axis=2)  # (H, W, 4)
-
-
-def _depth(raw: AnyArray) -> int:
-    top = int(raw[..., :3].max())
-    return next(depth for depth in _DEPTHS if top < 2**depth)
-
-
-def _three(pixels: AnyArray) -> AnyArray:
-    return np.repeat(pixels, 3, axis=2) if pixels.shape[2] == 1 else pixels
+def _rgb(values: AnyArray, bits: int, alpha_bits: int) -> AnyArray:
+    """Convert stored values (h, w, C) to RGB; uint16 is divided by the full scale of so many bits."""
+    if values.dtype == np.uint8:
+        return values
+    if values.dtype != np.uint16:
+        return _on_white(values[..., :3], values[..., 3:]) if values.shape[2] == 4 else three_channels(values)
+    colour = values[..., :3] / np.float32(2**bits - 1)
+    if values.shape[2] < 4:
+        return three_channels(colour)
+    return _on_white(colour, values[..., 3:] / np.float32(2**alpha_bits - 1))
 
 
 def _rgb8(raw: AnyArray) -> AnyArray:
-    if raw.shape[2] < 4:
-        return _three(raw)
-    alpha = raw[..., 3:].astype(np.uint16)
-    return ((raw[..., :3] * alpha + 255 * (255 - alpha) + 127) // 255).astype(np.uint8)
+    return lay_on_white(raw) if raw.shape[2] == 4 else three_channels(raw)
 
 
 def _on_white(colour: AnyArray, alpha: AnyArray) -> AnyArray:
@@ -312,100 +265,3 @@ def _on_white(colour: AnyArray, alpha: AnyArray) -> AnyArray:
 def to_uint8(image: AnyArray) -> npt.NDArray[np.uint8]:
     """Convert an image as `read` returns it to 8 bits."""
     return image if image.dtype == np.uint8 else np.rint(image * 255).astype(np.uint8)
-
-
-def _check_size(width: int, height: int, max_pixels: int, where: object) -> None:
-    if width * height > max_pixels:
-        raise ImageError(f"{where}: {width} x {height} pixels exceed the limit of {max_pixels}; scale it or cut tiles")
-
-
-def _check_tiles(image: ImageFile.ImageFile, where: object) -> None:
-    """Raise ImageError for a TIFF whose tiles are larger than itself: the decoder holds a tile of any size."""
-    tags = image.tag_v2 if isinstance(image, TiffImagePlugin.TiffImageFile) else {}
-    width, height = tags.get(_TILE_WIDTH, 0), tags.get(_TILE_HEIGHT, 0)
-    if width * height > max(_BAND_PIXELS, 4 * image.width * image.height):
-        raise ImageError(f"{where}: its tiles of {width} x {height} pixels are larger than itself; save it in strips")
-
-
-def _identified(file: IO[bytes], name: str, formats: Iterable[str]) -> ImageFile.ImageFile:
-    """Open a file with the first of Pillow's plugins that recognises it, without Pillow's process-wide size limit."""
-    file.seek(0)
-    prefix = file.read(16)
-    for image_format in formats:
-        factory, accepts = Image.OPEN[image_format]
-        if accepts is not None and accepts(prefix) is not True:
-            continue
-        file.seek(0)
-        try:
-            return factory(file, name)
-        except (SyntaxError, IndexError, TypeError, struct.error):  # how a plugin says that the header is not its own
-            continue
-    raise UnidentifiedImageError(f"cannot identify {name or 'the image'}")
-
-
-def _allocate(image: ImageFile.ImageFile) -> None:
-    """Allocate the pixels of a large TIFF, which its plugin would refuse to do beyond Pillow's size limit."""
-    limit, (width, height) = Image.MAX_IMAGE_PIXELS, image.size
-    if isinstance(image, TiffImagePlugin.TiffImageFile) and limit is not None and width * height > limit:
-        image.im = Image.core.new(image.mode, getattr(image, "_tile_size", image.size))  # type: ignore[attr-defined]
-
-
-@contextmanager
-def _open(path: Path | _Content, max_pixels: int) -> Iterator[ImageFile.ImageFile]:
-    """Open an image file and check its header; what a decoder raises on broken data becomes one ImageError."""
-    if isinstance(path, _Content):
-        if not path.content:
-            raise ImageError(f"{path}: is empty (0 bytes)")
-        with _opened(io.BytesIO(path.content), path, max_pixels) as image:
-            yield image
-        return
-    try:
-        status = path.stat()
-        if stat.S_ISDIR(status.st_mode):
-            raise ImageError(f"{path}: is a folder, not an image")
-        if not stat.S_ISREG(status.st_mode):
-            raise ImageError(f"{path}: is not a regular file")
-        if status.st_size == 0:
-            raise ImageError(f"{path}: is empty (0 bytes)")
-    except (OSError, ValueError) as error:  # ValueError: a name that no file can have
-        raise ImageError(f"{path}: cannot be read: {cause(error)}") from error
-    with _opened(path, path, max_pixels) as image:
-        yield image
-
-
-@contextmanager
-def _opened(source: Path | io.BytesIO, where: object, max_pixels: int) -> Iterator[ImageFile.ImageFile]:
-    try:
-        with (
-            source.open("rb") if isinstance(source, Path) else nullcontext(source) as file,
-            _identified(file, str(source) if isinstance(source, Path) else "", FORMATS) as image,
-        ):
-            _check_size(*image.size, max_pixels, where)
-            _check_tiles(image, where)
-            # The further images in an MPO (a JPEG of a phone) are previews and depth maps, not frames. Frames are not
-            # counted: Pillow takes quadratic time for that in a TIFF.
-            if getattr(image, "is_animated", False) and image.format != "MPO":
-                raise ImageError(f"{where}: has several frames; save the one to inspect as a single image")
-            yield image
-    except BgadError:
-        raise
-    except UnidentifiedImageError as error:
-        kind, known = _unsupported_format(source), ", ".join(FORMATS)
-        if kind:
-            raise ImageError(
-                f"{where}: {kind} is not an image format that is read: save it as one of {known}"
-            ) from error
-        raise ImageError(f"{where}: not an image, or its header is broken (formats: {known})") from error
-    except Exception as error:
-        raise ImageError(f"{where}: cannot be read: {cause(error)}") from error
-
-
-def _unsupported_format(source: Path | io.BytesIO) -> str | None:
-    """Return the name of an image format that cannot be read, or None where it is not known."""
-    if isinstance(source, Path) and source.suffix.lower() in UNSUPPORTED_SUFFIXES:
-        return source.suffix[1:].upper()
-    start = b""
-    with suppress(OSError), source.open("rb") if isinstance(source, Path) else nullcontext(source) as file:
-        file.seek(0)
-        start = file.read(16)
-    return next((kind for magic, kind in _MAGIC.items() if start.startswith((magic, start[:4] + magic))), None)

@@ -31,6 +31,10 @@ class EngineStuckError(BusyError):
     """The engine of a model does not return."""
 
 
+class EngineUnavailableError(BusyError):
+    """Too many engines of a model hang: no further one is loaded."""
+
+
 class ForbiddenError(BgadError):
     """The caller's role does not permit the operation."""
 

@@ -73,7 +73,7 @@ class ImageViews:
             if media_type:
                 return content, media_type
             with self._budget.hold_file(path):
-                return render.encode(images.to_uint8(images.read(path)), "PNG", compress_level=1), "image/png"
+                return render.encode(images.load(path).uint8(), "PNG", compress_level=1), "image/png"
 
     def score(self, number: int, version: Version, *, full_size_map: bool = False) -> tuple[Answer, BaseScorer]:
         """Score a stored image with any version, for a person who waits; the score is not recorded."""
@@ -84,7 +84,7 @@ class ImageViews:
         """Return a PNG of an image with its anomaly map as a heat map."""
         answer, scorer = self.score(number, version, full_size_map=True)
         with self.reading(number) as path, self._budget.hold_file(path):
-            image = images.read(path, bits=scorer.card.input.bits)
+            image = images.load(path).uint8(scorer.card.input.bits)
             drawn = render.overlay(image, answer.scores.map, scorer.card.map.boundary, scorer.card.map.mean)
             return render.encode(drawn, "PNG")
 

@@ -40,7 +40,7 @@ class ModelRegistry:
         self._folders, self._store, self._cache = folders, store, cache
         self._released: dict[str, Version] = {}  # in the main service, every change goes through this object
         self._release_lock, self._rate_lock = threading.Lock(), threading.Lock()
-        self._rules: dict[tuple[int, float | None], DecisionRule] = {}
+        self._rules: dict[int, tuple[float | None, DecisionRule]] = {}  # by version, with its rate: only the last one
 
     def scan(self) -> None:
         """Register every model folder; the first version of a name is released."""
@@ -145,17 +145,18 @@ class ModelRegistry:
 
     def decision_rule(self, version: Version) -> DecisionRule:
         """Return the decision rule of a version from its card alone; the files were verified by `scan`."""
-        key = (version.id, version.rate)
-        if key not in self._rules:
+        rate, rule = self._rules.get(version.id, (None, None))
+        if rule is None or rate != version.rate:
             folder = self._folders.models / version.folder
             card = model_folder.read_card(folder)
             check_unchanged(folder, card, version)
             calibration = card.calibration_at().calibration(version.rate)
             normals, size = len(calibration.scores), card.config.backbone.size
-            self._rules[key] = DecisionRule(
+            rule = DecisionRule(
                 calibration.threshold, calibration.rate, calibration.guarantee(), normals, size, card.part_limits
             )
-        return self._rules[key]
+            self._rules[version.id] = version.rate, rule
+        return rule
 
     def part_limits(self, number: int) -> dict[str, float] | None:
         """Return the limits of the parts of a version's score; None if its model folder is gone or was replaced."""

@@ -9,12 +9,14 @@ from bgad.errors import ImageError
 
 MAX_NAME_LENGTH = 1000  # of a file name with its folders
 _LINES = "\t\n\r"
+_CONTROL = ("Cc", "Cs", "Zl", "Zp")  # categories of Unicode: control, surrogate, line and paragraph separators
 # They change the order in which the letters after them are shown, so that exe.gnp looks like png.exe.
 _BIDIRECTIONAL = frozenset("\u061c\u200e\u200f\u202a\u202b\u202c\u202d\u202e\u2066\u2067\u2068\u2069")
 
 
 def is_plain(text: str, *, lines: bool = False) -> bool:
-    """Return whether a text has neither control characters nor such that change the direction of writing.
+    """Return whether a text has neither control characters, line separators nor such that change the direction of
+    writing.
 
     With `lines`, it may have line breaks and tabs.
 
@@ -22,7 +24,7 @@ def is_plain(text: str, *, lines: bool = False) -> bool:
     (True, False, False, True)
     """
     return not any(
-        letter in _BIDIRECTIONAL or (unicodedata.category(letter) in ("Cc", "Cs") and not (lines and letter in _LINES))
+        letter in _BIDIRECTIONAL or (unicodedata.category(letter) in _CONTROL and not (lines and letter in _LINES))
         for letter in text
     )
 

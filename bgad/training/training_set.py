@@ -8,6 +8,7 @@ from __future__ import annotations
 import logging
 from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass, replace
+from functools import partial
 from pathlib import Path
 
 import numpy as np
@@ -24,6 +25,7 @@ from bgad.geometry.roi import Roi, mask_outside
 from bgad.inference.base import Output
 from bgad.inference.torch_engine import run_model
 from bgad.io.cpus import usable_cpus
+from bgad.io.images import cut
 from bgad.io.masks import defect_cells, touched_cells
 from bgad.model import device as devices
 from bgad.model.scoring import ScoringModel
@@ -123,7 +125,9 @@ def sample_scorer(config: Config, images: ImageCache, device: torch.device) -> S
             yield images.read(sample)
             return
         complete = images.read_complete(sample)
-        for _, pixels in tiles.model_inputs(complete, config.tile, region(sample), config.backbone.size):
+        shape = complete.shape[0], complete.shape[1]
+        part = partial(cut, complete)
+        for _, pixels in tiles.model_inputs(part, shape, config.tile, region(sample), config.backbone.size):
             yield pixels
 
     def score(model: ScoringModel, samples: list[Sample]) -> Iterator[Output]:

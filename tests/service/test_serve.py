@@ -1,5 +1,6 @@
 from __future__ import annotations
 
+import platform
 import re
 import shutil
 import subprocess
@@ -14,6 +15,7 @@ import pytest
 
 from bgad.artifact import folder as model_folder
 from bgad.cli.main import main
+from bgad.io.cpus import usable_cpus
 from bgad.service import access, demo_seed
 from bgad.service.folders import DATA, WORKSPACE
 from bgad.service.store.image_list import ImageQuery
@@ -140,3 +142,35 @@ def test_a_model_that_is_gone_does_not_keep_the_next_one_from_its_test_images(
     assert page_and_total(service.store, ImageQuery("wheel", limit=1))[1] > 0
     (line,) = [line for line in caplog.messages if "test images" in line]
     assert line.startswith("no test images of plate are scored: ")
+
+
+ARENAS = """
+import ctypes, tempfile, threading
+from pathlib import Path
+from bgad.cli import service
+
+service._limit_arenas()
+libc, barrier = ctypes.CDLL(None), threading.Barrier(13)
+libc.fopen.restype = ctypes.c_void_p
+
+def allocate():
+    barrier.wait()
+    libc.malloc(1000)
+    barrier.wait()
+
+for _ in range(12):
+    threading.Thread(target=allocate).start()
+barrier.wait()
+barrier.wait()
+with tempfile.NamedTemporaryFile() as file:
+    stream = ctypes.c_void_p(libc.fopen(file.name.encode(), b"w"))
+    libc.malloc_info(0, stream)
+    libc.fclose(stream)
+    print(Path(file.name).read_text().count("<heap "))
+"""
+
+
+@pytest.mark.skipif(platform.libc_ver()[0] != "glibc", reason="only glibc has arenas for threads")
+def test_threads_share_the_arenas_of_the_allocator() -> None:
+    done = subprocess.run([sys.executable, "-c", ARENAS], capture_output=True, text=True, timeout=120, check=True)
+    assert int(done.stdout) <= max(2, usable_cpus())

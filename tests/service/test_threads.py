@@ -2,17 +2,22 @@
 
 from __future__ import annotations
 
+import gc
 import queue
 import threading
+import weakref
 from typing import Any
 
 import pytest
 
 from bgad.errors import ConfigError
+from bgad.inference import load as loading
 from bgad.service import threads
 from bgad.service.drift import monitor
 from bgad.service.drift.monitor import DriftMonitor
+from bgad.service.errors import EngineUnavailableError
 from bgad.service.scoring import batcher
+from bgad.service.scoring.model_cache import MAX_HANGING
 from bgad.service.scoring.thumbnails import Thumbnails
 from bgad.service.teaching.runner import JobRunner
 from bgad.service.threads import SupervisedThread
@@ -157,3 +162,37 @@ def test_an_engine_that_does_not_return_is_replaced(
     assert service.client.post(SCORE, content=png(9)).json()["kept"] is True
     assert service.bench.models.batcher(version) is not stuck
     stuck.close()  # returns at once, and its threads end
+
+
+def test_engines_that_hang_are_limited_and_freed_when_they_return(
+    make: Maker, gate: threading.Event, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Every engine that hangs keeps a thread and its memory, so a model that hangs again and again is refused."""
+    service = make()
+    service.score(png(0))
+    version, models = service.store.versions.released("plate"), service.bench.models
+    monkeypatch.setattr(batcher, "WATCH_SECONDS", 0.02)
+    monkeypatch.setattr(batcher, "ENGINE_SECONDS", 0.2)
+    gate.clear()
+    stuck: list[weakref.ref[Any]] = []
+    for i in range(MAX_HANGING):
+        stuck.append(weakref.ref(models.batcher(version)))
+        assert "is replaced" in problem(service.client.post(SCORE, content=png(i + 1)), 503)
+        assert metric(service, 'bgad_engine_hanging{model="plate"}') == i + 1
+        assert service.client.get("/readyz").status_code == (503 if i + 1 == MAX_HANGING else 200)
+    loads: list[Any] = []
+    monkeypatch.setattr(loading, "load", lambda *given, **_: loads.append(given))
+    reason = "3 engines of the model plate hang, and no other is loaded: restart the service"
+    for _ in range(3):
+        assert problem(service.client.post(SCORE, content=png(9)), 503) == reason
+    assert service.client.get("/readyz").json() == {"status": reason}
+    with pytest.raises(EngineUnavailableError):  # what does not come through the API: rescoring, views
+        models.batcher(version)
+    assert not loads
+    assert metric(service, "bgad_engine_replaced_total") == MAX_HANGING
+    monkeypatch.undo()
+    gate.set()
+    wait_for(lambda: all(gc.collect() >= 0 and ref() is None for ref in stuck))
+    assert models.hanging() == {}
+    assert service.client.get("/readyz").status_code == 200
+    assert service.client.post(SCORE, content=png(9)).json()["kept"] is True

@@ -21,7 +21,12 @@ from bgad.io.files import sha256_bytes, sha256_file
 REVALIDATE = "private, no-cache"  # keep it, and ask whether it is still the same
 FOR_GOOD = "private, max-age=31536000, immutable"
 Content = Annotated[
-    str, Query(max_length=64, description="ETag of the file, as links in answers have it; then it is cached for good")
+    str,
+    Query(
+        max_length=64,
+        pattern="^[0-9a-f]*$",
+        description="ETag of the file, as links in answers have it; then it is cached for good",
+    ),
 ]
 
 

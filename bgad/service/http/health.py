@@ -59,11 +59,19 @@ class Metrics(Collector):
         dropped.add_metric([], self._workbench.retention.dropped)
         paused = GaugeMetricFamily("bgad_retention_paused", "1 while retention does not trust the clock")
         paused.add_metric([], 1 if self._workbench.retention.clock.problem else 0)
+        yield from (scored, level, alarms, dropped, not_kept, up, free, paused)
+        yield from self._engines()
+        yield from self._threads()
+
+    def _engines(self) -> Iterator[Metric]:
+        """Yield the engines that hung, and those of them that still do."""
         replaced = CounterMetricFamily("bgad_engine_replaced", "Engines that hung and were replaced", labels=["model"])
         for model, count in self._workbench.models.replaced.copy().items():
             replaced.add_metric([model], count)
-        yield from (scored, level, alarms, dropped, not_kept, up, free, paused, replaced)
-        yield from self._threads()
+        hanging = GaugeMetricFamily("bgad_engine_hanging", "Engines that hang and keep their memory", labels=["model"])
+        for model, count in self._workbench.models.hanging().items():
+            hanging.add_metric([model], count)
+        yield from (replaced, hanging)
 
     def _threads(self) -> Iterator[Metric]:
         """Yield the signs of life of the background threads."""
@@ -94,13 +102,14 @@ class Probe:
         self._query: asyncio.Task[bool] | None = None
 
     async def problem(self) -> str:
-        """Return what keeps images from being stored: the store does not take them in READY_SECONDS, or the disk."""
+        """Return what keeps images from being scored and kept: the store that does not answer in READY_SECONDS, the
+        disk, or engines that hang."""
         if self._query is None or self._query.done():
             self._query = asyncio.create_task(run_now(self._workbench.store.database.alive))
         done, _ = await asyncio.wait([self._query], timeout=READY_SECONDS)
         if not done or not self._query.result() or self._workbench.recorder.problem:
             return STORE_SILENT
-        return self._workbench.free_space.problem()
+        return self._workbench.free_space.problem() or self._workbench.models.problem()
 
 
 def make_router(metrics: Metrics, workbench: Workbench) -> APIRouter:

@@ -55,10 +55,11 @@ def _sender(caller: Caller) -> str:
 
 
 async def _admit(workbench: Workbench, name: str) -> None:
-    """Refuse a request before its body is read if its model is unknown or has no room for another image."""
+    """Refuse a request before its body is read if its model is unknown, hangs or has no room for another image."""
     version = workbench.registry.remembered(name)
     if version is None:
         version = await to_thread.run_sync(workbench.registry.released, name)
+    workbench.models.check_available(name)
     if workbench.models.is_full(version):
         raise BusyError(QUEUE_FULL)
 

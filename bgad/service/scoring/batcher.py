@@ -191,6 +191,11 @@ class Batcher:
         """Whether another impatient request would be refused."""
         return self._admitted - self._admitted_patient >= self.max_waiting
 
+    @property
+    def is_hanging(self) -> bool:
+        """Whether the engine was given up and a call of it has not returned, so that its memory is still in use."""
+        return self._is_stuck and bool(self._in_engine)
+
     def close(self) -> None:
         """Answer the admitted requests, then stop the worker threads."""
         with self._changed:

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import logging
 import threading
+import weakref
 from collections import Counter, OrderedDict, defaultdict
 from functools import partial
 from pathlib import Path
@@ -12,13 +13,14 @@ from bgad.artifact.card import Card
 from bgad.errors import ModelError
 from bgad.inference import load as loading
 from bgad.inference.base import BaseScorer
-from bgad.service.errors import BusyError, ClosedError
+from bgad.service.errors import BusyError, ClosedError, EngineUnavailableError
 from bgad.service.scoring.batcher import Answer, Batcher
 from bgad.service.scoring.decoding import DecodingBudget
 from bgad.service.store.versions import RELEASED, Version, Versions
 
 MAX_MODELS = 16  # released versions in memory
 MAX_OTHERS = 2  # other versions in memory: candidates that are being reviewed, and retired ones
+MAX_HANGING = 3  # engines of a model that hang and keep their memory; beyond it, no further one is loaded
 
 logger = logging.getLogger(__name__)
 
@@ -39,6 +41,8 @@ class ModelCache:
         self._batchers: OrderedDict[int, Batcher] = OrderedDict()  # the most recently used one is the last
         self._loading: defaultdict[int, threading.Lock] = defaultdict(threading.Lock)  # one lock for each version
         self.replaced: Counter[str] = Counter()  # engines that hung, by model
+        # A thread that hangs holds its batcher. When its call returns, the thread ends and the batcher is freed.
+        self._hanging: defaultdict[str, list[weakref.ref[Batcher]]] = defaultdict(list)  # by model
         self._lock = threading.Lock()
         self._closed = False
 
@@ -83,6 +87,29 @@ class ModelCache:
         batcher = self._batchers.get(version.id)
         return batcher is not None and batcher.is_full
 
+    def hanging(self) -> dict[str, int]:
+        """Return the number of engines that hang, by model; one whose call has returned is not counted any more."""
+        with self._lock:
+            return {name: count for name in list(self._hanging) if (count := self._count_hanging(name))}
+
+    def check_available(self, name: str) -> None:
+        """Raise EngineUnavailableError if too many engines of a model hang; never waits."""
+        if problem := self.problem(name):
+            raise EngineUnavailableError(problem)
+
+    def problem(self, name: str | None = None) -> str:
+        """Return why a model, or any model, cannot be scored with: its engines hang."""
+        for model, count in self.hanging().items():
+            if name in (None, model) and count >= MAX_HANGING:
+                return f"{count} engines of the model {model} hang, and no other is loaded: restart the service"
+        return ""
+
+    def _count_hanging(self, name: str) -> int:
+        """Count the engines of a model that hang, and forget the others; the caller holds the lock."""
+        batchers = {ref: batcher for ref in self._hanging[name] if (batcher := ref()) and batcher.is_hanging}
+        self._hanging[name] = list(batchers)
+        return len(batchers)
+
     def cached_scorer(self, number: int) -> BaseScorer | None:
         """Return the scorer of a version if it is in memory."""
         with self._lock:
@@ -112,6 +139,7 @@ class ModelCache:
         return self._batchers.get(number)
 
     def _open(self, version: Version) -> Batcher:
+        self.check_available(version.name)
         scorer = self._load(version)
         released = {v.id for v in self._versions.all() if v.state == RELEASED}
         with self._lock:
@@ -132,6 +160,7 @@ class ModelCache:
         logger.error("the engine of %s, version %d, hangs and is replaced", version.name, version.id)
         with self._lock:
             self.replaced[version.name] += 1
+            self._hanging[version.name].append(weakref.ref(batcher))
             if self._batchers.get(version.id) is batcher:
                 del self._batchers[version.id]
 

@@ -100,7 +100,7 @@ class Thumbnails:
 def render(path: Path, map: FloatArray, card: Card) -> bytes:
     """Draw a small JPEG of an image with its anomaly map."""
     small_map = images.resize_map(map, images.fit_shape(map.shape, MAX_SIDE))
-    image = images.fit(images.read(path, bits=card.input.bits), small_map.shape)
+    image = images.load(path).fit((small_map.shape[0], small_map.shape[1]), card.input.bits)
     overlay = heat_maps.overlay(image, small_map, card.map.boundary, card.map.mean)
     return heat_maps.encode(overlay, "JPEG", quality=80)
 

@@ -28,6 +28,9 @@ HOSTILE = [
     "a\x7fb",
     "\u202egnp.exe",
     "a\u2066b",
+    "a\u2028b",  # ends a line in JavaScript
+    "a\u2029b",
+    "a\x85b",
     "x" * 2000,
 ]
 WRONG_TYPES: list[Any] = [None, 7, -1, 1.5, True, [], ["a"], {}, {"a": 1}, 10**30, "NaN"]
@@ -111,7 +114,7 @@ def test_names_of_models(with_image: tuple[Service, int], name: str) -> None:
         (
             "POST",
             "/v1/images/{}/reviews",
-            {"verdict": "bad", "note": "a", "mask": None, "ignore": None, "model": "plate"},
+            {"verdict": "bad", "note": "a", "mask": None, "ignore": None, "model": "plate", "seen": None},
         ),
         ("PUT", "/v1/models/plate/threshold", {"rate": 0.5}),
         ("POST", "/v1/jobs", {"model": "plate", "images": [1]}),
@@ -123,6 +126,8 @@ def test_fields_of_bodies(with_image: tuple[Service, int], method: str, path: st
     large = [0] * 200_000
     for field in body:
         for value in (*WRONG_TYPES, *HOSTILE, large, "x" * 5000, 1e308, -0.0):
+            if field == "seen" and not isinstance(value, bool) and isinstance(value, int | float) and value in (0, 7):
+                continue  # a number of a review: another status if there is no such one
             if (value is None and body[field] is None) or (field == "images" and value is None):
                 continue
             if field in FREE_TEXT and isinstance(value, str) and is_plain(value, lines=True) and len(value) <= 2000:
@@ -169,6 +174,73 @@ def test_numbers_in_paths(untouched: Service, number: str) -> None:
 )  # fmt: skip
 def test_values_of_queries(untouched: Service, query: str) -> None:
     assert problem(untouched.client.get(f"/v1/images?model=plate&{query}"), 422)
+
+
+@pytest.mark.parametrize(
+    "query",
+    [
+        "history?limit=0", "history?limit=1001", "history?before=0", "history?before=x", "history?since=inf",
+        "history?until=-1", "history?search=" + "x" * 201, "history?search=%ff%fe%00", "history?model=" + "x" * 201,
+        "history/export?format=exe", "history/export?format=../csv", "history/export?since=nan",
+        "models/plate/drift?since=nan", "models/plate/drift?every=minute", "models/plate/drift?utc_offset=86401",
+        "models/plate/drift?utc_offset=1.5", "models/plate/drift?last=-1", "models/plate/drift?last=9999999",
+        "models/plate/changes?after=1.2", "models/plate/changes?after=..", "models/plate/changes?review=all",
+        "jobs?model=" + "x" * 201, "jobs/1/validation/-1/before.jpg", "jobs/1/validation/0/..%2f..%2fbefore.jpg",
+        "jobs/1/validation/99999999999999999999/after.jpg", "jobs/1/events?x=%00",
+        "images/1/map.png?model=plate&version=0", "images/1/map.png?model=plate&version=x",
+        "images/1/original?content=../../etc/passwd", "images/1/thumbnail.jpg", "images/1/score?model=plate&version=-1",
+    ],
+)  # fmt: skip
+def test_values_of_other_queries(service: Service, query: str) -> None:
+    service.score(png())
+    before = state(service)
+    answer = service.client.get(f"/v1/{query}")
+    assert answer.status_code in (400, 404, 422), (answer.status_code, answer.text[:200])
+    assert problem(answer, answer.status_code)
+    assert state(service) == before
+
+
+@pytest.mark.parametrize(
+    "path",
+    [
+        "/static/../app.py", "/static/%2e%2e/http/app.py", "/static/..%2f..%2fhttp/app.py", "/static/..\\http\\app.py",
+        "/static//etc/passwd", "/static/%00", "/static/index.html%00.js", "/static/" + "a/" * 2000,
+        "/v1/%2e%2e/metrics", "/v1/images/1%2f..%2f2",
+    ],
+)  # fmt: skip
+def test_paths_lead_nowhere_else(service: Service, path: str) -> None:
+    answer = service.client.get(path, follow_redirects=False)
+    assert 400 <= answer.status_code < 500, (answer.status_code, answer.headers)
+    assert "import" not in answer.text
+    assert "root:" not in answer.text
+
+
+@pytest.mark.parametrize(
+    "headers",
+    [
+        {"Content-Type": "multipart/form-data"},
+        {"Content-Type": "multipart/form-data; boundary=" + "x" * 5000},
+        {"Content-Type": "multipart/form-data; boundary=\u00e9".encode().decode("latin-1")},
+        {"Content-Type": "application/json"},
+        {"Content-Type": "text/html; charset=utf-99"},
+        {"Content-Encoding": "gzip"},
+        {"Authorization": "Bearer " + "x" * 5000},
+        {"Authorization": "Basic \xff\xfe"},
+        {"Cookie": "a=" + "x" * 5000},
+        {"X-Forwarded-For": "127.0.0.1, <script>"},
+        {"Range": "bytes=-1,0-" + "9" * 50},
+        {"If-None-Match": '"' * 1000},
+    ],
+)
+def test_headers(service: Service, headers: dict[str, str]) -> None:
+    """Whatever the headers say, nothing fails and nothing but an image is stored."""
+    before = state(service)
+    raw = [(name.encode(), value.encode("latin-1")) for name, value in headers.items()]
+    answer = service.client.post(SCORE, content=b"no image", headers=raw)
+    assert problem(answer, answer.status_code)
+    assert 400 <= answer.status_code < 500
+    assert service.client.get("/v1/models", headers=raw).status_code in (200, 400, 401, 403)
+    assert state(service) == before
 
 
 @pytest.mark.parametrize("kind", ["mask", "ignore"])

@@ -5,6 +5,7 @@ from __future__ import annotations
 import os
 import signal
 import sqlite3
+import time
 from collections.abc import Iterator
 from contextlib import contextmanager
 from pathlib import Path
@@ -52,8 +53,10 @@ def check_outage(service: Service, outage: Any, monkeypatch: pytest.MonkeyPatch)
     before = service.client.post(SCORE, content=png(1)).json()
     assert (before["kept"], metric(service, "bgad_store_up")) == (True, 1)
     with outage:
+        began = time.monotonic()
         answer = service.client.post(SCORE, content=png(2))
         assert answer.status_code == 200
+        assert time.monotonic() - began < 15  # about 1 s on a machine that is not busy; it was 30
         told = answer.json()
         assert (told["kept"], told["image"], told["map"], told["overlay"]) == (False, None, None, None)
         assert (told["version"], told["threshold"]) == (before["version"], before["threshold"])

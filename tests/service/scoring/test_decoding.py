@@ -15,7 +15,7 @@ import pytest
 from PIL import Image
 
 from bgad.errors import ImageError
-from bgad.io import images
+from bgad.io import image_file, images
 from bgad.service.scoring.decoding import DecodingBudget
 from tests.conftest import SIZE
 from tests.service.conftest import SCORE, Maker, Service, as_file, png, problem, wait_for
@@ -103,7 +103,7 @@ def test_bands_are_seamless(mode: str, monkeypatch: pytest.MonkeyPatch, tmp_path
     kind = "TIFF" if mode in ("CMYK", "PA") else "PNG"
     image.save(path := tmp_path / f"a.{kind.lower()}", kind)
     expected, marked = images.read(path), images.read_mask(path)
-    monkeypatch.setattr(images, "_BAND_PIXELS", 40)  # two rows
+    monkeypatch.setattr(image_file, "BAND_PIXELS", 40)  # two rows
     assert np.array_equal(images.read(path), expected)
     assert np.array_equal(images.read_mask(path), marked)
     if kind == "PNG":
@@ -144,17 +144,17 @@ def test_large_images_are_decoded_two_at_a_time_and_nobody_is_overtaken() -> Non
 
 def test_all_decoding_of_a_service_is_counted(service: Service, monkeypatch: pytest.MonkeyPatch) -> None:
     held: list[int] = []
-    real_read, real_mask = images.read, images.mask_from_png
+    real_load, real_mask = image_file.load, images.mask_from_png
 
     def count(*args: object, **options: object) -> object:
         held.append(service.bench.decoding.used)
-        return real_read(*args, **options)  # type: ignore[arg-type]
+        return real_load(*args, **options)  # type: ignore[arg-type]
 
     def count_mask(content: bytes) -> object:
         held.append(service.bench.decoding.used)
         return real_mask(content)
 
-    monkeypatch.setattr(images, "read", count)
+    monkeypatch.setattr(image_file, "load", count)
     monkeypatch.setattr(images, "mask_from_png", count_mask)
     answer = service.client.post(SCORE, content=as_file(np.zeros((30, 20, 4), np.uint8))).json()
     number = answer["image"]
