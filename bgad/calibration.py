@@ -178,6 +178,18 @@ def rate_bounds(n: int, ranks: Sequence[int], confidence: float = CONFIDENCE) ->
     return high
 
 
+def binomial_interval(count: int, total: int, confidence: float = 0.95) -> tuple[float, float]:
+    """Return the Clopper-Pearson interval of a rate that was measured as `count` of `total`.
+
+    >>> [f"{limit:.3f}" for limit in binomial_interval(6, 30)]
+    ['0.077', '0.386']
+    """
+    tail = (1 - confidence) / 2
+    low = rate_bound(total, count, tail) if count else 0.0
+    high = rate_bound(total, count + 1, 1 - tail) if count < total else 1.0
+    return low, high
+
+
 def effective_rate(n: int, asked: float | None) -> float:
     """Return the requested rate, or without one the larger of DEFAULT_RATE and the smallest that n normals support."""
     return asked if asked is not None else max(DEFAULT_RATE, smallest_rate(n))

@@ -46,8 +46,10 @@ def _evaluate(arguments: argparse.Namespace) -> int:
         cell, section, rows = evaluate(scorer, dataset, data=layouts.set_name(arguments.data), progress=progress)
     report.write(out / "report.html", f"bgad: {section.title}", [section], [cell])
     results = write_results(out, [cell], rows)
-    from bgad.cli.tables import evaluation_table
+    from bgad.cli.tables import decision_table, evaluation_table
 
-    console.stdout_console().print(evaluation_table([cell]))
+    console.stdout_console().print(evaluation_table([cell]), "", decision_table([cell]))
+    if cell["decisions"]["warning"]:
+        console.warn(cell["decisions"]["warning"])
     console.say(f"figures: {results}\nreport:  {out / 'report.html'}")
     return EXIT_BAD_IMAGES if any(note.startswith("left out:") for note in section.notes) else 0

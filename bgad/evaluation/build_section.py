@@ -39,6 +39,7 @@ def build_section(
 ) -> Section:
     """Return the content of the report about one model on one data set; images without a thumbnail are read again."""
     cell = measured.cell
+    warning = cell["decisions"]["warning"]
     scores, labels = [r.score for r in measured.results], [s.label for s in measured.samples]
     roc = metrics.roc_curve(scores, labels)
     pro = measured.observed.pixels.pro_curve
@@ -55,7 +56,7 @@ def build_section(
         pro=None if pro is None else _lists(pro),
         classes=_class_rows(measured),
         rates=_rate_rows(calibration, scores, labels),
-        notes=left_out + measured.notes,
+        notes=([warning] if warning else []) + left_out + measured.notes,
         guarantee=calibration.guarantee(),
         held_out=len(calibration.scores),
     )

@@ -15,6 +15,7 @@ from bgad.data.layouts import Dataset
 from bgad.data.sample_io import digest, read
 from bgad.errors import BgadError, DataError
 from bgad.evaluation.build_section import build_section
+from bgad.evaluation.decisions import decisions
 from bgad.evaluation.gallery import Gallery
 from bgad.evaluation.measure import measure
 from bgad.evaluation.report.contents import Section
@@ -48,6 +49,8 @@ def evaluate(
         logger.info(note)
     for note in measured.notes:
         logger.warning(note)
+    decided = [(row["label"], row["is_anomaly"]) for row in measured.rows]
+    measured.cell["decisions"] = decisions(scorer.calibration, decided)
     section = build_section(scorer.card, scorer.calibration, measured, left_out, gallery.thumbnails)
     return measured.cell, section, measured.rows
 

@@ -150,6 +150,39 @@ def test_large_sets_are_measured_on_a_grid_of_pixels(
     assert cell["metrics"]["pixel_auroc"] == pytest.approx(roc_auc_score(truth, heat), abs=1e-5)
 
 
+def test_wrong_decisions_are_shown(
+    model: Path, data_set: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    """A model that separates perfectly may still reject normals; images that are all good have false rejects, too."""
+    good = tmp_path / "fresh/good"
+    good.mkdir(parents=True)
+    rng = np.random.default_rng(77)
+    for i in range(12):
+        image, _ = draw_image(rng, defect=i < 9)  # nine defects that somebody has labelled good
+        Image.fromarray(image).save(good / f"{i}.png")
+    assert main(["evaluate", str(model), str(tmp_path / "fresh"), "--out", str(tmp_path / "out")]) == 0
+    said = capsys.readouterr()
+    cell, rows = results(tmp_path / "out")
+    rejected = sum(row["is_anomaly"] for row in rows)
+    assert rejected >= 9
+    assert cell["decisions"]["false_rejects"]["count"] == rejected
+    low, high = cell["decisions"]["false_rejects"]["interval"]
+    assert f"{rejected} of 12 ({rejected / 12:.1%})" in said.out
+    assert f"{100 * low:.1f} to {100 * high:.1f} %" in said.out
+    assert "no images" in said.out  # misses
+    warning = f"{rejected} of 12 normals are rejected, more than the false-reject rate of 16.7 % allows"
+    assert f"warning: {warning}" in said.err
+    page = (tmp_path / "out/report.html").read_text(encoding="utf-8")
+    assert warning in page
+    assert f"({100 * low:.1f} to {100 * high:.1f} %)" in page
+
+    assert main(["evaluate", str(model), str(data_set), "--out", str(tmp_path / "second")]) == 0
+    cell, _ = results(tmp_path / "second")
+    decisions = cell["decisions"]
+    assert decisions["misses"]["of"] == 4
+    assert f"{decisions['misses']['count']} of 4" in capsys.readouterr().out
+
+
 def test_no_masks_give_null(model: Path, data_set: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
     bare = write_set(tmp_path / "bare", masks=False)
     assert main(["evaluate", str(model), str(bare), "--out", str(tmp_path / "out")]) == 0
