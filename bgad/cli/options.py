@@ -5,6 +5,7 @@ from __future__ import annotations
 import argparse
 import json
 import math
+import textwrap
 from collections.abc import Callable, Collection, Iterator
 from contextlib import contextmanager
 from pathlib import Path
@@ -12,6 +13,7 @@ from typing import TYPE_CHECKING, Any, NoReturn
 
 from bgad.cli import console
 from bgad.config import ALL_METHODS, BASELINES, PRESETS, Config, from_dict, override, preset_for, read_toml
+from bgad.data.manifest import ANOMALOUS_NAMES, NORMAL_NAMES
 from bgad.errors import ConfigError
 
 if TYPE_CHECKING:
@@ -24,7 +26,11 @@ DATA_HELP = """what DATA may be:
   FILE.csv or FILE.jsonl with path, label and optionally mask, class, split    (manifest)
   NAME or NAME/CATEGORY of `bgad datasets`, such as elpv or mvtec/screw        (public data set)
 A path that exists is taken as a path; a name is looked for in --root.
+Other names of good and bad, in any case, with or without accents and dots:
 """
+for _head, _names in (("  good: ", NORMAL_NAMES), ("  bad:  ", ANOMALOUS_NAMES)):
+    DATA_HELP += textwrap.fill(", ".join(_names), 100, initial_indent=_head, subsequent_indent=" " * 8) + "\n"
+DATA_HELP += "Any other folder with images beside good is an error; begin its name with _ to leave it out.\n"
 
 
 class Parser(argparse.ArgumentParser):

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import csv
 import json
+import unicodedata
 from collections.abc import Iterator
 from pathlib import Path, PureWindowsPath
 from typing import Any
@@ -11,13 +12,42 @@ from typing import Any
 from bgad.errors import DataError, abbreviate
 from bgad.types import GOOD, Sample
 
-# The words that folders and manifests use for normal and anomalous images.
-NORMAL_NAMES = frozenset({"good", "ok", "normal", "no"})
-ANOMALOUS_NAMES = frozenset({"bad", "ko", "defect", "defective", "anomaly", "anomalous", "yes", "broken"})
+# The words that folders and manifests use for normal and anomalous images; `label_of` compares them.
+NORMAL_NAMES = (
+    *("good", "ok", "normal", "normals", "pass", "passed", "no", "io", "gut", "bon", "bons", "bueno", "buenos"),
+    *("buono", "buoni", "bom", "goed", "dobry", "годен", "良品", "正常", "合格", "양품", "정상"),
+)
+ANOMALOUS_NAMES = (
+    *("bad", "ng", "nok", "ko", "not ok", "not good", "defect", "defects", "defective", "anomaly", "anomalies"),
+    *("anomalous", "abnormal", "fail", "failed", "fault", "faulty", "reject", "rejects", "rejected", "scrap"),
+    *("broken", "yes", "nio", "schlecht", "fehler", "fehlerhaft", "defekt", "ausschuss", "mauvais", "défaut"),
+    *("rebut", "malo", "malos", "defecto", "difetto", "scarto", "ruim", "defeito", "slecht", "zły", "wada", "брак"),
+    *("不良", "不良品", "缺陷", "异常", "異常", "불량"),
+)
 UNNAMED_DEFECT = "bad"  # the defect class of an anomaly whose class is not stated
+
+_FLAGS = {"0": 0, "false": 0, "1": 1, "true": 1}  # labels of manifests only
 
 COLUMNS = ("path", "label", "mask", "class", "split")
 REQUIRED = ("path", "label")
+
+
+def label_of(name: str) -> int | None:
+    """Return the label that a word stands for: 0 normal, 1 anomalous, None where it is no label.
+
+    Case, accents, blanks and punctuation do not matter.
+
+    >>> label_of("OK"), label_of("n.i.O."), label_of("Defaut"), label_of("scratch")
+    (0, 1, 1, None)
+    """
+    return _LABELS.get(_letters(name))
+
+
+def _letters(name: str) -> str:
+    return "".join(c for c in unicodedata.normalize("NFKD", name.casefold()) if c.isalnum())
+
+
+_LABELS = {_letters(name): label for label, names in enumerate((NORMAL_NAMES, ANOMALOUS_NAMES)) for name in names}
 
 
 def read_manifest(file: Path) -> tuple[list[Sample], list[str]]:
@@ -78,11 +108,8 @@ def _sample(file: Path, number: int, row: dict[str, Any]) -> Sample:
     """Return the sample that one row describes; DataError names the row and the column that is wrong."""
     where = f"{file}, row {number}"
     path, label, mask, defect, split = (_cell(row, column, where) for column in COLUMNS)
-    if label.lower() in NORMAL_NAMES | {"0", "false"}:
-        anomalous = False
-    elif label.lower() in ANOMALOUS_NAMES | {"1", "true"}:
-        anomalous = True
-    else:
+    anomalous = _FLAGS.get(label.lower(), label_of(label))
+    if anomalous is None:
         raise DataError(f"{where}: label is {label!r}; use 0 or good, 1 or bad")
     if split.lower() not in ("", "train", "test"):
         raise DataError(f"{where}: split is {split!r}; use train, test or nothing")
@@ -92,7 +119,7 @@ def _sample(file: Path, number: int, row: dict[str, Any]) -> Sample:
     mask_path = _inside(file.parent, mask, where) if mask and anomalous else None
     name = image.relative_to(file.parent).as_posix()
     defect = (defect or UNNAMED_DEFECT) if anomalous else GOOD
-    return Sample(image, name, int(anomalous), defect, mask_path, split.lower())
+    return Sample(image, name, anomalous, defect, mask_path, split.lower())
 
 
 def _cell(row: dict[str, Any], column: str, where: str) -> str:
