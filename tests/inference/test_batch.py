@@ -47,6 +47,27 @@ def rows_of(text: str) -> list[dict[str, Any]]:
     return [json.loads(line) for line in text.splitlines()]
 
 
+def test_an_image_much_larger_than_those_of_training_is_told_once(
+    model: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    sizes = {"same": 64, "double": 128, "huge": 256, "next": 256}
+    for name, side in sizes.items():
+        Image.new("L", (side, side), 120).save(tmp_path / f"{name}.png")
+    scorer = bgad.load(model, "cpu")
+    assert scorer.card.input.largest_image == (64, 64)
+    scorer.score_many([tmp_path / "same.png", tmp_path / "double.png"])
+    assert capsys.readouterr().err == ""
+    scorer.score_many([tmp_path / "huge.png"])
+    scorer.score_many([tmp_path / "huge.png", tmp_path / "next.png"])
+    (line,) = capsys.readouterr().err.splitlines()
+    assert "huge.png is 256x256, training images were 64x64 at most" in line
+    assert line.endswith("train with --tile for such images")
+    tiled = bgad.load(model, "cpu")
+    tiled.set_tile(64)
+    tiled.score(tmp_path / "huge.png")
+    assert capsys.readouterr().err == ""
+
+
 def test_json_lines(model: Path, data_set: Path, capsys: pytest.CaptureFixture[str]) -> None:
     assert main(["predict", str(model), f"{data_set}/test/**/00*.png"]) == 0
     said = capsys.readouterr()
