@@ -3,6 +3,7 @@ from __future__ import annotations
 import io
 import json
 import shutil
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -12,6 +13,7 @@ from PIL import Image
 from sklearn.metrics import average_precision_score, roc_auc_score
 
 import bgad
+from bgad.artifact import folder as model_folder
 from bgad.cli.main import main
 from bgad.config import to_toml
 from bgad.data import layouts
@@ -314,6 +316,39 @@ def test_manifest(data_set: Path, tmp_path: Path, recipe: str) -> None:
     assert cell["images"] == {"normal": 10, "anomalous": 5}
     assert all(row["name"].startswith("test/") for row in found)
     assert None not in cell["metrics"].values()
+
+
+def test_other_results_are_not_replaced(
+    model: Path, data_set: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    monkeypatch.chdir(tmp_path)
+    other = shutil.copytree(data_set, tmp_path / "other")
+    for data, folder in ((data_set, "plate-evaluation"), (other, "plate-other-evaluation")):
+        assert main(["evaluate", str(model), str(data)]) == 0
+        assert (tmp_path / folder / "results.json").is_file()
+    assert main(["evaluate", str(model), "other"]) == 0  # the same data by another path
+
+    command = ["evaluate", str(model), str(data_set), "--out", "plate-other-evaluation"]
+    before = (tmp_path / "plate-other-evaluation/results.json").read_bytes()
+    capsys.readouterr()
+    assert main(command) == 2
+    (line,) = capsys.readouterr().err.splitlines()
+    assert line.endswith(
+        f"plate-other-evaluation holds the results on {other}: give another --out, or --overwrite to replace them"
+    )
+    again = tmp_path / "again.bgad"
+    card, files = model_folder.read_all(model)
+    model_folder.write(again, replace(card, name="again"), files)
+    assert main(["evaluate", str(again), str(other), "--out", "plate-other-evaluation"]) == 2
+    assert "holds the results of another model: " in capsys.readouterr().err
+    assert (tmp_path / "plate-other-evaluation/results.json").read_bytes() == before
+    assert main([*command, "--overwrite"]) == 0
+
+    results_file = tmp_path / "plate-evaluation/results.json"
+    for text in ("{}", "[]", "no JSON", '{"subject": 3}'):
+        results_file.write_text(text)
+        assert main(["evaluate", str(model), str(data_set)]) == 2
+        assert "holds results that are not of `bgad evaluate`: " in capsys.readouterr().err
 
 
 def test_full_disk_leaves_nothing_half_written(
