@@ -131,7 +131,9 @@ def _train(arguments: argparse.Namespace) -> int:
     )
     with on_cluster(arguments) as resources, console.progress() as progress, console.stop_on_interrupt() as stop:
         if resources is None:
-            detector = train(arguments.data, arguments.out, config=config, options=options, progress=progress, stop=stop)
+            detector = train(
+                arguments.data, arguments.out, config=config, options=options, progress=progress, stop=stop
+            )
         else:
             from bgad.cluster.training import train as train_on_cluster
 

@@ -575,7 +575,7 @@ def test_reader_that_goes_away(model: Path, monkeypatch: pytest.MonkeyPatch) -> 
         assert process.stderr is not None
         process.stdout.close()
         assert process.stderr.read() == ""
-        assert process.wait(60) == 2
+        assert process.wait(60) == 141
 
 
 @pytest.mark.skipif(not Path("/dev/full").exists(), reason="needs /dev/full")
