@@ -120,7 +120,11 @@ class CalibrationCard:
         """Describe a calibration."""
         scores = tuple(sorted(calibration.scores))
         return cls(
-            scores, calibration.rate, calibration.threshold, calibration.guarantee(), is_default_rate=calibration.is_default
+            scores,
+            calibration.rate,
+            calibration.threshold,
+            calibration.guarantee(),
+            is_default_rate=calibration.is_default,
         )
 
     def calibration(self, rate: float | None = None) -> Calibration:

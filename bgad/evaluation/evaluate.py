@@ -106,7 +106,9 @@ def check_results_folder(out: Path, subject: Subject, *, overwrite: bool) -> Non
     if not isinstance(stored, dict) or stored.keys() != asdict(subject).keys():
         owner = "results that are not of `bgad evaluate`"
     else:
-        owner = "the results of another model" if stored["model"] != subject.model else f"the results on {stored['data']}"
+        owner = (
+            "the results of another model" if stored["model"] != subject.model else f"the results on {stored['data']}"
+        )
     raise OutputError(f"{out} holds {owner}: give another --out, or --overwrite to replace them")
 
 

@@ -181,7 +181,11 @@ def assign_roles(dataset: layouts.Dataset, config: Config, options: TrainOptions
 
 def _warn_of_default_rate(split: Split, *, from_file: bool) -> None:
     """Warn where too few calibration normals raise the default false-reject rate, and say how to lower it."""
-    held_out, normals, needed = len(split.calibration), len(split.calibration) + len(split.train), normals_needed(DEFAULT_RATE)
+    held_out, normals, needed = (
+        len(split.calibration),
+        len(split.calibration) + len(split.train),
+        normals_needed(DEFAULT_RATE),
+    )
     rate = effective_rate(held_out, None)
     if rate <= DEFAULT_RATE:
         return

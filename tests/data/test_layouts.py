@@ -115,7 +115,10 @@ def test_plain_masks(tmp_path: Path, masks: str) -> None:
 @pytest.mark.parametrize(
     ("files", "message"),
     [
-        (["OK/1.png", "Kratzer/2.png"], "Kratzer/ holds images .* rename it to good/, bad/ or masks/ .* or to _Kratzer/"),
+        (
+            ["OK/1.png", "Kratzer/2.png"],
+            "Kratzer/ holds images .* rename it to good/, bad/ or masks/ .* or to _Kratzer/",
+        ),
         (["good/1.png", "bad/2.png", "mask/2.png"], "mask/ holds images that would not be used"),
         (["good/1.png", "test/good/2.png"], "test/ holds images"),
         (["train/good/1.png", "NG/2.png"], "NG/ holds images that would not be used: rename it to train/NG/"),

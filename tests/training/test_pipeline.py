@@ -577,7 +577,11 @@ def test_a_rate_that_cannot_be_promised_is_refused_at_once(
     ("normals", "rate", "said"),
     [
         (3, None, "is 0.5 here, the lowest for 1 calibration normal: 0.05 needs 19; add normals (3 of 38 so far) and"),
-        (40, None, "is 0.1111 here, the lowest for 8 calibration normals: 0.05 needs 19; give --false-reject-rate 0.05"),
+        (
+            40,
+            None,
+            "is 0.1111 here, the lowest for 8 calibration normals: 0.05 needs 19; give --false-reject-rate 0.05",
+        ),
         (95, None, ""),
         (40, 0.05, ""),
     ],

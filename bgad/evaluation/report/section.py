@@ -271,4 +271,6 @@ def _gallery(section: Section) -> str:
     )
     count = f"{len(images)} of {len(section.images)} images"
     cards = _cards(images, section.held_out, "No thumbnails were kept for this section.")
-    return f"<details open><summary><h3>Gallery</h3> <span>{count}</span></summary>{caption(words)}{cards}</details>"
+    legend = embedded_image(section.legend, "colours of the anomaly maps") if images else ""
+    head = f"<summary><h3>Gallery</h3> <span>{count}</span></summary>"
+    return f"<details open>{head}{caption(words)}{legend}{cards}</details>"
