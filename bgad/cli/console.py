@@ -25,6 +25,7 @@ from rich.progress import (
     TimeRemainingColumn,
 )
 
+from bgad.cli import interrupts
 from bgad.errors import printable
 
 if TYPE_CHECKING:
@@ -161,7 +162,7 @@ def stop_on_interrupt(*, terminate: bool = False) -> Iterator[StopRequest]:
     def handle(number: int, frame: FrameType | None) -> None:
         earlier = previous.get(number)
         stop.request()  # in any case: a library may catch the interrupt
-        if stop.honoured:
+        if stop.honoured or interrupts.put_off(number, frame):
             return
         if callable(earlier):
             earlier(number, frame)

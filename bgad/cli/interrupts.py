@@ -5,15 +5,18 @@ The module imports nothing heavy, because it must be in force while everything e
 
 from __future__ import annotations
 
+import _thread
 import os
 import signal
 import sys
+import threading
 import time
 from types import FrameType
 from typing import Any
 
 EXIT_INTERRUPTED = 130
 PATIENCE = 10.0  # seconds that the work has to end; a Ctrl-C after them ends the process at once
+RETRY = 0.1  # seconds
 
 _ending_since: float | None = None  # when the first Ctrl-C came
 
@@ -39,6 +42,19 @@ def handle(number: int, frame: FrameType | None) -> None:
         os._exit(EXIT_INTERRUPTED)
     if not _is_being_handled():
         raise KeyboardInterrupt
+
+
+def put_off(number: int, frame: FrameType | None) -> bool:
+    """Deliver a signal again a little later where it would strike an import; returns whether it does.
+
+    Work that has begun ends in order then, unlike with `handle`.
+    """
+    if not _is_importing(frame):
+        return False
+    timer = threading.Timer(RETRY, _thread.interrupt_main, (number,))
+    timer.daemon = True
+    timer.start()
+    return True
 
 
 def _is_being_handled() -> bool:

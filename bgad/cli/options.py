@@ -6,7 +6,7 @@ import argparse
 import json
 import math
 import textwrap
-from collections.abc import Callable, Collection, Iterator
+from collections.abc import Callable, Collection, Iterator, Sequence
 from contextlib import contextmanager
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, NoReturn
@@ -20,17 +20,23 @@ if TYPE_CHECKING:
     from bgad.cluster.tasks import Resources
     from bgad.inference.base import BaseScorer
 
-DATA_HELP = """what DATA may be:
+
+def _wrapped(head: str, words: Sequence[str]) -> str:
+    """Return a list of words as lines of a help text."""
+    return textwrap.fill(", ".join(words), 100, initial_indent=head, subsequent_indent=" " * len(head))
+
+
+DATA_HELP = f"""what DATA may be:
   DIR/train/good, DIR/test/<class>, DIR/ground_truth/<class>/<name>_mask.png   (MVTec layout)
   DIR/good, DIR/bad and optionally DIR/masks                                   (plain layout)
   FILE.csv or FILE.jsonl with path, label and optionally mask, class, split    (manifest)
   NAME or NAME/CATEGORY of `bgad datasets`, such as elpv or mvtec/screw        (public data set)
 A path that exists is taken as a path; a name is looked for in --root.
-Other names of good and bad, in any case, with or without accents and dots:
+Names of good and bad, whatever their case, accents and dots:
+{_wrapped("  good: ", NORMAL_NAMES)}
+{_wrapped("  bad:  ", ANOMALOUS_NAMES)}
+Any other folder with images beside good is an error; begin its name with _ to leave it out.
 """
-for _head, _names in (("  good: ", NORMAL_NAMES), ("  bad:  ", ANOMALOUS_NAMES)):
-    DATA_HELP += textwrap.fill(", ".join(_names), 100, initial_indent=_head, subsequent_indent=" " * 8) + "\n"
-DATA_HELP += "Any other folder with images beside good is an error; begin its name with _ to leave it out.\n"
 
 
 class Parser(argparse.ArgumentParser):

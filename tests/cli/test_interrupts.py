@@ -128,7 +128,7 @@ def test_during_training(start: Start, moment: str, times: int, data_set: Path, 
         wait_for((work / "begun").exists, process)
     _, stderr = interrupt(process, times)
     assert "and --resume" in stderr
-    assert (work / "checkpoint.safetensors").exists() == (moment == "steps")
+    assert (work / "checkpoint.safetensors").exists() or moment == "features"
     assert not model.exists()
 
 
@@ -185,6 +185,23 @@ def test_an_interrupt_that_a_library_catches_stops_the_training() -> None:
         with suppress(KeyboardInterrupt):
             signal.raise_signal(signal.SIGINT)
         assert stop.requested
+
+
+def work() -> None:
+    for _ in range(1000):
+        time.sleep(0.01)
+
+
+def test_work_that_has_begun_is_interrupted_after_an_import() -> None:
+    code = compile(
+        "import signal; signal.raise_signal(signal.SIGINT); imported.append(1)", "<frozen importlib>", "exec"
+    )
+    imported: list[int] = []
+    with console.stop_on_interrupt():
+        exec(code, {"imported": imported})
+        assert imported == [1]
+        with pytest.raises(KeyboardInterrupt):
+            work()
 
 
 def test_main_leaves_the_handler_of_its_caller(capsys: pytest.CaptureFixture[str]) -> None:

@@ -270,7 +270,7 @@ def test_plain_layout_with_held_out_normals(tmp_path: Path, recipe: str, capsys:
     capsys.readouterr()
 
     assert main([*train, "--overwrite"]) == 0  # no normal is held out
-    assert main(["evaluate", str(model), str(data), "--out", str(tmp_path / "out")]) == 0
+    assert main(["evaluate", str(model), str(data), "--out", str(tmp_path / "out"), "--overwrite"]) == 0
     cell, _ = results(tmp_path / "out")
     assert cell["images"] == {"normal": 0, "anomalous": 4}
     assert cell["metrics"]["image_auroc"] is None
