@@ -13,8 +13,8 @@ from typing import TYPE_CHECKING, Any, NoReturn
 
 from bgad.cli import console
 from bgad.config import ALL_METHODS, BASELINES, PRESETS, Config, from_dict, override, preset_for, read_toml
-from bgad.data.manifest import ANOMALOUS_NAMES, NORMAL_NAMES
 from bgad.errors import ConfigError
+from bgad.types import ANOMALOUS_NAMES, NORMAL_NAMES
 
 if TYPE_CHECKING:
     from bgad.cluster.tasks import Resources

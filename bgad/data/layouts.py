@@ -7,11 +7,11 @@ from dataclasses import dataclass, field, replace
 from pathlib import Path
 from typing import Literal
 
-from bgad.data.manifest import READERS, UNNAMED_DEFECT, label_of, read_manifest
+from bgad.data.manifest import READERS, UNNAMED_DEFECT, read_manifest
 from bgad.errors import DataError, abbreviate
 from bgad.io import discover
 from bgad.io.files import sha256_file
-from bgad.types import GOOD, Sample
+from bgad.types import GOOD, Sample, label_of
 
 _LAYOUTS = (
     "expected train/good (with test/<class> and ground_truth/<class>/<name>_mask.png), "

@@ -4,50 +4,19 @@ from __future__ import annotations
 
 import csv
 import json
-import unicodedata
 from collections.abc import Iterator
 from pathlib import Path, PureWindowsPath
 from typing import Any
 
 from bgad.errors import DataError, abbreviate
-from bgad.types import GOOD, Sample
+from bgad.types import GOOD, Sample, label_of
 
-# The words that folders and manifests use for normal and anomalous images; `label_of` compares them.
-NORMAL_NAMES = (
-    *("good", "ok", "normal", "normals", "pass", "passed", "no", "io", "gut", "bon", "bons", "bueno", "buenos"),
-    *("buono", "buoni", "bom", "goed", "dobry", "годен", "良品", "正常", "合格", "양품", "정상"),
-)
-ANOMALOUS_NAMES = (
-    *("bad", "ng", "nok", "ko", "not ok", "not good", "defect", "defects", "defective", "anomaly", "anomalies"),
-    *("anomalous", "abnormal", "fail", "failed", "fault", "faulty", "reject", "rejects", "rejected", "scrap"),
-    *("broken", "yes", "nio", "schlecht", "fehler", "fehlerhaft", "defekt", "ausschuss", "mauvais", "défaut"),
-    *("rebut", "malo", "malos", "defecto", "difetto", "scarto", "ruim", "defeito", "slecht", "zły", "wada", "брак"),
-    *("不良", "不良品", "缺陷", "异常", "異常", "불량"),
-)
 UNNAMED_DEFECT = "bad"  # the defect class of an anomaly whose class is not stated
 
 _FLAGS = {"0": 0, "false": 0, "1": 1, "true": 1}  # labels of manifests only
 
 COLUMNS = ("path", "label", "mask", "class", "split")
 REQUIRED = ("path", "label")
-
-
-def label_of(name: str) -> int | None:
-    """Return the label that a word stands for: 0 normal, 1 anomalous, None where it is no label.
-
-    Case, accents, blanks and punctuation do not matter.
-
-    >>> label_of("OK"), label_of("n.i.O."), label_of("Defaut"), label_of("scratch")
-    (0, 1, 1, None)
-    """
-    return _LABELS.get(_letters(name))
-
-
-def _letters(name: str) -> str:
-    return "".join(c for c in unicodedata.normalize("NFKD", name.casefold()) if c.isalnum())
-
-
-_LABELS = {_letters(name): label for label, names in enumerate((NORMAL_NAMES, ANOMALOUS_NAMES)) for name in names}
 
 
 def read_manifest(file: Path) -> tuple[list[Sample], list[str]]:
