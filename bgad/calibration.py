@@ -24,10 +24,11 @@ MARGIN = 2.0**-14  # likewise: other batches, threads and engines move a score b
 
 @dataclass(frozen=True)
 class Calibration:
-    """Scores of the calibration normals and the requested false-reject rate."""
+    """Scores of the calibration normals and the false-reject rate."""
 
     scores: tuple[float, ...]
     rate: float
+    is_default: bool = False  # nobody asked for the rate; see `effective_rate`
 
     def __post_init__(self) -> None:
         if not self.scores:
@@ -35,13 +36,13 @@ class Calibration:
         require_supported(len(self.scores), self.rate)
 
     @classmethod
-    def from_scores(cls, scores: Sequence[float], rate: float) -> Calibration:
+    def from_scores(cls, scores: Sequence[float], rate: float, *, is_default: bool = False) -> Calibration:
         """Calibrate with scores as an engine gives them; each is raised by one to two steps of MARGIN.
 
         Another engine or batch then never puts a calibration image above its own score, and p-values stay valid.
         """
         step = _step(scores, MARGIN)
-        return cls(tuple((math.ceil(score / step) + 1) * step for score in scores), rate)
+        return cls(tuple((math.ceil(score / step) + 1) * step for score in scores), rate, is_default)
 
     @cached_property
     def _resolution(self) -> float:
@@ -84,8 +85,9 @@ class Calibration:
         n = len(self.scores)
         k = rank(n, self.rate)
         bound = rate_bound(n, k)
+        source = "default" if self.is_default else "asked for"
         return (
-            f"A good part is rejected with probability at most {k / (n + 1):.4g} (asked for: {self.rate:.4g}), "
+            f"A good part is rejected with probability at most {k / (n + 1):.4g} ({source}: {self.rate:.4g}), "
             f"on average over sets of {n} held-out normals drawn like the parts to come; for the set at hand the "
             f"true rate is below {bound:.3g} with {CONFIDENCE:.0%} confidence. "
             f"The smallest rate that {n} held-out normals can support is {smallest_rate(n):.4g}."
@@ -176,6 +178,18 @@ def rate_bounds(n: int, ranks: Sequence[int], confidence: float = CONFIDENCE) ->
         reached = 1 - np.sum(np.exp(log_term), axis=1, where=is_term) >= confidence
         low, high = np.where(reached, low, middle), np.where(reached, middle, high)
     return high
+
+
+def binomial_interval(count: int, total: int, confidence: float = 0.95) -> tuple[float, float]:
+    """Return the Clopper-Pearson interval of a rate that was measured as `count` of `total`.
+
+    >>> [f"{limit:.3f}" for limit in binomial_interval(6, 30)]
+    ['0.077', '0.386']
+    """
+    tail = (1 - confidence) / 2
+    low = rate_bound(total, count, tail) if count else 0.0
+    high = rate_bound(total, count + 1, 1 - tail) if count < total else 1.0
+    return low, high
 
 
 def effective_rate(n: int, asked: float | None) -> float:

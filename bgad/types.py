@@ -1,8 +1,9 @@
-"""Types that packages exchange: a sample, the scores of an image, a scorer, a progress callback, a request to stop."""
+"""Types that packages exchange: label, sample, scores of an image, scorer, progress callback, request to stop."""
 
 from __future__ import annotations
 
 import threading
+import unicodedata
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass, field, fields
@@ -39,6 +40,38 @@ Shape = tuple[int, int]  # height, width
 
 GOOD = "good"
 TAUGHT = "taught"  # defect class, and first part of the names, of images given to `bgad update`
+
+
+# The words that folders and manifests use for normal and anomalous images; `label_of` compares them.
+NORMAL_NAMES = (
+    *("good", "ok", "normal", "normals", "pass", "passed", "no", "io", "gut", "bon", "bons", "bueno", "buenos"),
+    *("buono", "buoni", "bom", "goed", "dobry", "годен", "良品", "正常", "合格", "양품", "정상"),
+)
+ANOMALOUS_NAMES = (
+    *("bad", "ng", "nok", "ko", "not ok", "not good", "defect", "defects", "defective", "anomaly", "anomalies"),
+    *("anomalous", "abnormal", "fail", "failed", "fault", "faulty", "reject", "rejects", "rejected", "scrap"),
+    *("broken", "yes", "nio", "schlecht", "fehler", "fehlerhaft", "defekt", "ausschuss", "mauvais", "défaut"),
+    *("rebut", "malo", "malos", "defecto", "difetto", "scarto", "ruim", "defeito", "slecht", "zły", "wada", "брак"),
+    *("不良", "不良品", "缺陷", "异常", "異常", "불량"),
+)
+
+
+def label_of(name: str) -> int | None:
+    """Return the label that a word stands for: 0 normal, 1 anomalous, None where it is no label.
+
+    Case, accents, blanks and punctuation do not matter.
+
+    >>> label_of("OK"), label_of("n.i.O."), label_of("Defaut"), label_of("scratch")
+    (0, 1, 1, None)
+    """
+    return _LABELS.get(_letters(name))
+
+
+def _letters(name: str) -> str:
+    return "".join(c for c in unicodedata.normalize("NFKD", name.casefold()) if c.isalnum())
+
+
+_LABELS = {_letters(name): label for label, names in enumerate((NORMAL_NAMES, ANOMALOUS_NAMES)) for name in names}
 
 
 @dataclass(frozen=True, slots=True)

@@ -4,12 +4,13 @@ import numpy as np
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
-from scipy.stats import beta
+from scipy.stats import beta, binomtest
 
 from bgad.calibration import (
     MARGIN,
     RESOLUTION,
     Calibration,
+    binomial_interval,
     effective_rate,
     normals_needed,
     rank,
@@ -64,6 +65,12 @@ def test_a_biased_calibration_would_be_noticed() -> None:
 @pytest.mark.parametrize(("n", "k"), [(99, 1), (60, 3), (1000, 50), (20_000, 200)])
 def test_confidence_bound_is_the_beta_quantile(n: int, k: int) -> None:
     assert rate_bound(n, k, 0.9) == pytest.approx(beta(k, n + 1 - k).ppf(0.9), abs=1e-9)
+
+
+@pytest.mark.parametrize(("count", "total"), [(0, 1), (1, 1), (0, 30), (6, 30), (30, 30), (1, 822), (148, 822)])
+def test_interval_is_that_of_clopper_and_pearson(count: int, total: int) -> None:
+    exact = binomtest(count, total).proportion_ci(0.95, "exact")
+    assert binomial_interval(count, total) == pytest.approx((exact.low, exact.high), abs=1e-9)
 
 
 def test_refuses_what_cannot_be_promised() -> None:

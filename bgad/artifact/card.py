@@ -54,6 +54,7 @@ class InputCard:
     bits: int  # bit depth of the training images
     mean: tuple[float, ...]  # of each channel, for normalisation
     std: tuple[float, ...]
+    largest_image: Shape | None = None  # height and width of the training image with most pixels; None: not known
 
     @property
     def shape(self) -> Shape:
@@ -112,16 +113,25 @@ class CalibrationCard:
     false_reject_rate: float
     threshold: float
     guarantee: str
+    is_default_rate: bool = False  # nobody asked for the rate
 
     @classmethod
     def of(cls, calibration: Calibration) -> CalibrationCard:
         """Describe a calibration."""
         scores = tuple(sorted(calibration.scores))
-        return cls(scores, calibration.rate, calibration.threshold, calibration.guarantee())
+        return cls(
+            scores,
+            calibration.rate,
+            calibration.threshold,
+            calibration.guarantee(),
+            is_default_rate=calibration.is_default,
+        )
 
     def calibration(self, rate: float | None = None) -> Calibration:
         """Return the calibration at the card's false-reject rate, or at another one."""
-        return Calibration(self.scores, self.false_reject_rate if rate is None else rate)
+        if rate is not None:
+            return Calibration(self.scores, rate)
+        return Calibration(self.scores, self.false_reject_rate, self.is_default_rate)
 
 
 @dataclass(frozen=True)

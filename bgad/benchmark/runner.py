@@ -44,7 +44,7 @@ from bgad.model.scoring import weight_files
 from bgad.training.feature_pool import FeaturePool, FeaturePools
 from bgad.training.fit_model import ModelFit, TrainingRun
 from bgad.training.loop import TrainingLoop
-from bgad.training.pipeline import new_fit
+from bgad.training.pipeline import largest, new_fit
 from bgad.training.shared_phases import RECIPE_VERSION, SharedPhase, flow_key, phase_key, phase_two_key
 from bgad.types import Progress, ProgressTask, RunControl, Shape, StopRequest
 
@@ -331,7 +331,8 @@ def _cell(
     work.mkdir(parents=True, exist_ok=True)
     model = pool.new_model(config)
     place = request.name(), dataset, split, split, pool.images.bits, setup.device, work
-    run = TrainingRun(*place, memory_gb=setup.options.memory_gb, control=setup.control)
+    biggest = largest(shapes[sample.name] for sample in split.train)
+    run = TrainingRun(*place, largest_image=biggest, memory_gb=setup.options.memory_gb, control=setup.control)
     training_set = pool.training_set(split, config)
     with fit_memory() as memory:
         fit = new_fit(run, model, training_set, resume=True, shared_phases=shared.phases)

@@ -12,7 +12,7 @@ import threading
 from collections.abc import Iterator
 from contextlib import contextmanager
 from types import FrameType
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
 from rich.console import Console
 from rich.progress import (
@@ -25,6 +25,7 @@ from rich.progress import (
     TimeRemainingColumn,
 )
 
+from bgad.cli import interrupts
 from bgad.errors import printable
 
 if TYPE_CHECKING:
@@ -32,7 +33,16 @@ if TYPE_CHECKING:
 
 __all__ = ["console", "fail", "printable", "progress", "say", "show_log", "stdout_console", "stop_on_interrupt", "warn"]
 
-console = Console(stderr=True, highlight=False, markup=False, emoji=False, soft_wrap=True)
+
+class PipeConsole(Console):
+    """A console that raises BrokenPipeError where its reader has gone; rich would end the process with 1."""
+
+    def on_broken_pipe(self) -> None:
+        """Raise the error that is being handled."""
+        raise BrokenPipeError
+
+
+console = PipeConsole(stderr=True, highlight=False, markup=False, emoji=False, soft_wrap=True)
 
 SPEED_WINDOW = 3600.0  # seconds over which the time left is estimated; a training cell may take minutes per unit
 
@@ -40,7 +50,7 @@ SPEED_WINDOW = 3600.0  # seconds over which the time left is estimated; a traini
 def stdout_console() -> Console:
     """Return a console for tables on standard output; a pipe gets a fixed width that folds none of them."""
     width = None if sys.stdout and sys.stdout.isatty() else 200
-    return Console(width=width, highlight=False, markup=False, emoji=False)
+    return PipeConsole(width=width, highlight=False, markup=False, emoji=False)
 
 
 def say(message: str) -> None:
@@ -147,17 +157,23 @@ def stop_on_interrupt(*, terminate: bool = False) -> Iterator[StopRequest]:
     from bgad.types import StopRequest
 
     stop = StopRequest()
+    previous: dict[int, Any] = {}
 
     def handle(number: int, frame: FrameType | None) -> None:
-        if not stop.honoured:
-            raise KeyboardInterrupt
-        stop.request()
+        earlier = previous.get(number)
+        stop.request()  # in any case: a library may catch the interrupt
+        if stop.honoured or interrupts.put_off(number, frame):
+            return
+        if callable(earlier):
+            earlier(number, frame)
+            return
+        raise KeyboardInterrupt
 
     if threading.current_thread() is not threading.main_thread():  # Python sets handlers in the main thread only
         yield stop
         return
     signals = [signal.SIGINT, *([signal.SIGTERM] if terminate else [])]
-    previous = {number: signal.signal(number, handle) for number in signals}
+    previous |= {number: signal.signal(number, handle) for number in signals}
     try:
         yield stop
     finally:

@@ -11,7 +11,7 @@ from typing import Any
 
 from bgad.cli import console
 from bgad.cli.options import add_command, names, number
-from bgad.cli.tables import evaluation_table
+from bgad.cli.tables import decision_table, evaluation_table
 from bgad.config import ALL_METHODS, Config, preset_for
 from bgad.data import layouts
 from bgad.data.synthetic.demo import write_demo
@@ -53,7 +53,10 @@ def _demo(arguments: argparse.Namespace) -> int:
     methods = names(arguments.methods, "method", ALL_METHODS)
     with console.progress() as progress, console.stop_on_interrupt() as stop:
         cells = run_demo(arguments.out, methods, arguments.seeds, arguments.known, arguments.device, progress, stop)
-    console.stdout_console().print(evaluation_table(cells))
+    console.stdout_console().print(evaluation_table(cells), "", decision_table(cells))
+    for cell in cells:
+        if cell["decisions"]["warning"]:
+            console.warn(f"{cell['category']}: {cell['decisions']['warning']}")
     out = quote(str(arguments.out))
     console.say(f"figures: {out}/results.json\nreport:  {out}/report.html   (open it in a browser)")
     console.say(f"next: bgad predict {out}/washer.bgad {out}/data/washer/test/scratch --out {out}/scored")

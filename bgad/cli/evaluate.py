@@ -26,7 +26,15 @@ def add_evaluate(commands: Any) -> None:
     )
     add_model(parser)
     add_data(parser)
-    parser.add_argument("--out", type=Path, metavar="DIR", help="folder for the results (default: ./NAME-evaluation)")
+    parser.add_argument(
+        "--out",
+        type=Path,
+        metavar="DIR",
+        help="folder for the results (default: ./MODEL-DATA-evaluation, or ./NAME-evaluation where both have one name)",
+    )
+    parser.add_argument(
+        "--overwrite", action="store_true", help="replace the results of another model or of other data in --out"
+    )
     parser.add_argument(
         "--false-reject-rate", type=float, metavar="RATE", help="false-reject rate to use instead of the model's"
     )
@@ -35,19 +43,33 @@ def add_evaluate(commands: Any) -> None:
 
 def _evaluate(arguments: argparse.Namespace) -> int:
     from bgad.data import layouts
-    from bgad.evaluation.evaluate import evaluate, write_results
+    from bgad.evaluation.evaluate import Subject, check_results_folder, evaluate, write_results
     from bgad.evaluation.report import page as report
 
-    out = arguments.out or Path(f"{arguments.model.resolve().stem}-evaluation")
+    public = layouts.set_name(arguments.data)
+    out = arguments.out or _default_folder(arguments.model, arguments.data)
     check_folder(out)
     dataset = layouts.locate(arguments.data, arguments.root, need_normals=False)
     scorer = load_scorer(arguments)
+    where = arguments.data if public else arguments.data.resolve()
+    subject = Subject(scorer.card.checksum, where.as_posix())
+    check_results_folder(out, subject, overwrite=arguments.overwrite)
     with console.progress() as progress:
-        cell, section, rows = evaluate(scorer, dataset, data=layouts.set_name(arguments.data), progress=progress)
+        cell, section, rows = evaluate(scorer, dataset, data=public, progress=progress)
     report.write(out / "report.html", f"bgad: {section.title}", [section], [cell])
-    results = write_results(out, [cell], rows)
-    from bgad.cli.tables import evaluation_table
+    results = write_results(out, [cell], rows, subject)
+    from bgad.cli.tables import decision_table, evaluation_table
 
-    console.stdout_console().print(evaluation_table([cell]))
+    console.stdout_console().print(evaluation_table([cell]), "", decision_table([cell]))
+    if cell["decisions"]["warning"]:
+        console.warn(cell["decisions"]["warning"])
     console.say(f"figures: {results}\nreport:  {out / 'report.html'}")
     return EXIT_BAD_IMAGES if any(note.startswith("left out:") for note in section.notes) else 0
+
+
+def _default_folder(model: Path, data: Path) -> Path:
+    """Return the folder of the results in the current directory: named after the model and the data."""
+    from bgad.data.layouts import model_folder
+
+    names = dict.fromkeys((model.resolve().stem, model_folder(data).stem))
+    return Path(f"{'-'.join(names)}-evaluation")

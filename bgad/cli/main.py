@@ -13,10 +13,12 @@ from importlib import import_module
 
 from bgad._version import __version__
 from bgad.cli import console
+from bgad.cli.interrupts import EXIT_INTERRUPTED
 from bgad.cli.options import Parser
 from bgad.errors import BgadError, ConfigError
 
-EXIT_ERROR, EXIT_INTERRUPTED = 2, 130
+EXIT_ERROR = 2
+EXIT_CLOSED_PIPE = 141  # 128 + SIGPIPE, as a shell reports it of other tools
 COMMANDS = {  # name -> the module that adds it to the parser, and its line in the overview
     "demo": ("bgad.cli.demo", "Write a small data set, train on it and show the results"),
     "train": ("bgad.cli.train", "Train a model on a folder of images"),
@@ -43,20 +45,16 @@ LESS_MEMORY = {  # what to change when a command runs out of memory
 
 
 def main(argv: Sequence[str] | None = None) -> int:
-    """Run one command; the exit code is 0, 1 (some images could not be scored), 2 (error) or 130 (Ctrl-C)."""
+    """Run one command; returns its exit code.
+
+    0: done, 1: some images could not be scored, 2: error, 130: Ctrl-C, 141: nobody reads the output any more.
+    """
     if isinstance(sys.stdout, io.TextIOWrapper):
         sys.stdout.reconfigure(errors="backslashreplace")  # a file name need not fit the terminal's encoding
     console.show_log()
-    command = ""
     words = sys.argv[1:] if argv is None else argv
     try:
-        arguments, unknown = _parser(words).parse_known_args(words)
-        command = arguments.command
-        if unknown:
-            raise ConfigError(f"unrecognized arguments: {' '.join(unknown)}; see bgad {command} --help")
-        code = int(arguments.run(arguments))
-        print(end="", flush=True)  # noqa: T201 - a full disk or a closed pipe is told here, not on the way out
-        return code
+        return _run(words)
     except BgadError as error:
         return _fail(str(error))
     except ModuleNotFoundError as error:
@@ -71,7 +69,7 @@ def main(argv: Sequence[str] | None = None) -> int:
         return EXIT_INTERRUPTED
     except BrokenPipeError:  # the reader of our output has gone, as in `bgad predict ... | head`
         _close_stdout()
-        return EXIT_ERROR
+        return EXIT_CLOSED_PIPE
     except OSError as error:
         if not error.filename:  # a stream, not a file
             _close_stdout()
@@ -79,7 +77,22 @@ def main(argv: Sequence[str] | None = None) -> int:
     except (MemoryError, RuntimeError) as error:  # torch has a RuntimeError for it
         if isinstance(error, RuntimeError) and not re.search("out of memory|allocate memory", str(error)):
             raise
+        command = next((word for word in words if word in COMMANDS), "")
         return _fail(f"out of memory: {LESS_MEMORY.get(command, 'lower --memory, --size or train.images_per_step')}")
+
+
+def _run(words: Sequence[str]) -> int:
+    """Parse and run one command, and write out what it printed: a full disk or a closed pipe is told then."""
+    try:
+        arguments, unknown = _parser(words).parse_known_args(words)
+        if unknown:
+            raise ConfigError(f"unrecognized arguments: {' '.join(unknown)}; see bgad {arguments.command} --help")
+        code = int(arguments.run(arguments))
+    except SystemExit:  # of --help and --version
+        print(end="", flush=True)  # noqa: T201
+        raise
+    print(end="", flush=True)  # noqa: T201
+    return code
 
 
 def _close_stdout() -> None:

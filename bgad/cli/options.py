@@ -5,7 +5,8 @@ from __future__ import annotations
 import argparse
 import json
 import math
-from collections.abc import Callable, Collection, Iterator
+import textwrap
+from collections.abc import Callable, Collection, Iterator, Sequence
 from contextlib import contextmanager
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, NoReturn
@@ -13,17 +14,28 @@ from typing import TYPE_CHECKING, Any, NoReturn
 from bgad.cli import console
 from bgad.config import ALL_METHODS, BASELINES, PRESETS, Config, from_dict, override, preset_for, read_toml
 from bgad.errors import ConfigError
+from bgad.types import ANOMALOUS_NAMES, NORMAL_NAMES
 
 if TYPE_CHECKING:
     from bgad.cluster.tasks import Resources
     from bgad.inference.base import BaseScorer
 
-DATA_HELP = """what DATA may be:
+
+def _wrapped(head: str, words: Sequence[str]) -> str:
+    """Return a list of words as lines of a help text."""
+    return textwrap.fill(", ".join(words), 100, initial_indent=head, subsequent_indent=" " * len(head))
+
+
+DATA_HELP = f"""what DATA may be:
   DIR/train/good, DIR/test/<class>, DIR/ground_truth/<class>/<name>_mask.png   (MVTec layout)
   DIR/good, DIR/bad and optionally DIR/masks                                   (plain layout)
   FILE.csv or FILE.jsonl with path, label and optionally mask, class, split    (manifest)
   NAME or NAME/CATEGORY of `bgad datasets`, such as elpv or mvtec/screw        (public data set)
 A path that exists is taken as a path; a name is looked for in --root.
+Names of good and bad, whatever their case, accents and dots:
+{_wrapped("  good: ", NORMAL_NAMES)}
+{_wrapped("  bad:  ", ANOMALOUS_NAMES)}
+Any other folder with images beside good is an error; begin its name with _ to leave it out.
 """
 
 

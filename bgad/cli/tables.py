@@ -16,6 +16,7 @@ from bgad.calibration import odds
 from bgad.data.datasets.registry import DatasetStatus
 from bgad.errors import abbreviate, printable
 from bgad.evaluation.cells import KEYS, METRIC_TITLES, TIME_TITLES, cell_time, mean_cells
+from bgad.evaluation.decisions import percent
 from bgad.inference.batch import Row as ScoreRow
 from bgad.inference.batch import most_anomalous
 
@@ -166,3 +167,27 @@ def evaluation_table(cells: Sequence[Mapping[str, Any]]) -> Table:
         names, times = (Text(str(cell.get(k, ""))) for k in keys), (cell_time(cell, k) for k in TIME_TITLES)
         grid.add_row(*names, *shown, *times, style="bold" if position >= len(cells) else None)
     return grid
+
+
+def decision_table(cells: Sequence[Mapping[str, Any]]) -> Table:
+    """Return the false rejects and misses of result cells at their thresholds, with 95 % intervals, as a table."""
+    keys = [k for k in ("category", "method", "seed") if k == "category" or len({str(cell[k]) for cell in cells}) > 1]
+    drawn = Table(header_style="bold", box=None, padding=(0, 2, 0, 0))
+    for key in keys:
+        drawn.add_column(key.capitalize(), no_wrap=True, max_width=20)
+    for title in ("Promised", "False rejects", "95 % interval", "Misses", "95 % interval"):
+        drawn.add_column(title, justify="right")
+    for cell in cells:
+        decisions = cell["decisions"]
+        measured = (word for name in ("false_rejects", "misses") for word in _share_words(decisions[name]))
+        names = (Text(printable(str(cell[key]))) for key in keys)
+        drawn.add_row(*names, percent(decisions["false_reject_rate"]), *measured)
+    return drawn
+
+
+def _share_words(share: Mapping[str, Any]) -> tuple[str, str]:
+    """Return a measured rate, and its interval."""
+    if not share["of"]:
+        return "no images", "–"
+    low, high = share["interval"]
+    return f"{share['count']} of {share['of']} ({share['rate']:.1%})", f"{100 * low:.1f} to {100 * high:.1f} %"

@@ -131,13 +131,25 @@ def _train(arguments: argparse.Namespace) -> int:
     )
     with on_cluster(arguments) as resources, console.progress() as progress, console.stop_on_interrupt() as stop:
         if resources is None:
-            train(arguments.data, arguments.out, config=config, options=options, progress=progress, stop=stop)
+            detector = train(
+                arguments.data, arguments.out, config=config, options=options, progress=progress, stop=stop
+            )
         else:
             from bgad.cluster.training import train as train_on_cluster
 
             control = RunControl(progress, stop)
-            train_on_cluster(arguments.data, arguments.out, config, options, resources, control)
-    model, data = quote(str(arguments.out or model_folder(arguments.data))), quote(str(arguments.data))
-    where = f" --root {quote(str(arguments.root))}" if arguments.root else ""
-    console.say(f"next: bgad predict {model} IMAGE...   or   bgad evaluate {model} {data}{where}")
+            detector = train_on_cluster(arguments.data, arguments.out, config, options, resources, control)
+    console.say(_next_step(arguments, model_folder(arguments.data), detector.card.split))
     return 0
+
+
+def _next_step(arguments: argparse.Namespace, default_model: Path, split: dict[str, Any]) -> str:
+    """Return the commands that go on with the model; `evaluate` only where its split leaves images for it."""
+    model, data = quote(str(arguments.out or default_model)), quote(str(arguments.data))
+    if any(image["role"] == "test" for image in split["images"]):
+        where = f" --root {quote(str(arguments.root))}" if arguments.root else ""
+        return f"next: bgad predict {model} IMAGE...   or   bgad evaluate {model} {data}{where}"
+    return (
+        f"next: bgad predict {model} IMAGE...   (no image is left for `bgad evaluate`: give it other data, or train "
+        "with --test 0.25)"
+    )

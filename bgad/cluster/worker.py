@@ -22,7 +22,7 @@ from bgad.cluster import storage, uris
 from bgad.cluster.job import OVERLAYS, SCORE_SCHEMA, Job
 from bgad.errors import BgadError, ConfigError, DataError, ImageError, ModelError
 from bgad.inference.base import BaseScorer, ImageArray, Result
-from bgad.inference.batch import MAP, OVERLAY
+from bgad.inference.batch import MAP, OVERLAY, map_legend
 from bgad.inference.load import load
 from bgad.io import images, render
 from bgad.io.files import sha256_bytes
@@ -122,8 +122,7 @@ class ShardScorer:
 
     def _draw(self, image: ImageArray, scores: Scores, stem: str) -> str:
         """Write the overlay and the map of an image; returns the name of the overlay."""
-        card = self.scorer.card
-        overlay = render.overlay(image, scores.map, card.map.boundary, card.map.mean)
+        overlay = render.overlay_with_legend(image, scores.map, map_legend(self.scorer.card))
         target = uris.join(self.job.out, OVERLAYS)
         storage.write_bytes(uris.join(target, f"{stem}{OVERLAY}"), render.png(overlay))
         storage.write_bytes(uris.join(target, f"{stem}{MAP}"), render.map_tiff(scores.map))

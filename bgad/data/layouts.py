@@ -7,11 +7,11 @@ from dataclasses import dataclass, field, replace
 from pathlib import Path
 from typing import Literal
 
-from bgad.data.manifest import ANOMALOUS_NAMES, NORMAL_NAMES, READERS, UNNAMED_DEFECT, read_manifest
+from bgad.data.manifest import READERS, UNNAMED_DEFECT, read_manifest
 from bgad.errors import DataError, abbreviate
 from bgad.io import discover
 from bgad.io.files import sha256_file
-from bgad.types import GOOD, Sample
+from bgad.types import GOOD, Sample, label_of
 
 _LAYOUTS = (
     "expected train/good (with test/<class> and ground_truth/<class>/<name>_mask.png), "
@@ -106,7 +106,7 @@ def hash_file(path: Path, more: str = "") -> str:
 
 def is_category(folder: Path) -> bool:
     """Tell whether a folder has the MVTec layout: train/ with a sub-folder of normals."""
-    return any(sub.name.lower() in NORMAL_NAMES for sub in subfolders(folder / "train"))
+    return any(label_of(sub.name) == 0 for sub in subfolders(folder / "train"))
 
 
 def subfolders(folder: Path) -> list[Path]:
@@ -131,7 +131,7 @@ def read_mvtec(root: Path) -> Dataset:
             if len(name.parts) < 3:
                 outside.append(name.as_posix())
                 continue
-            normal = name.parts[1].lower() in NORMAL_NAMES
+            normal = label_of(name.parts[1]) == 0
             defect = GOOD if normal else name.parts[1]
             samples.append(Sample(path, name.as_posix(), int(not normal), defect, split=split))
     # test/crack/007.png -> ground_truth/crack/007
@@ -145,8 +145,9 @@ def read_mvtec(root: Path) -> Dataset:
 def _read_folder(root: Path) -> Dataset:
     folders = subfolders(root)
     if is_category(root):
+        _refuse_unused(root, [folder for folder in folders if label_of(folder.name) is not None], "train/NAME/")
         return read_mvtec(root)
-    if any(folder.name.lower() in NORMAL_NAMES for folder in folders):
+    if any(label_of(folder.name) == 0 for folder in folders):
         return _read_plain(root, folders)
     categories = [folder.name for folder in folders if is_category(folder)]
     if categories:
@@ -158,26 +159,39 @@ def _read_folder(root: Path) -> Dataset:
 def _read_plain(root: Path, folders: list[Path]) -> Dataset:
     """Read the plain layout: good/, bad/ (perhaps with a folder for each defect class) and masks/."""
     samples: list[Sample] = []
-    unused: list[str] = []
+    unused: list[Path] = []
     unsupported: Counter[str] = Counter()
     mask_stems: dict[str, list[str]] = {}
     for folder in folders:
-        label = folder.name.lower()
-        if label not in NORMAL_NAMES | ANOMALOUS_NAMES:
-            unused += [f"{folder.name}/"] if label != "masks" else []
+        label = label_of(folder.name)
+        if label is None:
+            unused += [folder] if folder.name.lower() != "masks" else []
             continue
         for path in discover.walk(folder, unsupported):
             name, inner = path.relative_to(root), path.relative_to(folder)
-            defect = GOOD if label in NORMAL_NAMES else inner.parts[0] if len(inner.parts) > 1 else UNNAMED_DEFECT
-            samples.append(Sample(path, name.as_posix(), int(label in ANOMALOUS_NAMES), defect))
+            defect = GOOD if label == 0 else inner.parts[0] if len(inner.parts) > 1 else UNNAMED_DEFECT
+            samples.append(Sample(path, name.as_posix(), label, defect))
             # masks/bad/crack/7, masks/crack/7 or masks/7; for a normal only masks/good/7, as stems may repeat
-            candidates = [name] if label in NORMAL_NAMES else [name, inner, Path(path.name)]
+            candidates = [name] if label == 0 else [name, inner, Path(path.name)]
             mask_stems[name.as_posix()] = [candidate.with_suffix("").as_posix() for candidate in candidates]
     masks = next((folder for folder in folders if folder.name.lower() == "masks"), root / "masks")
     samples, notes = _attach_masks(samples, masks, mask_stems, unsupported)
+    _refuse_unused(root, unused, "good/, bad/ or masks/")
     if unused:
-        notes.append(f"folders not used: {abbreviate(unused)}")
+        notes.append(f"folders not used: {abbreviate(f'{folder.name}/' for folder in unused)}")
     return Dataset(root.resolve().name, root, samples, "plain", notes)
+
+
+def _refuse_unused(root: Path, folders: list[Path], use: str) -> None:
+    """Raise for a folder with images that would not be used, as its name may be a label that is not known here."""
+    for folder in folders:
+        if folder.name.startswith("_") or folder.suffix == ".bgad" or not discover.walk(folder):
+            continue
+        name = folder.name
+        raise DataError(
+            f"{root}: {name}/ holds images that would not be used: rename it to {use.replace('NAME', name)} to use "
+            f"them, or to _{name}/ to leave them out"
+        )
 
 
 def _attach_masks(

@@ -9,12 +9,11 @@ from pathlib import Path, PureWindowsPath
 from typing import Any
 
 from bgad.errors import DataError, abbreviate
-from bgad.types import GOOD, Sample
+from bgad.types import GOOD, Sample, label_of
 
-# The words that folders and manifests use for normal and anomalous images.
-NORMAL_NAMES = frozenset({"good", "ok", "normal", "no"})
-ANOMALOUS_NAMES = frozenset({"bad", "ko", "defect", "defective", "anomaly", "anomalous", "yes", "broken"})
 UNNAMED_DEFECT = "bad"  # the defect class of an anomaly whose class is not stated
+
+_FLAGS = {"0": 0, "false": 0, "1": 1, "true": 1}  # labels of manifests only
 
 COLUMNS = ("path", "label", "mask", "class", "split")
 REQUIRED = ("path", "label")
@@ -78,11 +77,8 @@ def _sample(file: Path, number: int, row: dict[str, Any]) -> Sample:
     """Return the sample that one row describes; DataError names the row and the column that is wrong."""
     where = f"{file}, row {number}"
     path, label, mask, defect, split = (_cell(row, column, where) for column in COLUMNS)
-    if label.lower() in NORMAL_NAMES | {"0", "false"}:
-        anomalous = False
-    elif label.lower() in ANOMALOUS_NAMES | {"1", "true"}:
-        anomalous = True
-    else:
+    anomalous = _FLAGS.get(label.lower(), label_of(label))
+    if anomalous is None:
         raise DataError(f"{where}: label is {label!r}; use 0 or good, 1 or bad")
     if split.lower() not in ("", "train", "test"):
         raise DataError(f"{where}: split is {split!r}; use train, test or nothing")
@@ -92,7 +88,7 @@ def _sample(file: Path, number: int, row: dict[str, Any]) -> Sample:
     mask_path = _inside(file.parent, mask, where) if mask and anomalous else None
     name = image.relative_to(file.parent).as_posix()
     defect = (defect or UNNAMED_DEFECT) if anomalous else GOOD
-    return Sample(image, name, int(anomalous), defect, mask_path, split.lower())
+    return Sample(image, name, anomalous, defect, mask_path, split.lower())
 
 
 def _cell(row: dict[str, Any], column: str, where: str) -> str:

@@ -17,6 +17,7 @@ from bgad.data.sample_io import read
 from bgad.evaluation.gallery import Thumbnail, select, thumbnail
 from bgad.evaluation.measure import Measurement, level_values
 from bgad.evaluation.report.contents import ClassRow, ImageRow, LevelHistogram, RateRow, Section, worst
+from bgad.inference.batch import map_legend
 from bgad.inference.explain import scale_region
 from bgad.io import images, render
 from bgad.io.masks import resize_mask
@@ -27,6 +28,7 @@ HISTOGRAM_BINS = 60
 HISTOGRAM_REACH = 1.5  # times the distance from the most likely feature to the abnormal boundary
 OUTLINE = (0, 200, 90)  # colour of the outline of a mask
 FRAME = (0, 229, 255)  # colour of the frame around the region that stands out
+LEGEND_WIDTH = 360
 FRAME_MARGIN = 2  # pixels of the thumbnail between region and frame
 
 
@@ -39,6 +41,7 @@ def build_section(
 ) -> Section:
     """Return the content of the report about one model on one data set; images without a thumbnail are read again."""
     cell = measured.cell
+    warning = cell["decisions"]["warning"]
     scores, labels = [r.score for r in measured.results], [s.label for s in measured.samples]
     roc = metrics.roc_curve(scores, labels)
     pro = measured.observed.pixels.pro_curve
@@ -55,9 +58,10 @@ def build_section(
         pro=None if pro is None else _lists(pro),
         classes=_class_rows(measured),
         rates=_rate_rows(calibration, scores, labels),
-        notes=left_out + measured.notes,
+        notes=([warning] if warning else []) + left_out + measured.notes,
         guarantee=calibration.guarantee(),
         held_out=len(calibration.scores),
+        legend=render.png(render.draw_legend(map_legend(card), LEGEND_WIDTH)),
     )
 
 

@@ -6,6 +6,7 @@ import json
 import logging
 from collections import deque
 from collections.abc import Iterator, Sequence
+from dataclasses import asdict, dataclass
 from pathlib import Path
 from typing import Any
 
@@ -13,8 +14,9 @@ from bgad._version import __version__
 from bgad.artifact.card import Card
 from bgad.data.layouts import Dataset
 from bgad.data.sample_io import digest, read
-from bgad.errors import BgadError, DataError
+from bgad.errors import BgadError, DataError, OutputError
 from bgad.evaluation.build_section import build_section
+from bgad.evaluation.decisions import decisions
 from bgad.evaluation.gallery import Gallery
 from bgad.evaluation.measure import measure
 from bgad.evaluation.report.contents import Section
@@ -23,6 +25,8 @@ from bgad.io.files import write_atomic
 from bgad.types import UNUSED, ImageLike, Progress, Sample, Scores, SplitRecord
 
 logger = logging.getLogger(__name__)
+
+RESULTS = "results.json"
 
 
 def evaluate(
@@ -48,6 +52,8 @@ def evaluate(
         logger.info(note)
     for note in measured.notes:
         logger.warning(note)
+    decided = [(row["label"], row["is_anomaly"]) for row in measured.rows]
+    measured.cell["decisions"] = decisions(scorer.calibration, decided)
     section = build_section(scorer.card, scorer.calibration, measured, left_out, gallery.thumbnails)
     return measured.cell, section, measured.rows
 
@@ -77,10 +83,42 @@ def select_samples(card: Card, dataset: Dataset) -> tuple[list[Sample], list[str
     return testable, left_out
 
 
-def write_results(out: Path, cells: Sequence[dict[str, Any]], rows: Sequence[dict[str, Any]]) -> Path:
+@dataclass(frozen=True)
+class Subject:
+    """What an evaluation is about; results.json holds it, so that other results are not replaced by accident."""
+
+    model: str  # checksum of the card
+    data: str  # absolute path, or name of a public data set
+
+
+def check_results_folder(out: Path, subject: Subject, *, overwrite: bool) -> None:
+    """Raise OutputError where a folder holds the results of another model or of other data."""
+    path = out / RESULTS
+    if overwrite or not path.exists():
+        return
+    try:
+        stored = json.loads(path.read_bytes())
+        stored = stored["subject"] if isinstance(stored, dict) and "subject" in stored else {}
+    except (OSError, ValueError, RecursionError):
+        stored = {}
+    if stored == asdict(subject):
+        return
+    if not isinstance(stored, dict) or stored.keys() != asdict(subject).keys():
+        owner = "results that are not of `bgad evaluate`"
+    else:
+        owner = (
+            "the results of another model" if stored["model"] != subject.model else f"the results on {stored['data']}"
+        )
+    raise OutputError(f"{out} holds {owner}: give another --out, or --overwrite to replace them")
+
+
+def write_results(
+    out: Path, cells: Sequence[dict[str, Any]], rows: Sequence[dict[str, Any]], subject: Subject | None = None
+) -> Path:
     """Write results.json in one step: `cells` with the figures, `images` with one row per scored image."""
-    path = out / "results.json"
-    content = {"bgad": __version__, "cells": list(cells), "images": list(rows)}
+    path = out / RESULTS
+    about = {} if subject is None else {"subject": asdict(subject)}
+    content = {"bgad": __version__, **about, "cells": list(cells), "images": list(rows)}
     write_atomic(path, json.dumps(content, indent=1).encode())
     return path
 

@@ -35,6 +35,7 @@ logger = logging.getLogger(__name__)
 # would depend on the neighbours of its image.
 CPU_BATCH = 1
 ACCELERATOR_BATCH = 4
+LARGER = 4  # times the pixels of the largest training image: beyond, a warning
 
 ImageArray = npt.NDArray[Any]  # a decoded image (H, W, 3)
 Result = Scores | BgadError
@@ -85,6 +86,7 @@ class BaseScorer(ABC):
         self.tile = card.config.tile
         self.calibration = card.calibration_at().calibration()
         self._threshold = self.calibration.threshold
+        self._has_warned_of_size = False
 
     @abstractmethod
     def run(self, pixels: FloatArray) -> Outputs:
@@ -183,11 +185,23 @@ class BaseScorer(ABC):
         backbone = self.card.config.backbone
         if self.tile.size:
             return shape, tiles.model_inputs(part, shape, self.tile, region, backbone.size)
+        self._check_size(name, shape)
         complete = (0, 0, shape[1], shape[0])
         pixels = images.fit_parts(
             part, central_box(shape) if backbone.crop else complete, (backbone.size, backbone.size)
         )
         return shape, iter([(complete, pixels)])
+
+    def _check_size(self, name: str, shape: Shape) -> None:
+        """Warn, once, of an image that is much larger than those of training: resizing may hide its defects."""
+        trained = self.card.input.largest_image
+        if trained is None or self._has_warned_of_size or math.prod(shape) <= LARGER * math.prod(trained):
+            return
+        self._has_warned_of_size = True
+        logger.warning(
+            f"{name} is {shape[1]}x{shape[0]}, training images were {trained[1]}x{trained[0]} at most: if it shows "
+            "more than they did, its defects may vanish when it is resized; train with --tile for such images"
+        )
 
     def _masked(self, part: Callable[[Box], ImageArray], box: Box) -> ImageArray:
         assert self.roi is not None  # noqa: S101 - called for models with a region of interest only

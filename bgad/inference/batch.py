@@ -12,6 +12,7 @@ from itertools import chain, count
 from pathlib import Path
 from typing import NotRequired, TypedDict
 
+from bgad.artifact.card import Card
 from bgad.errors import BgadError, DataError
 from bgad.inference.base import BaseScorer, ImageArray, Result, ResultWithImage
 from bgad.io import discover, render
@@ -157,7 +158,12 @@ def output_stems(paths: Sequence[Path], known: Mapping[str, str] | None = None) 
     return stems
 
 
+def map_legend(card: Card) -> render.Legend:
+    """Return what the colours of a model's overlays mean."""
+    return render.Legend(card.map.mean, card.map.boundary, card.config.loss.beta)
+
+
 def _draw(scorer: BaseScorer, image: ImageArray, scores: Scores, target: Path) -> None:
-    overlay = render.overlay(image, scores.map, scorer.card.map.boundary, scorer.card.map.mean)
+    overlay = render.overlay_with_legend(image, scores.map, map_legend(scorer.card))
     render.save_png(overlay, target.with_name(f"{target.name}{OVERLAY}"))
     render.save_map(scores.map, target.with_name(f"{target.name}{MAP}"))

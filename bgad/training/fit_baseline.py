@@ -79,7 +79,7 @@ class BaselineFit:
             (),
             map_card,
             score_parts(weights, np.stack(parts), rate),
-            Calibration.from_scores(scores, rate),
+            Calibration.from_scores(scores, rate, is_default=run.false_reject_rate is None),
             training_card(run, LoopSeconds(self._seconds, self._resumed), self._log.count()),
         )
         return Detector(model, build_card(run, model, facts), run.device)

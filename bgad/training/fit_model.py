@@ -50,7 +50,7 @@ from bgad.training.objective import NORMALISER
 from bgad.training.shared_phases import SharedPhase
 from bgad.training.training_set import TrainingSet, choose_validation_normals, partition_normals
 from bgad.training.warm_start import WarmStart, average_with_parent
-from bgad.types import PARTS, FloatArray, Index, ProgressTask, RunControl, Sample
+from bgad.types import PARTS, FloatArray, Index, ProgressTask, RunControl, Sample, Shape
 
 logger = logging.getLogger(__name__)
 
@@ -69,6 +69,7 @@ class TrainingRun:
     false_reject_rate: float | None = None
     roi: Roi | None = None
     warm_start: WarmStart | None = None
+    largest_image: Shape | None = None  # the training image with most pixels
     memory_gb: float = 4.0  # that a fit may take beside the cached features
     started: float = field(default_factory=time.monotonic)
     control: RunControl = field(default_factory=RunControl)
@@ -184,7 +185,8 @@ class ModelFit:
         _set_map_constants(model, torch.tensor([part for _, part in normals]))
         scored = [(output.score, output.parts) for output in score(run.split.calibration)]
         rate = effective_rate(len(scored), run.false_reject_rate)
-        calibration = Calibration.from_scores([image_score for image_score, _ in scored], rate)
+        is_default = run.false_reject_rate is None
+        calibration = Calibration.from_scores([score for score, _ in scored], rate, is_default=is_default)
         parts = _score_parts(model, np.stack([image_parts for _, image_parts in scored]), rate)
         levels = _level_cards(model, self.loop, constants)
         facts = FitFacts(levels, map_card, parts, calibration, self._training())
@@ -276,6 +278,7 @@ def build_card(run: TrainingRun, model: ScoringModel, facts: FitFacts) -> Card:
             bits=run.bits,
             mean=tuple(model.backbone.mean.flatten().tolist()),
             std=tuple(model.backbone.std.flatten().tolist()),
+            largest_image=run.largest_image,
         ),
         levels=facts.levels,
         map=facts.map,

@@ -5,7 +5,7 @@ from __future__ import annotations
 import copy
 import logging
 import time
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterable, Iterator, Mapping
 from contextlib import contextmanager
 from dataclasses import dataclass, replace
 from pathlib import Path
@@ -16,7 +16,7 @@ import torch
 
 from bgad.artifact import folder as model_folder
 from bgad.artifact.card import Card, ExportCard
-from bgad.calibration import check_rate, require_supported
+from bgad.calibration import DEFAULT_RATE, check_rate, effective_rate, normals_needed, require_supported
 from bgad.config import BASELINES, Config
 from bgad.data import layouts, tiled_split
 from bgad.data.sample_io import MAX_UNREADABLE, ImageCache, ModelInputs, validate_images
@@ -168,6 +168,8 @@ def assign_roles(dataset: layouts.Dataset, config: Config, options: TrainOptions
             require_supported(len(split.calibration), rate)
     for note in split.notes:
         logger.warning(note)
+    if rate is None:
+        _warn_of_default_rate(split, from_file=options.split is not None)
     if config.method in BASELINES:
         check_split(config, split)
     if config.uses_anomalies and not split.known:
@@ -175,6 +177,28 @@ def assign_roles(dataset: layouts.Dataset, config: Config, options: TrainOptions
         others = f"normals and {config.pseudo.method} pseudo anomalies" if has_pseudo else "normals alone"
         logger.warning(f"{dataset.root} has no known anomalies: {config.method} learns from {others}")
     return split
+
+
+def _warn_of_default_rate(split: Split, *, from_file: bool) -> None:
+    """Warn where too few calibration normals raise the default false-reject rate, and say how to lower it."""
+    held_out, normals, needed = (
+        len(split.calibration),
+        len(split.calibration) + len(split.train),
+        normals_needed(DEFAULT_RATE),
+    )
+    rate = effective_rate(held_out, None)
+    if rate <= DEFAULT_RATE:
+        return
+    if from_file:
+        remedy = f"give {needed} normals the role calibration in the split file"
+    elif normals >= 2 * needed:
+        remedy = f"give --false-reject-rate {DEFAULT_RATE:g} to hold out {needed} of the {normals} normals"
+    else:
+        remedy = f"add normals ({normals} of {2 * needed} so far) and give --false-reject-rate {DEFAULT_RATE:g}"
+    logger.warning(
+        f"the default false-reject rate is {rate:.4g} here, the lowest for {held_out} calibration "
+        f"normal{'' if held_out == 1 else 's'}: {DEFAULT_RATE:g} needs {needed}; {remedy}"
+    )
 
 
 @dataclass(frozen=True)
@@ -246,6 +270,7 @@ def prepared(
             work,
             options.false_reject_rate,
             roi,
+            largest_image=largest(data.shapes[sample.name] for sample in split.train),
             memory_gb=options.memory_gb,
             started=started,
             control=control,
@@ -254,6 +279,11 @@ def prepared(
             run = replace(run, warm_start=WarmStart.from_model(parent, run.training_split, config))
         cache = CacheOptions(work, key, options.memory_gb, control.progress)
         yield Preparation(data, out, options, run, model, cache, parent)
+
+
+def largest(shapes: Iterable[Shape]) -> Shape:
+    """Return the shape with most pixels."""
+    return max(shapes, key=lambda shape: shape[0] * shape[1])
 
 
 def _new_model(config: Config, device: torch.device, parent: Path | None) -> ScoringModel:

@@ -16,7 +16,8 @@ from pathlib import Path
 from typing import Any
 
 from bgad.artifact import folder as model_folder
-from bgad.calibration import check_rate, is_supported, require_supported, smallest_rate
+from bgad.artifact.card import CalibrationCard
+from bgad.calibration import check_rate, effective_rate, is_supported, require_supported, smallest_rate
 from bgad.config import Config, check_updatable
 from bgad.data import layouts
 from bgad.data.sample_io import ImageCache, validate_images
@@ -85,7 +86,7 @@ class UpdateOptions:
         if self.false_reject_rate is not None:
             check_rate(self.false_reject_rate)
 
-    def for_training(self, false_reject_rate: float) -> TrainOptions:
+    def for_training(self, false_reject_rate: float | None) -> TrainOptions:
         """Return the options of the training that an update runs."""
         return TrainOptions(
             false_reject_rate=false_reject_rate,
@@ -128,8 +129,8 @@ def update(
     roi = Roi.from_png(card.roi_png) if card.roi_png else None
     data = _joined_data(folder, dataset, source, new, new_image_cache(recipe, roi), progress)
     data = replace(data, roi=roi)
-    before = card.calibration_at().false_reject_rate
-    training = options.for_training(_rate(len(data.split.calibration), before, options.false_reject_rate))
+    rate = _rate(len(data.split.calibration), card.calibration_at(), options.false_reject_rate)
+    training = options.for_training(rate)
     control = RunControl(progress, stop)
     with prepared(data, destination, recipe, training, control, started=started, parent=folder) as preparation:
         return preparation.train()
@@ -166,18 +167,22 @@ def _joined_data(
     return TrainingData(everything, shapes | added_shapes, split, images, source)
 
 
-def _rate(held_out: int, before: float, asked: float | None) -> float:
-    """Return the false-reject rate: the one asked for, else the model's, or the smallest that the normals support."""
+def _rate(held_out: int, calibration: CalibrationCard, asked: float | None) -> float | None:
+    """Return the false-reject rate: the one asked for, else the model's, or the smallest that the normals support.
+
+    None where that is the default rate and nobody has asked for it.
+    """
     if asked is not None:
         require_supported(held_out, asked)
         return asked
+    before, default = calibration.false_reject_rate, effective_rate(held_out, None)
     if is_supported(held_out, before):
-        return before
+        return None if calibration.is_default_rate and before == default else before
     rate = smallest_rate(held_out)
     logger.warning(
         f"{held_out} held-out normals are left: the false-reject rate becomes {rate:.4g}, it was {before:.4g}"
     )
-    return rate
+    return None if rate == default else rate
 
 
 def shortened(config: Config) -> Config:

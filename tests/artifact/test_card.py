@@ -64,6 +64,7 @@ def written(card: Card) -> dict[str, Any]:
         {"roi": RoiCard(6, 8, 0.5, Polygons((((0.0, 0.0), (1.5, 0.0), (1.0, 1.0)),), ()))},
         {"map": MapCard(0.1, 0.5, 0.75), "exports": {}},
         {"input": InputCard(128, 512, 16, (0.5,), (0.25,))},
+        {"input": InputCard(128, 512, 8, (0.5,), (0.25,), (480, 640))},
         {"provenance": ProvenanceCard("0.1.0", "now", "0" * 64)},
     ],
 )

@@ -2,6 +2,7 @@ from __future__ import annotations
 
 import json
 import os
+import shlex
 import shutil
 import subprocess
 import sys
@@ -70,6 +71,13 @@ def test_help_explains_every_command(capsys: pytest.CaptureFixture[str]) -> None
         text = capsys.readouterr().out
         assert "examples:" in text or "what DATA may be:" in text
         assert all(line.split("  ")[-1].strip() for line in text.splitlines() if line.startswith("  --"))
+
+
+def test_help_of_train_lists_the_names_of_labels(capsys: pytest.CaptureFixture[str]) -> None:
+    with pytest.raises(SystemExit, match="0"):
+        main(["train", "--help"])
+    words = capsys.readouterr().out.replace(",", " ").split()
+    assert {"ok", "io", "gut", "bueno", "ng", "nok", "nio", "ausschuss", "mauvais"} <= set(words)
 
 
 def test_module_and_version() -> None:
@@ -463,6 +471,45 @@ def test_false_reject_rate_is_kept_and_stated(
     assert calibration.threshold == max(calibration.scores)
 
 
+def test_the_default_rate_is_told_as_such(
+    data_set: Path, tmp_path: Path, recipe: str, capsys: pytest.CaptureFixture[str]
+) -> None:
+    model = tmp_path / "m.bgad"
+    assert main(["train", str(data_set), "--config", recipe, "--out", str(model), "--no-export"]) == 0
+    said = capsys.readouterr().err
+    assert "rejected with probability at most 0.1667 (default: 0.1667)" in said
+    assert "asked for" not in said
+    assert (
+        "warning: the default false-reject rate is 0.1667 here, the lowest for 5 calibration normals: 0.05 needs 19; "
+        "add normals (24 of 38 so far) and give --false-reject-rate 0.05\n"
+    ) in said
+    assert main(["evaluate", str(model), str(data_set), "--out", str(tmp_path / "out")]) == 0
+    assert "(default: 0.1667)" in (tmp_path / "out/report.html").read_text(encoding="utf-8")
+
+
+def test_the_next_step_works(
+    tmp_path: Path, recipe: str, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    monkeypatch.chdir(tmp_path)
+    write_set(tmp_path / "a set", train=12, good=0, bad=3)
+    (tmp_path / "a set/train/good").rename(tmp_path / "a set/good")
+    (tmp_path / "a set/test/blot").rename(tmp_path / "a set/bad")
+    for folder in ("train", "test", "ground_truth"):
+        shutil.rmtree(tmp_path / "a set" / folder)
+
+    def next_step(*options: str) -> str:
+        assert main(["train", "a set", "--config", recipe, "--no-export", *options]) == 0
+        line = capsys.readouterr().err.splitlines()[-1]
+        assert line.startswith("next: bgad predict 'a set.bgad' IMAGE...")
+        return line
+
+    assert "bgad evaluate 'a set.bgad' 'a set'" not in (line := next_step())
+    assert "--test 0.25" in line
+    line = next_step("--test", "0.25", "--overwrite")
+    assert line.endswith("or   bgad evaluate 'a set.bgad' 'a set'")
+    assert main(shlex.split(line.split("or   bgad ")[1])) == 0
+
+
 @pytest.fixture
 def little_space() -> Iterator[Callable[[int], None]]:
     """Files may not grow beyond the given size: what a full disk is to the code, without a disk."""
@@ -528,7 +575,7 @@ def test_reader_that_goes_away(model: Path, monkeypatch: pytest.MonkeyPatch) -> 
         assert process.stderr is not None
         process.stdout.close()
         assert process.stderr.read() == ""
-        assert process.wait(60) == 2
+        assert process.wait(60) == 141
 
 
 @pytest.mark.skipif(not Path("/dev/full").exists(), reason="needs /dev/full")

@@ -63,8 +63,23 @@ def test_one_mask_for_two_images_is_refused(tmp_path: Path) -> None:
         layouts.load(tmp_path)
 
 
-@pytest.mark.parametrize("good", ["good", "OK", "normal", "no"])
-@pytest.mark.parametrize("bad", ["bad", "ko", "Defect", "defective", "anomaly", "anomalous", "yes", "broken"])
+@pytest.mark.parametrize(
+    ("good", "bad"),
+    [
+        ("good", "bad"),
+        ("OK", "NG"),
+        ("ok", "nok"),
+        ("normal", "anomalous"),
+        ("no", "yes"),
+        ("i.O.", "n.i.O."),
+        ("iO", "niO"),
+        ("Gut", "Ausschuss"),
+        ("bon", "défaut"),
+        ("Bueno", "MALO"),
+        ("pass", "Not_OK"),
+        ("良品", "不良"),
+    ],
+)
 def test_plain_names(tmp_path: Path, good: str, bad: str) -> None:
     make(tmp_path, f"{good}/1.png", f"{bad}/2.png")
     dataset = layouts.load(tmp_path)
@@ -82,7 +97,8 @@ def test_plain_masks(tmp_path: Path, masks: str) -> None:
     expected = {"bad/1.png": "1", "bad/2.jpg": "2", "bad/scratch/7.png": "scratch/7"}
     for stem in expected.values():
         make(tmp_path, masks.format(stem) + ".png")
-    make(tmp_path, "masks/lost.png", "extra/1.png")
+    make(tmp_path, "masks/lost.png", "_extra/1.png")
+    (tmp_path / "empty").mkdir()
     dataset = layouts.load(tmp_path)
     samples = by_name(dataset)
     for name, stem in expected.items():
@@ -92,8 +108,36 @@ def test_plain_masks(tmp_path: Path, masks: str) -> None:
     assert dataset.notes == [
         "mask without an image: masks/lost.png",
         "anomaly without a mask: bad/3.png",
-        "folders not used: extra/",
+        "folders not used: _extra/, empty/",
     ]
+
+
+@pytest.mark.parametrize(
+    ("files", "message"),
+    [
+        (
+            ["OK/1.png", "Kratzer/2.png"],
+            "Kratzer/ holds images .* rename it to good/, bad/ or masks/ .* or to _Kratzer/",
+        ),
+        (["good/1.png", "bad/2.png", "mask/2.png"], "mask/ holds images that would not be used"),
+        (["good/1.png", "test/good/2.png"], "test/ holds images"),
+        (["train/good/1.png", "NG/2.png"], "NG/ holds images that would not be used: rename it to train/NG/"),
+    ],
+)
+def test_a_folder_that_may_be_a_label_is_not_left_out_in_silence(
+    tmp_path: Path, files: list[str], message: str
+) -> None:
+    make(tmp_path, *files)
+    with pytest.raises(DataError, match=message):
+        layouts.load(tmp_path)
+    name = message.split("/")[0]
+    (tmp_path / name).rename(tmp_path / f"_{name}")
+    assert len(layouts.load(tmp_path).samples) == len(files) - 1
+
+
+def test_models_beside_the_images_are_no_label(tmp_path: Path) -> None:
+    make(tmp_path, "good/1.png", "parts.bgad/roi.png")
+    assert layouts.load(tmp_path).notes == ["folders not used: parts.bgad/"]
 
 
 def test_plain_flat_masks_reach_classes(tmp_path: Path) -> None:

@@ -3,6 +3,7 @@ from __future__ import annotations
 import io
 import json
 import shutil
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -12,6 +13,7 @@ from PIL import Image
 from sklearn.metrics import average_precision_score, roc_auc_score
 
 import bgad
+from bgad.artifact import folder as model_folder
 from bgad.cli.main import main
 from bgad.config import to_toml
 from bgad.data import layouts
@@ -150,6 +152,39 @@ def test_large_sets_are_measured_on_a_grid_of_pixels(
     assert cell["metrics"]["pixel_auroc"] == pytest.approx(roc_auc_score(truth, heat), abs=1e-5)
 
 
+def test_wrong_decisions_are_shown(
+    model: Path, data_set: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    """A model that separates perfectly may still reject normals; images that are all good have false rejects, too."""
+    good = tmp_path / "fresh/good"
+    good.mkdir(parents=True)
+    rng = np.random.default_rng(77)
+    for i in range(12):
+        image, _ = draw_image(rng, defect=i < 9)  # nine defects that somebody has labelled good
+        Image.fromarray(image).save(good / f"{i}.png")
+    assert main(["evaluate", str(model), str(tmp_path / "fresh"), "--out", str(tmp_path / "out")]) == 0
+    said = capsys.readouterr()
+    cell, rows = results(tmp_path / "out")
+    rejected = sum(row["is_anomaly"] for row in rows)
+    assert rejected >= 9
+    assert cell["decisions"]["false_rejects"]["count"] == rejected
+    low, high = cell["decisions"]["false_rejects"]["interval"]
+    assert f"{rejected} of 12 ({rejected / 12:.1%})" in said.out
+    assert f"{100 * low:.1f} to {100 * high:.1f} %" in said.out
+    assert "no images" in said.out  # misses
+    warning = f"{rejected} of 12 normals are rejected, more than the false-reject rate of 16.7 % allows"
+    assert f"warning: {warning}" in said.err
+    page = (tmp_path / "out/report.html").read_text(encoding="utf-8")
+    assert warning in page
+    assert f"({100 * low:.1f} to {100 * high:.1f} %)" in page
+
+    assert main(["evaluate", str(model), str(data_set), "--out", str(tmp_path / "second")]) == 0
+    cell, _ = results(tmp_path / "second")
+    decisions = cell["decisions"]
+    assert decisions["misses"]["of"] == 4
+    assert f"{decisions['misses']['count']} of 4" in capsys.readouterr().out
+
+
 def test_no_masks_give_null(model: Path, data_set: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
     bare = write_set(tmp_path / "bare", masks=False)
     assert main(["evaluate", str(model), str(bare), "--out", str(tmp_path / "out")]) == 0
@@ -235,7 +270,7 @@ def test_plain_layout_with_held_out_normals(tmp_path: Path, recipe: str, capsys:
     capsys.readouterr()
 
     assert main([*train, "--overwrite"]) == 0  # no normal is held out
-    assert main(["evaluate", str(model), str(data), "--out", str(tmp_path / "out")]) == 0
+    assert main(["evaluate", str(model), str(data), "--out", str(tmp_path / "out"), "--overwrite"]) == 0
     cell, _ = results(tmp_path / "out")
     assert cell["images"] == {"normal": 0, "anomalous": 4}
     assert cell["metrics"]["image_auroc"] is None
@@ -281,6 +316,39 @@ def test_manifest(data_set: Path, tmp_path: Path, recipe: str) -> None:
     assert cell["images"] == {"normal": 10, "anomalous": 5}
     assert all(row["name"].startswith("test/") for row in found)
     assert None not in cell["metrics"].values()
+
+
+def test_other_results_are_not_replaced(
+    model: Path, data_set: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    monkeypatch.chdir(tmp_path)
+    other = shutil.copytree(data_set, tmp_path / "other")
+    for data, folder in ((data_set, "plate-evaluation"), (other, "plate-other-evaluation")):
+        assert main(["evaluate", str(model), str(data)]) == 0
+        assert (tmp_path / folder / "results.json").is_file()
+    assert main(["evaluate", str(model), "other"]) == 0  # the same data by another path
+
+    command = ["evaluate", str(model), str(data_set), "--out", "plate-other-evaluation"]
+    before = (tmp_path / "plate-other-evaluation/results.json").read_bytes()
+    capsys.readouterr()
+    assert main(command) == 2
+    (line,) = capsys.readouterr().err.splitlines()
+    assert line.endswith(
+        f"plate-other-evaluation holds the results on {other}: give another --out, or --overwrite to replace them"
+    )
+    again = tmp_path / "again.bgad"
+    card, files = model_folder.read_all(model)
+    model_folder.write(again, replace(card, name="again"), files)
+    assert main(["evaluate", str(again), str(other), "--out", "plate-other-evaluation"]) == 2
+    assert "holds the results of another model: " in capsys.readouterr().err
+    assert (tmp_path / "plate-other-evaluation/results.json").read_bytes() == before
+    assert main([*command, "--overwrite"]) == 0
+
+    results_file = tmp_path / "plate-evaluation/results.json"
+    for text in ("{}", "[]", "no JSON", '{"subject": 3}'):
+        results_file.write_text(text)
+        assert main(["evaluate", str(model), str(data_set)]) == 2
+        assert "holds results that are not of `bgad evaluate`: " in capsys.readouterr().err
 
 
 def test_full_disk_leaves_nothing_half_written(

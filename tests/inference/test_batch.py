@@ -47,6 +47,27 @@ def rows_of(text: str) -> list[dict[str, Any]]:
     return [json.loads(line) for line in text.splitlines()]
 
 
+def test_an_image_much_larger_than_those_of_training_is_told_once(
+    model: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    sizes = {"same": 64, "double": 128, "huge": 256, "next": 256}
+    for name, side in sizes.items():
+        Image.new("L", (side, side), 120).save(tmp_path / f"{name}.png")
+    scorer = bgad.load(model, "cpu")
+    assert scorer.card.input.largest_image == (64, 64)
+    scorer.score_many([tmp_path / "same.png", tmp_path / "double.png"])
+    assert capsys.readouterr().err == ""
+    scorer.score_many([tmp_path / "huge.png"])
+    scorer.score_many([tmp_path / "huge.png", tmp_path / "next.png"])
+    (line,) = capsys.readouterr().err.splitlines()
+    assert "huge.png is 256x256, training images were 64x64 at most" in line
+    assert line.endswith("train with --tile for such images")
+    tiled = bgad.load(model, "cpu")
+    tiled.set_tile(64)
+    tiled.score(tmp_path / "huge.png")
+    assert capsys.readouterr().err == ""
+
+
 def test_json_lines(model: Path, data_set: Path, capsys: pytest.CaptureFixture[str]) -> None:
     assert main(["predict", str(model), f"{data_set}/test/**/00*.png"]) == 0
     said = capsys.readouterr()
@@ -156,15 +177,21 @@ def test_dash_names_after_two_dashes(
     assert rows_of(capsys.readouterr().out)[0]["path"] == "--json.png"
 
 
-def test_overlay_and_map_have_the_size_of_the_image(model: Path, tmp_path: Path) -> None:
+def test_map_has_the_size_of_the_image_and_overlay_a_legend_below_it(model: Path, tmp_path: Path) -> None:
     paths = [good(tmp_path / "in" / "wide.png", (150, 40)), good(tmp_path / "in" / "deep" / "tall.jpg", (33, 90))]
     detector = bgad.load(model, "cpu")
     assert len(list(predict(detector, paths, tmp_path / "out"))) == 2
     for path, stem in zip(paths, ("wide", "deep/tall"), strict=True):
         size = images.read(path).shape[1::-1]
         expected = detector.score(path)
+        legend = render.Legend(detector.card.map.mean, detector.card.map.boundary, detector.card.config.loss.beta)
+        bar = render.draw_legend(legend, size[0])
         with Image.open(tmp_path / "out" / f"{stem}.overlay.png") as drawn:
-            assert (drawn.format, drawn.size, drawn.mode) == ("PNG", size, "RGB")
+            assert (drawn.format, drawn.mode) == ("PNG", "RGB")
+            pixels = np.asarray(drawn)
+        np.testing.assert_array_equal(pixels[size[1] :], bar)
+        plain = render.overlay(images.read(path), expected.map, legend.boundary, legend.low)
+        assert np.abs(pixels[: size[1], : size[0]].astype(int) - plain).max() <= 1
         with Image.open(tmp_path / "out" / f"{stem}.map.tif") as stored:
             assert (stored.format, stored.size, stored.mode) == ("TIFF", size, "F")
             np.testing.assert_allclose(np.asarray(stored), expected.map, rtol=1e-4, atol=1e-4)
@@ -174,7 +201,7 @@ def test_overlay_is_hot_on_a_defect_and_clear_on_a_good_part(model: Path, data_s
     list(predict(bgad.load(model, "cpu"), [data_set / "test/blot/000.png", data_set / "test/good/000.png"], tmp_path))
     warmth = {}  # the images are grey: only heat has colour
     for kind in ("blot", "good"):
-        heat = images.read(tmp_path / kind / "000.overlay.png").astype(int)
+        heat = images.read(tmp_path / kind / "000.overlay.png")[:64, :64].astype(int)
         warmth[kind] = heat[..., 0] - heat[..., 2]
     mask = images.read_mask(data_set / "ground_truth/blot/000_mask.png")
     assert warmth["blot"][mask].min() > 60

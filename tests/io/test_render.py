@@ -54,6 +54,25 @@ def test_overlay_is_that_of_the_formula(boundary: float, low: float, deep: bool)
     assert np.abs(got - slow_overlay(picture, values, boundary, low)).max() <= 1
 
 
+@pytest.mark.parametrize("width", [40, 300, 2000])
+def test_a_legend_is_below_the_image_and_hides_nothing(width: int) -> None:
+    picture = RNG.integers(0, 256, (50, width, 3), np.uint8)
+    values = RNG.normal(1, 3, (50, width)).astype(np.float32)
+    legend = render.Legend(low=0.0, boundary=1.5, share=0.01)
+    got = render.overlay_with_legend(picture, values, legend)
+    np.testing.assert_array_equal(got[:50, :width], render.overlay(picture, values, 1.5, 0.0))
+    assert (got[:50, width:] == 255).all()
+    bar = render.draw_legend(legend, width)
+    np.testing.assert_array_equal(got[50:], bar)
+    assert bar.shape[1] >= width
+    pad = min(max(11, width // 64), 64) // 2
+    colours = bar[2 * pad, pad:-pad].astype(int)  # faint up to the boundary, then coloured, as in the image
+    strong = np.abs(colours - 160).max(axis=1) > 30
+    steps = np.flatnonzero(strong)
+    assert steps[-1] >= len(colours) - 2 - pad // 2
+    assert steps[steps > pad][0] == pytest.approx(len(colours) * 1.5 / 6, abs=3)  # of 0 to 6
+
+
 def test_save_map_is_exact_and_plain(tmp_path: Path) -> None:
     small = RNG.normal(0, 1, (12, 16)).astype(np.float32)
     values = images.resize_map(small, (480, 640))

@@ -573,6 +573,34 @@ def test_a_rate_that_cannot_be_promised_is_refused_at_once(
     assert list(tmp_path.iterdir()) == []
 
 
+@pytest.mark.parametrize(
+    ("normals", "rate", "said"),
+    [
+        (3, None, "is 0.5 here, the lowest for 1 calibration normal: 0.05 needs 19; add normals (3 of 38 so far) and"),
+        (
+            40,
+            None,
+            "is 0.1111 here, the lowest for 8 calibration normals: 0.05 needs 19; give --false-reject-rate 0.05",
+        ),
+        (95, None, ""),
+        (40, 0.05, ""),
+    ],
+)
+def test_a_high_default_rate_is_warned_of(
+    normals: int, rate: float | None, said: str, tmp_path: Path, caplog: pytest.LogCaptureFixture
+) -> None:
+    samples = []
+    for i in range(normals):
+        path = tmp_path / f"{i}.png"
+        path.write_bytes(f"{i}".encode())
+        samples.append(Sample(path, path.name, 0))
+    options = TrainOptions(false_reject_rate=rate)
+    pipeline.assign_roles(layouts.Dataset("set", tmp_path, samples, "manifest"), Config(method="nfad-plus"), options)
+    warnings = [record.message for record in caplog.records if "false-reject rate" in record.message]
+    assert len(warnings) == bool(said)
+    assert all(said in warning for warning in warnings)
+
+
 def test_deep_images_set_the_bit_depth(tmp_path: Path) -> None:
     """A 12-bit camera: every image is scaled by 4095, also a dark one that would need fewer bits."""
     rng = np.random.default_rng(4)

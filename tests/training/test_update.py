@@ -87,6 +87,7 @@ def test_new_images_get_their_roles(model: Path, tmp_path: Path) -> None:
     assert len(card.calibration_at().scores) == 5
     assert card.data.known == 7
     assert card.calibration_at().false_reject_rate == model_folder.read(model).calibration_at().false_reject_rate
+    assert card.calibration_at().is_default_rate
     assert np.isfinite(detector.score(bad[0]).score)
 
 
@@ -214,6 +215,7 @@ def test_fewer_held_out_normals_support_a_higher_rate(
     taught = quick(model, new, tmp_path / "new.bgad")
     assert "4 held-out normals are left: the false-reject rate becomes 0.2, it was 0.1667" in capsys.readouterr().err
     assert taught.calibration.rate == pytest.approx(0.2)
+    assert "(default: 0.2)" in taught.calibration.guarantee()
     quick(model, new, tmp_path / "asked.bgad", false_reject_rate=0.4)
     assert model_folder.read(tmp_path / "asked.bgad").calibration_at().false_reject_rate == 0.4
     monkeypatch.setattr(backbone, "build", lambda *_: pytest.fail("the work has begun"))

@@ -79,6 +79,7 @@ class Section:
     notes: list[str]
     guarantee: str  # the sentence that states what the threshold promises
     held_out: int = 0  # calibration normals behind the p-values; 0: unknown
+    legend: bytes | None = None  # colour bar of the anomaly maps, a PNG file
     level_value: str = "log-likelihood"  # name of the values in `levels`
 
 

@@ -7,7 +7,7 @@ from collections.abc import Sequence
 
 import numpy as np
 
-from bgad.calibration import p_words
+from bgad.calibration import binomial_interval, p_words
 from bgad.evaluation.cells import METRIC_TITLES
 from bgad.evaluation.report.charts import Marker, Series, curve, histogram
 from bgad.evaluation.report.contents import ImageRow, Section, worst
@@ -78,13 +78,21 @@ def _headline(section: Section) -> str:
         for key, value in section.metrics.items()
     ]
     for name, count, total in (("False rejects", false_rejects, normals), ("Misses", misses, anomalies)):
-        share = number(count / total, unit="%") if total else "no such images"
-        tiles.append((name, f"{count}<small> of {total}</small>", share))
+        tiles.append((name, f"{count}<small> of {total}</small>", _share_words(count, total)))
     shown = (
         f'<div class="tile"><dt>{text(name)}</dt><dd class="value">{value}</dd><dd>{share}</dd></div>'
         for name, value, share in tiles
     )
     return f'<dl class="tiles">{"".join(shown)}</dl>'
+
+
+def _share_words(count: int, total: int) -> str:
+    """Return a measured rate with its interval, as HTML."""
+    if not total:
+        return "no such images"
+    low, high = binomial_interval(count, total)
+    interval = f"{100 * low:.1f} to {100 * high:.1f} %"
+    return f'{number(count / total, unit="%")} <span title="95 % Clopper-Pearson interval">({interval})</span>'
 
 
 def _charts(section: Section, key: str) -> str:
@@ -263,4 +271,6 @@ def _gallery(section: Section) -> str:
     )
     count = f"{len(images)} of {len(section.images)} images"
     cards = _cards(images, section.held_out, "No thumbnails were kept for this section.")
-    return f"<details open><summary><h3>Gallery</h3> <span>{count}</span></summary>{caption(words)}{cards}</details>"
+    legend = embedded_image(section.legend, "colours of the anomaly maps") if images else ""
+    head = f"<summary><h3>Gallery</h3> <span>{count}</span></summary>"
+    return f"<details open>{head}{caption(words)}{legend}{cards}</details>"

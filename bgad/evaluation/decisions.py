@@ -1,0 +1,69 @@
+"""Counts the wrong decisions of a model at its threshold, and says when they contradict its false-reject rate."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable
+from typing import Any
+
+from bgad.calibration import CONFIDENCE, Calibration, binomial_interval, rank, rate_bound
+
+
+def decisions(calibration: Calibration, decided: Iterable[tuple[int, bool]]) -> dict[str, Any]:
+    """Return the entry of a result cell on false rejects and misses, from the label and the decision of each image."""
+    rows = list(decided)
+    rejected = [is_anomaly for label, is_anomaly in rows if not label]
+    passed = [not is_anomaly for label, is_anomaly in rows if label]
+    return {
+        "false_reject_rate": calibration.rate,
+        "threshold": calibration.threshold,
+        "false_rejects": _share(sum(rejected), len(rejected)),
+        "misses": _share(sum(passed), len(passed)),
+        "warning": contradiction(calibration, sum(rejected), len(rejected)),
+    }
+
+
+def contradiction(calibration: Calibration, false_rejects: int, normals: int) -> str | None:
+    """Say that more normals are rejected than promised, and what to do; None where chance explains their number.
+
+    A rate that calibration normals of this number may give by chance calls for more of them; a higher rate means that
+    the test normals are drawn from another distribution.
+    """
+    if not normals:
+        return None
+    low, _ = binomial_interval(false_rejects, normals)
+    if low <= calibration.rate:
+        return None
+    n = len(calibration.scores)
+    bound = rate_bound(n, rank(n, calibration.rate))
+    found = (
+        f"{false_rejects} of {normals} normals are rejected, more than the false-reject rate of "
+        f"{percent(calibration.rate)} allows: "
+    )
+    if low <= bound:
+        return found + (
+            f"{n} calibration normals only bound the rate of one model to {percent(bound)} ({CONFIDENCE:.0%} "
+            "confidence); train with more normals"
+        )
+    return found + (
+        "they differ from the calibration normals; check the highest-scoring ones in the report for wrong labels or a "
+        "change of light, camera or parts, then train again with normals like them"
+    )
+
+
+def percent(share: float) -> str:
+    """Format a share as per cent with three digits at most.
+
+    >>> percent(0.05), percent(1 / 9), percent(0.0005)
+    ('5 %', '11.1 %', '0.05 %')
+    """
+    return f"{100 * share:.3g} %"
+
+
+def _share(count: int, total: int) -> dict[str, Any]:
+    """Describe a measured rate; without images it has no value and no interval."""
+    return {
+        "count": count,
+        "of": total,
+        "rate": count / total if total else None,
+        "interval": list(binomial_interval(count, total)) if total else None,
+    }
