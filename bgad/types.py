@@ -59,12 +59,12 @@ ANOMALOUS_NAMES = (
 def label_of(name: str) -> int | None:
     """Return the label that a word stands for: 0 normal, 1 anomalous, None where it is no label.
 
-    Case, accents, blanks and punctuation do not matter.
+    Case, accents, blanks and punctuation do not matter, but a leading _ makes any word no label.
 
-    >>> label_of("OK"), label_of("n.i.O."), label_of("Defaut"), label_of("scratch")
-    (0, 1, 1, None)
+    >>> label_of("OK"), label_of("n.i.O."), label_of("Defaut"), label_of("scratch"), label_of("_ng")
+    (0, 1, 1, None, None)
     """
-    return _LABELS.get(_letters(name))
+    return None if name.startswith("_") else _LABELS.get(_letters(name))
 
 
 def _letters(name: str) -> str:

@@ -18,7 +18,6 @@ from bgad.io.masks import resize_mask
 from bgad.types import Sample
 
 SIDE = 160  # pixels of the longer side
-OUTLINE = (0, 200, 90)  # colour of the outline of a mask
 
 
 def draw_maps(card: Card, measured: Measurement, count: int) -> list[dict[str, Any]]:
@@ -45,7 +44,7 @@ def _entry(card: Card, measured: Measurement, number: int) -> dict[str, Any]:
     size = images.fit_shape(image.shape[:2], SIDE)
     small = (images.fit(image, size) * 255).round().astype(np.uint8)
     heat_map = render.overlay(small, images.resize_map(result.map, size), card.map.boundary, card.map.mean)
-    marked = small if mask is None else render.outline(small, resize_mask(mask, size), OUTLINE)
+    marked = small if mask is None else render.outline(small, resize_mask(mask, size), render.OUTLINE)
     return {
         "name": sample.name,
         "defect": sample.defect,

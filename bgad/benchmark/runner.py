@@ -325,8 +325,10 @@ def _cell(
         shutil.rmtree(work, ignore_errors=True)  # a curve begins with the first step
         curve = _Curve(pool, split)
     shared = _shared_work(config, split, setup, alone=curve is not None)
-    trained = shared.flows is not None and shared.flows.exists()  # by another cell, whose fit showed the memory
-    if shared.flows is not None and trained and not work.exists():
+    has_flows = shared.flows is not None and shared.flows.exists()
+    # Steps that an earlier run or another cell has taken do not show the memory of the fit.
+    is_partial = has_flows or work.exists() or any(phase.is_usable() for phase in shared.phases.values())
+    if shared.flows is not None and has_flows and not work.exists():
         _copy(shared.flows, work)
     work.mkdir(parents=True, exist_ok=True)
     model = pool.new_model(config)
@@ -346,7 +348,7 @@ def _cell(
     measured = _measure(detector, request, split, pool.features(split.test), tested, setup.control.progress)
     cell = measured.cell | request.facts() | {"drawn": len(split.known)}
     cell["seconds"]["features"] = round(pool.seconds, 3)
-    cell["cost"] = model_cost(detector, split.test, tested, pool.images, FitMemory() if trained else memory)
+    cell["cost"] = model_cost(detector, split.test, tested, pool.images, FitMemory() if is_partial else memory)
     if curve is not None:
         cell["curve"] = curve.points
     if setup.options.keep_models:

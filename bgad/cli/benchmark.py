@@ -14,9 +14,9 @@ from bgad.benchmark.grid import Grid
 from bgad.benchmark.paper_tables import TABLES, Matrix, PaperTable, methods
 from bgad.benchmark.systems import has_systems, with_systems
 from bgad.cli import console, tables
-from bgad.cli.cells import EXIT_FAILED_CELLS, add_running, run_cells
+from bgad.cli.cells import EXIT_FAILED_CELLS, add_running, check_recipe, run_cells
 from bgad.cli.options import add_command, names, number, read_config
-from bgad.config import ALL_METHODS, BASELINES, PRESETS, Config, read_toml
+from bgad.config import ALL_METHODS, BASELINES, PRESETS, Config
 from bgad.data.datasets import registry
 from bgad.data.protocols import PROTOCOLS
 from bgad.errors import ConfigError, DataError
@@ -162,33 +162,26 @@ def _table(arguments: argparse.Namespace) -> PaperTable:
 
 def _check_recipe(arguments: argparse.Namespace, table: PaperTable) -> None:
     """Refuse settings that the cells of the benchmark override."""
-    options = {"seed": "use --seeds N", "method": "use --methods A,B"}
     changes = (change for matrix in table.matrices for column in matrix.columns for change in column.changes)
-    fixed = options | {change.partition("=")[0]: "the columns of this table set it" for change in changes}
-    for text in arguments.set:
-        if (key := text.partition("=")[0].strip()) in fixed:
-            raise ConfigError(f"--set {key} has no effect in this benchmark: {fixed[key]}")
-    values = read_toml(arguments.config) if arguments.config else {}
-    for key, instead in options.items():
-        if key in values:
-            raise ConfigError(f"{key} of {arguments.config} has no effect in a benchmark: leave it out, {instead}")
+    columns = {change.partition("=")[0]: "the columns of this table set it" for change in changes}
+    check_recipe(arguments, {"seed": "use --seeds N", "method": "use --methods A,B"}, columns)
 
 
 def _paper_table(arguments: argparse.Namespace, data: dict[str, tuple[str, ...]]) -> PaperTable:
     name = _one(arguments.paper, "paper", "table", TABLES)
     if fixed := [key for key in DEFAULTS if getattr(arguments, key) is not None]:
         raise ConfigError(f"--paper {name} fixes --{fixed[0]}: leave it out, or describe the run without --paper")
-    table = TABLES[name]
-    if arguments.with_baselines:
-        if not has_systems(table):
-            fitting = ", ".join(other for other in TABLES if has_systems(TABLES[other]))
-            raise ConfigError(f"--paper {name} compares settings, not systems: --with-baselines is for {fitting}")
-        table = with_systems(table, frozen=_on_cpu(arguments.device))
     changed = []
-    for matrix in table.matrices:
+    for matrix in TABLES[name].matrices:
         wanted = {other: chosen or matrix.data.get(other, ()) for other, chosen in data.items()} or matrix.data
         changed.append(replace(matrix, data=wanted, seeds=arguments.seeds or matrix.seeds))
-    return replace(table, matrices=tuple(changed))
+    table = replace(TABLES[name], matrices=tuple(changed))
+    if not arguments.with_baselines:
+        return table
+    if not has_systems(table):
+        fitting = ", ".join(other for other in TABLES if has_systems(TABLES[other]))
+        raise ConfigError(f"--with-baselines has no other systems for this --paper {name}: it is for {fitting}")
+    return with_systems(table, frozen=_on_cpu(arguments.device))
 
 
 def _on_cpu(device: str) -> bool:

@@ -11,7 +11,8 @@ from bgad.benchmark.paper_tables import PaperTable
 from bgad.benchmark.plan import Group, Outcome
 from bgad.cli import console
 from bgad.cli.options import add_cluster_tasks, add_recipe, add_root, number, on_cluster
-from bgad.config import Config
+from bgad.config import Config, read_toml
+from bgad.errors import ConfigError
 
 EXIT_FAILED_CELLS = 1
 
@@ -29,6 +30,23 @@ def add_running(parser: argparse.ArgumentParser, *, out: str, root: bool = True)
     )
     add_cluster_tasks(parser, "every node must see the data and --out under the same paths")
     return how
+
+
+def check_recipe(
+    arguments: argparse.Namespace, options: Mapping[str, str], columns: Mapping[str, str] | None = None
+) -> None:
+    """ConfigError for keys of the recipe that the cells set themselves; both maps say what to do instead.
+
+    `columns` are keys that the columns of a table set; a file may have them for the columns that do not.
+    """
+    fixed = {**options, **(columns or {})}
+    for text in arguments.set:
+        if (key := text.partition("=")[0].strip()) in fixed:
+            raise ConfigError(f"--set {key} has no effect in this command: {fixed[key]}")
+    values = read_toml(arguments.config) if arguments.config else {}
+    for key, instead in options.items():
+        if key in values:
+            raise ConfigError(f"{key} of {arguments.config} has no effect in this command: leave it out, {instead}")
 
 
 def run_cells(

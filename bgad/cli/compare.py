@@ -10,11 +10,11 @@ from typing import Any
 from bgad.benchmark.compare import DEFAULT_METHODS, comparison_table
 from bgad.benchmark.plan import plan_dataset
 from bgad.cli import console, tables
-from bgad.cli.cells import EXIT_FAILED_CELLS, add_running, run_cells
+from bgad.cli.cells import EXIT_FAILED_CELLS, add_running, check_recipe, run_cells
 from bgad.cli.options import DATA_HELP, add_command, add_data, names, number, read_config
 from bgad.config import ALL_METHODS
 from bgad.data import layouts
-from bgad.data.cross_validation import FOLDS, MIN_FOLDS
+from bgad.data.cross_validation import FOLDS, MIN_FOLDS, test_takes_part
 
 MAPS_OF_A_FOLD = 3  # held-out anomalies of each fold that the page shows
 
@@ -68,13 +68,15 @@ def _compare(arguments: argparse.Namespace) -> int:
     listed = names(arguments.methods, "method", ALL_METHODS)
     configs = {method: read_config(arguments, method) for method in listed}
     dataset = layouts.locate(arguments.data, arguments.root)
+    check_recipe(arguments, {"seed": "the folds have one seed", "method": "use --methods A,B"})
     table = comparison_table(dataset, listed, folds=arguments.folds, known=arguments.known)
     groups = plan_dataset(table.matrices[0], dataset)
     out = arguments.out or Path(f"{layouts.model_folder(arguments.data).stem}-compare")
-    outcomes = run_cells(arguments, table, out, configs, groups=groups, maps=MAPS_OF_A_FOLD)
     from bgad.benchmark import compare, compare_page
 
-    comparison = compare.compare(outcomes, out)
+    (out / compare_page.PAGE).unlink(missing_ok=True)  # of an earlier run: this one may end without a comparison
+    outcomes = run_cells(arguments, table, out, configs, groups=groups, maps=MAPS_OF_A_FOLD)
+    comparison = compare.compare(outcomes, out, test_took_part=test_takes_part(dataset))
     compare.write(out, comparison)
     compare_page.write(out, comparison, outcomes)
     page = console.stdout_console()
@@ -83,7 +85,17 @@ def _compare(arguments: argparse.Namespace) -> int:
         page.print(line, soft_wrap=True)
     for method, why in comparison.skipped.items():
         console.warn(f"{method} is not compared. {why}")
-    console.say(f"next:    bgad train {quote(str(arguments.data))} --method {comparison.recommended}")
+    console.say(f"next:    {_next_step(arguments, comparison.recommended)}")
     console.say(f"figures: {out / 'results.json'}, {out / 'table.md'}")
     console.say(f"page:    {out / compare_page.PAGE}   (open it in a browser)")
     return EXIT_FAILED_CELLS if comparison.skipped else 0
+
+
+def _next_step(arguments: argparse.Namespace, method: str) -> str:
+    """Return the command that trains a model by the method, with the recipe that was compared."""
+    words = ["bgad", "train", str(arguments.data), "--method", method]
+    for option in ("root", "preset", "backbone", "weights", "size", "config"):
+        if (value := getattr(arguments, option)) is not None:
+            words += [f"--{option}", str(value)]
+    words += [word for change in arguments.set for word in ("--set", change)]
+    return " ".join(map(quote, words))

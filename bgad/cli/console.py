@@ -162,6 +162,8 @@ def stop_on_interrupt(*, terminate: bool = False) -> Iterator[StopRequest]:
     def handle(number: int, frame: FrameType | None) -> None:
         earlier = previous.get(number)
         stop.request()  # in any case: a library may catch the interrupt
+        if number == signal.SIGINT:
+            interrupts.end_if_overdue()
         if stop.honoured or interrupts.put_off(number, frame):
             return
         if callable(earlier):
@@ -173,6 +175,7 @@ def stop_on_interrupt(*, terminate: bool = False) -> Iterator[StopRequest]:
         yield stop
         return
     signals = [signal.SIGINT, *([signal.SIGTERM] if terminate else [])]
+    signals = [number for number in signals if signal.getsignal(number) is not signal.SIG_IGN]
     previous |= {number: signal.signal(number, handle) for number in signals}
     try:
         yield stop

@@ -35,13 +35,20 @@ def ignore() -> None:
 
 def handle(number: int, frame: FrameType | None) -> None:
     """Raise KeyboardInterrupt, but not into code that cleans up after an earlier one, unless that takes too long."""
-    global _ending_since
-    now = time.monotonic()
-    _ending_since = now if _ending_since is None else _ending_since
-    if now - _ending_since > PATIENCE or _is_importing(frame):  # extension modules do not survive an exception
+    end_if_overdue()
+    if _is_importing(frame):  # extension modules do not survive an exception
         os._exit(EXIT_INTERRUPTED)
     if not _is_being_handled():
         raise KeyboardInterrupt
+
+
+def end_if_overdue() -> None:
+    """Note the first Ctrl-C, and end the process at one that comes more than PATIENCE after it."""
+    global _ending_since
+    now = time.monotonic()
+    _ending_since = now if _ending_since is None else _ending_since
+    if now - _ending_since > PATIENCE:
+        os._exit(EXIT_INTERRUPTED)
 
 
 def put_off(number: int, frame: FrameType | None) -> bool:

@@ -30,7 +30,7 @@ def fold_count(dataset: Dataset, folds: int, known: int = 0) -> int:
     if count < MIN_FOLDS:
         raise DataError(
             f"{dataset.root}: cross-validation needs {MIN_FOLDS} or more known anomalies, one to train on and one to "
-            f"test; found {count}: add images of defects, such as in {dataset.root}/bad"
+            f"test; found {count}: add images of defects"
         )
     return min(folds, count)
 
@@ -74,6 +74,11 @@ def fold_split(dataset: Dataset, fold: int, folds: int, *, known: int, seed: int
     )
 
 
+def test_takes_part(dataset: Dataset) -> bool:
+    """Tell whether images of the data's test set are cross-validated, for want of anomalies outside of it."""
+    return any(s.split == "test" for s in _taking_part(dataset))
+
+
 def _taking_part(dataset: Dataset) -> list[Sample]:
     """Return the images that are cross-validated."""
     outside = [s for s in dataset.samples if s.split != "test"]
@@ -95,7 +100,9 @@ def _check(dataset: Dataset, groups: tuple[list[Sample], list[Sample]], fold: in
         raise ConfigError(f"there are folds 1 to {folds}, no fold {fold}")
     for group, name in zip(groups, ("distinct anomalies", "distinct normals"), strict=True):
         if len(group) < folds:
-            raise DataError(f"{dataset.root}: {folds} folds need {folds} or more {name}, found {len(group)}: add some")
+            enough = f", or give --folds {len(group)}" if len(group) >= MIN_FOLDS else ""
+            text = f"{dataset.root}: {folds} folds need {folds} or more {name}, found {len(group)}"
+            raise DataError(f"{text}: add some{enough}")
 
 
 def _why_unused(sample: Sample, repeats: Mapping[str, str], candidates: set[str]) -> str:

@@ -26,7 +26,6 @@ from bgad.types import BoolArray, Scores, Shape
 RATES = (0.001, 0.005, 0.01, 0.02, 0.05, 0.1, 0.2)  # false-reject rates of the report's table
 HISTOGRAM_BINS = 60
 HISTOGRAM_REACH = 1.5  # times the distance from the most likely feature to the abnormal boundary
-OUTLINE = (0, 200, 90)  # colour of the outline of a mask
 FRAME = (0, 229, 255)  # colour of the frame around the region that stands out
 LEGEND_WIDTH = 360
 FRAME_MARGIN = 2  # pixels of the thumbnail between region and frame
@@ -179,7 +178,7 @@ def _thumbnails(
     heat_map = heat_map if frame is None else render.outline(heat_map, frame, FRAME)
     files = {"thumbnail": _jpeg(small), "heat_map": _jpeg(heat_map)}
     if mask is not None:
-        files["mask_outline"] = _jpeg(render.outline(small, resize_mask(mask, size), OUTLINE))
+        files["mask_outline"] = _jpeg(render.outline(small, resize_mask(mask, size), render.OUTLINE))
     return files
 
 

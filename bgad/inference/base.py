@@ -200,7 +200,7 @@ class BaseScorer(ABC):
         self._has_warned_of_size = True
         logger.warning(
             f"{name} is {shape[1]}x{shape[0]}, training images were {trained[1]}x{trained[0]} at most: if it shows "
-            "more than they did, its defects may vanish when it is resized; train with --tile for such images"
+            "a larger area than they did, its defects may vanish when it is resized; train with --tile for such images"
         )
 
     def _masked(self, part: Callable[[Box], ImageArray], box: Box) -> ImageArray:

@@ -20,6 +20,7 @@ from bgad.types import AnyArray, BoolArray, FloatArray
 # Yellow to dark red; the lightness falls evenly, so that hotter also reads as darker in grey print.
 HEAT_COLOURS = np.array([[255, 237, 130], [254, 178, 76], [240, 90, 40], [165, 0, 38]], np.float32)
 _HAZE_STEPS, _HEAT_STEPS = 255, 1023  # of the heat table, up to the boundary and beyond it
+OUTLINE = (0, 200, 90)  # colour of the outline of a mask
 _STRIP_ROWS = 64  # drawn at a time, to bound the memory of large images
 _LEGEND_UNITS = 3  # of heat that a legend shows: beyond, the colour hardly changes
 _INK = (40, 40, 40)

@@ -168,21 +168,23 @@ def _joined_data(
 
 
 def _rate(held_out: int, calibration: CalibrationCard, asked: float | None) -> float | None:
-    """Return the false-reject rate: the one asked for, else the model's, or the smallest that the normals support.
+    """Return the false-reject rate: the one asked for, now or before, or the smallest that the normals support.
 
-    None where that is the default rate and nobody has asked for it.
+    None stands for the default rate: nobody has asked for one, or the smallest supported rate is the default.
     """
     if asked is not None:
         require_supported(held_out, asked)
         return asked
-    before, default = calibration.false_reject_rate, effective_rate(held_out, None)
+    before = calibration.false_reject_rate
+    if calibration.is_default_rate:
+        return None
     if is_supported(held_out, before):
-        return None if calibration.is_default_rate and before == default else before
+        return before
     rate = smallest_rate(held_out)
     logger.warning(
         f"{held_out} held-out normals are left: the false-reject rate becomes {rate:.4g}, it was {before:.4g}"
     )
-    return None if rate == default else rate
+    return None if rate == effective_rate(held_out, None) else rate
 
 
 def shortened(config: Config) -> Config:

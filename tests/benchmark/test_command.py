@@ -43,8 +43,8 @@ def test_tables_are_listed_and_cells_without_running(
         (["--paper", "main", "--known", "5"], "--paper main fixes --known"),
         (["--data", "mvtec", "--protocol", "hard,unseen"], "--protocol takes one protocol, not 'hard,unseen'"),
         (["--paper", "main,btad"], "--paper takes one table, not 'main,btad': run the command once for each"),
-        (["--data", "mvtec", "--set", "seed=0"], "--set seed has no effect in this benchmark: use --seeds N"),
-        (["--data", "mvtec", "--set", "method = nfad"], "--set method has no effect in this benchmark: use --methods"),
+        (["--data", "mvtec", "--set", "seed=0"], "--set seed has no effect in this command: use --seeds N"),
+        (["--data", "mvtec", "--set", "method = nfad"], "--set method has no effect in this command: use --methods"),
         (["--data", "mvtec", "--preset", "paper"], "nfad-plus cannot be trained by the preset paper: use default"),
         (["--paper", "main", "--preset", "default"], "nfad cannot be trained by the preset default: use paper-fast or"),
         (["--data", "mvtec", "--methods", "bgad-plus,bgad-wo"], "flow.blocks is 8 in the paper's bgad-wo, not 1"),
@@ -75,4 +75,4 @@ def test_a_recipe_file_may_not_fix_what_the_cells_do(
     options = ["--data", "mvtec", "--root", str(root), "--out", str(tmp_path / "out"), "--list"]
     assert main(["benchmark", *options, "--config", str(tmp_path / "recipe.toml")]) == code
     said = " ".join(capsys.readouterr().err.split())
-    assert ("has no effect in a benchmark: leave it out, use --" in said) == bool(code)
+    assert ("has no effect in this command: leave it out, use --" in said) == bool(code)

@@ -26,7 +26,10 @@ def finished(
     rows += [{"name": f"bad{i}", "label": 1, "score": score} for i, score in enumerate(anomalous)]
     file = f"cells/{request.name()}.json"
     (out / "cells").mkdir(exist_ok=True)
-    (out / file).write_text(json.dumps({"key": "k", "images": rows[::-1] if fold == 1 else rows}))
+    images = [{"name": row["name"], "role": "test"} for row in rows]
+    (out / f"split{fold}.json").write_text(json.dumps({"images": images}))
+    cell = {"key": "k", "images": rows[::-1] if fold == 1 else rows, "split": f"split{fold}.json"}
+    (out / file).write_text(json.dumps(cell))
     cost = {"image_ms": ms, "model_mb": 12.0, "fit_mb": None}
     return Outcome(request, request.facts() | {"seconds": {"train": fit}, "cost": cost}, file=file)
 
@@ -80,10 +83,10 @@ def test_of_methods_about_as_good_the_cheapest_is_recommended(tmp_path: Path) ->
 def test_few_and_perfect_anomalies_are_not_passed_off_as_certainty(tmp_path: Path) -> None:
     words = " ".join(compare(both(tmp_path, "padim", [5.0, 6.0, 7.0]), tmp_path).verdict())
     assert "so the interval cannot show its errors" in words
-    assert "6 held-out anomalies show large differences only" in words
+    assert "With 6 held-out anomalies, only large differences show" in words
     words = " ".join(compare(both(tmp_path, "padim", spread(0.8)), tmp_path).verdict())
     assert "cannot show" not in words
-    assert "large differences only" not in words
+    assert "only large differences" not in words
 
 
 def test_a_method_that_lacks_a_fold_is_named_and_the_others_are_compared(tmp_path: Path) -> None:
@@ -98,10 +101,28 @@ def test_a_method_that_lacks_a_fold_is_named_and_the_others_are_compared(tmp_pat
 
 def test_a_method_that_gives_no_score_to_an_image_is_not_compared(tmp_path: Path) -> None:
     outcomes = both(tmp_path, "padim", spread(0.5)) + both(tmp_path, "cfa", spread(0.9))
-    outcomes[3] = finished(tmp_path, "cfa", 2, spread(0.9, 19))
-    found = compare(outcomes, tmp_path)
-    assert [s.method for s in found.standings] == ["padim"]
-    assert found.skipped == {"cfa": "it gives no finite score to some of the images"}
+    path = tmp_path / outcomes[3].file
+    cell = json.loads(path.read_bytes())
+    for images in (cell["images"][:-1], [*cell["images"][:-1], cell["images"][-1] | {"score": float("nan")}]):
+        path.write_text(json.dumps(cell | {"images": images}))
+        found = compare(outcomes, tmp_path)
+        assert [s.method for s in found.standings] == ["padim"]
+        assert found.skipped == {"cfa": "it gives no finite score to some of the images"}
+        with pytest.raises(DataError, match="no method ran in all folds; cfa, it gives no finite score"):
+            compare(outcomes[2:], tmp_path)
+
+
+def test_noise_of_the_clock_decides_nothing(tmp_path: Path) -> None:
+    outcomes = both(tmp_path, "bgad-plus", spread(0.9, 41), ms=10.0, fit=60.0)
+    outcomes += both(tmp_path, "padim", [*spread(0.9, 40), 0.75], ms=10.9, fit=59.9)
+    assert compare(outcomes, tmp_path).recommended == "bgad-plus"
+
+
+def test_it_says_that_test_images_took_part(tmp_path: Path) -> None:
+    outcomes = both(tmp_path, "padim", spread(0.8))
+    for took_part in (False, True):
+        words = " ".join(compare(outcomes, tmp_path, test_took_part=took_part).verdict())
+        assert ("a later evaluation on them is optimistic" in words) == took_part
 
 
 def test_results_hold_what_the_terminal_says(tmp_path: Path) -> None:

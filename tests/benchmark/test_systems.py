@@ -67,7 +67,7 @@ def test_only_tables_of_systems_take_them(root: Path, capsys: pytest.CaptureFixt
     fitting = [name for name in TABLES if has_systems(TABLES[name])]
     assert fitting == ["main", "supervised", "btad", "other", "one-class", "semi-push-pull"]
     assert main(["benchmark", "--paper", "lambda", "--with-baselines", "--root", str(root)]) == 2
-    assert "--paper lambda compares settings, not systems: --with-baselines is for main," in capsys.readouterr().err
+    assert "--with-baselines has no other systems for this --paper lambda: it is for main," in capsys.readouterr().err
     assert main(["benchmark", "--data", "mvtec", "--with-baselines", "--root", str(root)]) == 2
     assert "--with-baselines adds to a table of the paper: give --paper TABLE" in capsys.readouterr().err
 

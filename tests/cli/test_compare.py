@@ -11,7 +11,8 @@ from typing import Any
 import pytest
 
 from bgad.benchmark import runner
-from bgad.cli.main import main
+from bgad.cli.compare import _next_step
+from bgad.cli.main import _parser, main
 from bgad.training.pipeline import new_fit
 from tests.conftest import write_set
 from tests.evaluation.report.pages import Page
@@ -52,7 +53,7 @@ def test_it_says_which_method_to_use(parts: Path, tmp_path: Path, capsys: pytest
     for line in found["verdict"]:
         assert line in said.out
     assert "ms per image" in said.out
-    assert f"next:    bgad train {parts} --method {found['recommended']}" in said.err
+    assert f"next:    bgad train {parts} --method {found['recommended']} --preset smoke --size 64" in said.err
     assert f"page:    {tmp_path / 'compare.html'}" in said.err
     # every image was tested once by each method
     rows = [row for path in (tmp_path / "cells").iterdir() for row in json.loads(path.read_bytes())["images"]]
@@ -143,3 +144,21 @@ def test_help_teaches(capsys: pytest.CaptureFixture[str]) -> None:
     out = capsys.readouterr().out
     for words in ("bgad compare parts/", "DIR/good, DIR/bad", "It needs 2 or more known anomalies", "same command"):
         assert words in out
+
+
+def test_the_next_step_has_the_recipe_that_was_compared(parts: Path, tmp_path: Path) -> None:
+    words = ["compare", "parts", "--root", "my data", "--size", "64", "--set", "seed_of=1", "--preset", "smoke"]
+    arguments = _parser(words).parse_args(words)
+    expected = "bgad train parts --method padim --root 'my data' --preset smoke --size 64 --set seed_of=1"
+    assert _next_step(arguments, "padim") == expected
+
+
+@pytest.mark.parametrize("key", ["seed", "method"])
+def test_keys_that_the_cells_set_are_refused(
+    parts: Path, tmp_path: Path, key: str, capsys: pytest.CaptureFixture[str]
+) -> None:
+    (tmp_path / "recipe.toml").write_text(f"{key} = 5" if key == "seed" else 'method = "padim"')
+    for option in (["--set", f"{key}=5"], ["--config", str(tmp_path / "recipe.toml")]):
+        assert main(["compare", str(parts), *QUICK, *option, "--out", str(tmp_path / "out")]) == 2
+        assert f"{key}" in capsys.readouterr().err.partition("error:")[2]
+    assert not (tmp_path / "out").exists()

@@ -85,8 +85,8 @@ def test_copies_never_stand_on_both_sides() -> None:
     ("dataset", "folds", "message"),
     [
         (plain(20), 5, "needs 2 or more known anomalies, one to train on and one to test; found 0: add images"),
-        (plain(20, 1), 5, "found 1: add images of defects, such as in plain/bad"),
-        (plain(3, 8), 5, "5 folds need 5 or more distinct normals, found 3: add some"),
+        (plain(20, 1), 5, "found 1: add images of defects"),
+        (plain(3, 8), 5, "5 folds need 5 or more distinct normals, found 3: add some, or give --folds 3"),
         (plain(4, 8), 2, "2 normal images are too few"),
     ],
 )

@@ -135,6 +135,13 @@ def test_a_folder_that_may_be_a_label_is_not_left_out_in_silence(
     assert len(layouts.load(tmp_path).samples) == len(files) - 1
 
 
+def test_a_leading_underscore_leaves_out_a_label_too(tmp_path: Path) -> None:
+    make(tmp_path, "good/1.png", "bad/2.png", "_NG/3.png", "_good/4.png")
+    dataset = layouts.load(tmp_path)
+    assert sorted(by_name(dataset)) == ["bad/2.png", "good/1.png"]
+    assert dataset.notes == ["folders not used: _good/, _NG/"]
+
+
 def test_models_beside_the_images_are_no_label(tmp_path: Path) -> None:
     make(tmp_path, "good/1.png", "parts.bgad/roi.png")
     assert layouts.load(tmp_path).notes == ["folders not used: parts.bgad/"]
