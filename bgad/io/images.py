@@ -147,7 +147,7 @@ def read_mask(path: str | Path) -> BoolArray:
 def mask_from_png(content: bytes) -> BoolArray:
     """Return where a PNG marks a pixel (H, W): all pixels but black and transparent ones."""
     try:
-        with image_file.identify(io.BytesIO(content), "", ["PNG"]) as image:
+        with image_file.identify(io.BytesIO(content), ["PNG"]) as image:
             image.load()
 
             def values(box: Box) -> BoolArray:

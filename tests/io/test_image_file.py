@@ -2,15 +2,18 @@
 
 from __future__ import annotations
 
+import gc
+import os
 import subprocess
 import sys
 from pathlib import Path
 
 import numpy as np
 import pytest
-from PIL import Image
+from PIL import Image, WebPImagePlugin
 
 from benchmarks.decoding import save_deep
+from bgad.errors import ImageError
 from bgad.io import image_file, images
 from bgad.types import AnyArray
 
@@ -157,3 +160,42 @@ def test_the_ends_of_the_scale_are_those_of_the_image_not_of_a_band(
     Image.fromarray(pixels).save(path := tmp_path / "a.png")
     monkeypatch.setattr(image_file, "BAND_PIXELS", 5)
     assert images.load(path).rgb((4, 8, 5, 9)).tolist() == [[[1.0, 1.0, 1.0]]]
+
+
+@pytest.mark.parametrize(("suffix", "mode"), [(".tif", "L"), (".tif", "RGB"), (".bmp", "L"), (".tif", "I;16")])
+def test_a_loaded_image_does_not_depend_on_its_file(suffix: str, mode: str, tmp_path: Path) -> None:
+    """Pillow maps uncompressed pixels into memory: another content changed them, and a shorter file was SIGBUS."""
+    path = tmp_path / f"image{suffix}"
+    Image.new(mode, (64, 64), 0).save(path)
+    loaded = images.load(path)
+    before = loaded.rgb((0, 0, 64, 64)).copy()
+    with path.open("r+b") as file:  # the same file, as another program overwrites it
+        size = file.seek(0, 2)
+        file.seek(0)
+        file.write(b"\xff" * size)
+    assert np.array_equal(loaded.rgb((0, 0, 64, 64)), before)
+    os.truncate(path, 0)
+    assert np.array_equal(loaded.rgb((0, 0, 64, 64)), before)
+
+
+def test_a_loaded_webp_does_not_keep_its_decoder(tmp_path: Path) -> None:
+    """A decoder of WebP has two canvases of the image's size."""
+    Image.new("RGB", (64, 64), "red").save(path := tmp_path / "image.webp", lossless=True)
+    loaded = images.load(path)
+    gc.collect()
+    assert not [held for held in gc.get_objects() if type(held) is WebPImagePlugin.WebPImageFile]
+    assert loaded.rgb((0, 0, 1, 1)).tolist() == [[[255, 0, 0]]]
+
+
+@pytest.mark.parametrize("error", [MemoryError(), OSError("no conversion")])
+def test_what_fails_when_a_part_is_converted_names_the_file(
+    error: Exception, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    def convert(*_: object) -> Image.Image:
+        raise error
+
+    Image.new("L", (8, 8)).save(path := tmp_path / "image.png")
+    loaded = images.load(path)
+    monkeypatch.setattr(Image.Image, "convert", convert)
+    with pytest.raises(ImageError, match=r"image\.png: cannot be read: "):
+        loaded.rgb((0, 0, 8, 8))
