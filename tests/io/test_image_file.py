@@ -12,7 +12,7 @@ import numpy as np
 import pytest
 from PIL import Image, WebPImagePlugin
 
-from benchmarks.decoding import save_deep
+from benchmarks.decoding import INPUT, Preparing, save_deep
 from bgad.errors import ImageError
 from bgad.io import image_file, images
 from bgad.types import AnyArray
@@ -146,6 +146,12 @@ def test_a_long_and_narrow_image_takes_little_memory(kind: str, size: tuple[int,
     Image.new(kind, (64, 64)).save(small := tmp_path / "small.png")
     Image.new(kind, size).save(large := tmp_path / "large.png")
     assert growth(small, large, 448) < 120
+
+
+def test_the_benchmark_of_memory_prepares_an_image(tmp_path: Path) -> None:
+    Image.new("RGB", (20, 30), "red").save(path := tmp_path / "small.png")
+    pixels, shape = Preparing().prepare(path)
+    assert (pixels.shape, shape) == ((INPUT, INPUT, 3), (30, 20))
 
 
 def test_a_wide_image_has_bands_of_one_row() -> None:
