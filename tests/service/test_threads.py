@@ -182,7 +182,8 @@ def test_engines_that_hang_are_limited_and_freed_when_they_return(
         assert service.client.get("/readyz").status_code == (503 if i + 1 == MAX_HANGING else 200)
     loads: list[Any] = []
     monkeypatch.setattr(loading, "load", lambda *given, **_: loads.append(given))
-    reason = f"3 engines of the model plate, version {version.id}, hang, and no other is loaded: wait, or restart the service"
+    which = f"3 engines of the model plate, version {version.id}, hang"
+    reason = f"{which}, and no other is loaded: wait, or restart the service"
     for _ in range(3):
         assert problem(service.client.post(SCORE, content=png(9)), 503) == reason
     assert service.client.get("/readyz").json() == {"status": reason}
