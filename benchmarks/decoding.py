@@ -70,8 +70,10 @@ class Preparing(BaseScorer):
 
     def __init__(self) -> None:
         backbone = SimpleNamespace(size=INPUT, crop=False)
-        self.card: Any = SimpleNamespace(input=SimpleNamespace(bits=8), config=SimpleNamespace(backbone=backbone))
+        inputs = SimpleNamespace(bits=8, largest_image=None)
+        self.card: Any = SimpleNamespace(input=inputs, config=SimpleNamespace(backbone=backbone))
         self.roi, self.tile = None, SimpleNamespace(size=0)  # type: ignore[assignment]
+        self._has_warned_of_size = False
 
     def run(self, pixels: FloatArray) -> Outputs:
         """Not part of it."""

@@ -12,6 +12,7 @@ import argparse
 import io
 import json
 import os
+import queue
 import random
 import socket
 import subprocess
@@ -20,7 +21,7 @@ import tempfile
 import threading
 import time
 from pathlib import Path
-from typing import Any
+from typing import IO, Any
 
 import numpy as np
 from PIL import Image
@@ -88,18 +89,29 @@ class Measured(Service):
             stdout=subprocess.DEVNULL,
             stderr=subprocess.PIPE,
         )
+        self._answers: queue.Queue[bytes] = queue.Queue()
+        threading.Thread(target=self._drain, args=(self.process.stderr,), daemon=True).start()
         self.wait(lambda: self.call("GET", "/healthz")[0] == 200)
 
     def figures(self) -> dict[str, Any]:
         """Return the figures of its memory."""
         assert self.process is not None
         assert self.process.stdin is not None
-        assert self.process.stderr is not None
         self.process.stdin.write(b"\n")
         self.process.stdin.flush()
-        while not (line := self.process.stderr.readline()).startswith(b"{"):
-            assert line, "the service has ended"
+        line = self._answers.get()
+        assert line, "the service has ended"
         return dict(json.loads(line))
+
+    def _drain(self, lines: IO[bytes]) -> None:
+        """Read what the service writes all the time, or it would wait for a reader; figures are kept, others logged."""
+        with (self.clock.parent / "service.log").open("ab", buffering=0) as log:
+            for line in lines:
+                if line.startswith(b"{"):
+                    self._answers.put(line)
+                else:
+                    log.write(line)
+        self._answers.put(b"")
 
 
 class Clients:
@@ -154,10 +166,14 @@ def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("--requests", type=int, default=3000)
     parser.add_argument("--rounds", type=int, default=6)
-    parser.add_argument("--models", type=Path, help="folder with a model `washer`; by default, one is trained")
+    parser.add_argument(
+        "--models", type=Path, help="folder with models, of which the first is used; by default, one is trained"
+    )
     parser.add_argument("--image", type=Path, help="an image for the model of --models")
     parser.add_argument("--trace", action="store_true", help="also tell which lines hold more memory than at first")
     arguments = parser.parse_args()
+    if (arguments.models is None) != (arguments.image is None):
+        parser.error("--models and --image go together")
     os.environ |= {"TRACE": "1"} if arguments.trace else {}
     print(machine())
     with tempfile.TemporaryDirectory() as folder:
@@ -168,7 +184,7 @@ def main() -> None:
             image = images[0]
         else:
             models, image = arguments.models, arguments.image
-        model = next(models.glob("*.bgad")).stem
+        model = min(models.glob("*.bgad")).stem
         service = Measured(models, (), Path(folder) / "clock")
         try:
             service.start()

@@ -94,13 +94,21 @@ def bands(box: Box) -> Iterator[Box]:
 
 def load(path: Path | Content, max_pixels: int, *, keep_alpha: bool = False) -> Stored:
     """Decode a file; transparency of 8 bits is laid over white unless `keep_alpha` is true."""
-    with open_image(path, max_pixels) as image:
-        _allocate(image)
-        raw, key = _deep_raw(image, path), image.info.get("transparency")
+    stored = _load(path, max_pixels, keep_alpha)
+
+    def values(box: Box) -> AnyArray:
+        with _refusing(path):
+            return stored.values(box)
+
+    return Stored(stored.shape, values)
+
+
+def _load(path: Path | Content, max_pixels: int, keep_alpha: bool) -> Stored:
+    with open_image(path, max_pixels) as file:
+        raw, key = _deep_raw(file, path), file.info.get("transparency")
         if raw:
             return _stored_deep(path, max_pixels, raw, key)
-        ImageOps.exif_transpose(image, in_place=True)  # copies the pixels only where it turns them
-        image.load()
+        image = _pixels(file)
         shape = image.height, image.width
         if image.mode in _GREY_DEEP:
             stored = Stored(shape, lambda box: _grey_values(image.crop(box), key))
@@ -116,6 +124,15 @@ def load(path: Path | Content, max_pixels: int, *, keep_alpha: bool = False) -> 
             return lay_on_white(converted) if clear and not keep_alpha else converted
 
         return Stored(shape, values)
+
+
+def _pixels(file: ImageFile.ImageFile) -> Image.Image:
+    """Decode an open file and turn it upright; the result does not hold the decoder, which for WebP has two canvases
+    of its own."""
+    _allocate(file)
+    ImageOps.exif_transpose(file, in_place=True)  # copies the pixels only where it turns them
+    file.load()
+    return file._new(file.im)
 
 
 def lay_on_white(pixels: AnyArray) -> AnyArray:
@@ -135,7 +152,7 @@ def _grey_values(part: Image.Image, key: int | None) -> AnyArray:
 
 
 def _grey_ranges(image: Image.Image) -> Iterator[tuple[int, int]]:
-    """Yield the lowest and the highest value of each band, where a grey image may have others than 16 bits hold."""
+    """Yield the lowest and the highest value of each band of a 32-bit image; other grey images need no check."""
     if image.mode == "I":
         for box in bands((0, 0, image.width, image.height)):
             values = np.asarray(image.crop(box))
@@ -179,15 +196,12 @@ def _bytes(image: Image.Image) -> AnyArray:
 
 
 def _load_as(path: Path | Content, max_pixels: int, raw: str) -> Image.Image:
-    with open_image(path, max_pixels) as image:
-        _allocate(image)
-        image.tile = [
+    with open_image(path, max_pixels) as file:
+        file.tile = [
             tile._replace(args=raw if isinstance(tile.args, str) else (raw, *(tile.args or ())[1:]))
-            for tile in image.tile
+            for tile in file.tile
         ]
-        ImageOps.exif_transpose(image, in_place=True)
-        image.load()
-        return image
+        return _pixels(file)
 
 
 def _deep_raw(image: ImageFile.ImageFile, path: object) -> str | None:
@@ -222,8 +236,12 @@ def _check_tiles(image: ImageFile.ImageFile, where: object) -> None:
         raise ImageError(f"{where}: its tiles of {width} x {height} pixels are larger than itself; save it in strips")
 
 
-def identify(file: IO[bytes], name: str, formats: Iterable[str]) -> ImageFile.ImageFile:
-    """Open a file with the first of Pillow's plugins that recognises it, without Pillow's process-wide size limit."""
+def identify(file: IO[bytes], formats: Iterable[str]) -> ImageFile.ImageFile:
+    """Open a file with the first of Pillow's plugins that recognises it, without Pillow's process-wide size limit.
+
+    Pillow is not told the name: it would map a file with uncompressed pixels into memory instead of reading it, and who
+    cuts the file short later would end this process.
+    """
     file.seek(0)
     prefix = file.read(16)
     for image_format in formats:
@@ -232,10 +250,10 @@ def identify(file: IO[bytes], name: str, formats: Iterable[str]) -> ImageFile.Im
             continue
         file.seek(0)
         try:
-            return factory(file, name)
+            return factory(file, "")
         except (SyntaxError, IndexError, TypeError, struct.error):  # how a plugin says that the header is not its own
             continue
-    raise UnidentifiedImageError(f"cannot identify {name or 'the image'}")
+    raise UnidentifiedImageError("cannot identify the image")
 
 
 def _allocate(image: ImageFile.ImageFile) -> None:
@@ -271,22 +289,29 @@ def open_image(path: Path | Content, max_pixels: int) -> Iterator[ImageFile.Imag
 @contextmanager
 def open_source(source: Path | io.BytesIO, where: object, max_pixels: int) -> Iterator[ImageFile.ImageFile]:
     """Open a file or its content as `open_image` does; `where` is its name in messages."""
+    with (
+        _refusing(where, source),
+        source.open("rb") if isinstance(source, Path) else nullcontext(source) as file,
+        identify(file, FORMATS) as image,
+    ):
+        check_size(*image.size, max_pixels, where)
+        _check_tiles(image, where)
+        # The further images in an MPO (a JPEG of a phone) are previews and depth maps, not frames. Frames are not
+        # counted: Pillow takes quadratic time for that in a TIFF.
+        if getattr(image, "is_animated", False) and image.format != "MPO":
+            raise ImageError(f"{where}: has several frames; save the one to inspect as a single image")
+        yield image
+
+
+@contextmanager
+def _refusing(where: object, source: Path | io.BytesIO | None = None) -> Iterator[None]:
+    """Turn what Pillow raises, and a lack of memory, into an ImageError with the name of the file."""
     try:
-        with (
-            source.open("rb") if isinstance(source, Path) else nullcontext(source) as file,
-            identify(file, str(source) if isinstance(source, Path) else "", FORMATS) as image,
-        ):
-            check_size(*image.size, max_pixels, where)
-            _check_tiles(image, where)
-            # The further images in an MPO (a JPEG of a phone) are previews and depth maps, not frames. Frames are not
-            # counted: Pillow takes quadratic time for that in a TIFF.
-            if getattr(image, "is_animated", False) and image.format != "MPO":
-                raise ImageError(f"{where}: has several frames; save the one to inspect as a single image")
-            yield image
+        yield
     except BgadError:
         raise
     except UnidentifiedImageError as error:
-        kind, known = _unsupported_format(source), ", ".join(FORMATS)
+        kind, known = source and _unsupported_format(source), ", ".join(FORMATS)
         if kind:
             raise ImageError(
                 f"{where}: {kind} is not an image format that is read: save it as one of {known}"

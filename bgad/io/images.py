@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import io
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterable, Iterator, Sequence
 from dataclasses import dataclass
 from functools import partial
 from pathlib import Path
@@ -19,6 +19,7 @@ from bgad.types import AnyArray, BoolArray, Box, FloatArray, ImageLike, LazyImag
 
 MAX_PIXELS = 200_000_000
 _DEPTHS = (8, 10, 12, 14, 16)
+_LONG = 2**14  # pixels that a side keeps when it is shortened before it is resized
 
 
 @dataclass(frozen=True)
@@ -146,7 +147,7 @@ def read_mask(path: str | Path) -> BoolArray:
 def mask_from_png(content: bytes) -> BoolArray:
     """Return where a PNG marks a pixel (H, W): all pixels but black and transparent ones."""
     try:
-        with image_file.identify(io.BytesIO(content), "", ["PNG"]) as image:
+        with image_file.identify(io.BytesIO(content), ["PNG"]) as image:
             image.load()
 
             def values(box: Box) -> BoolArray:
@@ -174,20 +175,80 @@ def fit_shape(shape: Sequence[int], max_side: int) -> Shape:
 
 def fit(image: AnyArray, size: tuple[int, int]) -> FloatArray:
     """Resize an RGB image to (height, width) with antialiasing; returns float32 in 0..1, (h, w, 3)."""
-    return _scaled(_resized(image, size))
+    return fit_parts(partial(cut, image), (0, 0, image.shape[1], image.shape[0]), size)
 
 
 def fit_parts(part: Callable[[Box], AnyArray], box: Box, size: tuple[int, int]) -> FloatArray:
     """Resize a box of an image as `fit` does, with the same bits; `part` returns the RGB pixels of any box in it.
 
-    Pillow resizes along rows first, then along columns, and rounds in between. So rows are resized band by band, and
-    only bands are in memory at full width.
+    Values are rounded between resizing rows and columns, and which of them Pillow resizes first depends on its version.
+    Here it is rows, unless they grow and columns shrink: so what is in between is no larger than the image or the
+    result. It is made band by band, and only bands are in memory at full resolution.
     """
-    boxes = list(image_file.bands(box))
-    if len(boxes) == 1:
-        return fit(part(box), size)
-    narrow = np.concatenate([_resized(part(band), (band[3] - band[1], size[1])) for band in boxes])  # (H, w, 3)
-    return _scaled(_resized(narrow, size))
+    part, (height, width) = _shorten(part, box, size)
+    columns_first = width < size[1] and height > size[0]
+
+    def resized(piece: Box) -> tuple[Box, AnyArray]:
+        left, top, right, bottom = piece
+        place = (left, 0, right, size[0]) if columns_first else (0, top, size[1], bottom)
+        return place, _resized(part(piece), (place[3] - place[1], place[2] - place[0]))
+
+    complete = (0, 0, width, height)
+    pieces = _strips(complete) if columns_first else image_file.bands(complete)
+    between = _assemble((size[0], width) if columns_first else (height, size[1]), map(resized, pieces))
+    return _scaled(_resized(between, size))
+
+
+def _shorten(part: Callable[[Box], AnyArray], box: Box, size: Shape) -> tuple[Callable[[Box], AnyArray], Shape]:
+    """Return a box of an image as an image of its own, and its height and width.
+
+    A side of 32768 pixels or more is shortened: so many neighbours are averaged that it stays at least 16384 long, and
+    eight times as long as in the result. A single row of such an image may be far larger than a band.
+    """
+    left, top, right, bottom = box
+    across = max(1, (right - left) // max(_LONG, 8 * size[1]))
+    down = max(1, (bottom - top) // max(_LONG, 8 * size[0]))
+
+    def source(piece: Box) -> AnyArray:
+        x, y, x_end, y_end = piece
+        end = min(left + x_end * across, right), min(top + y_end * down, bottom)
+        pixels = part((left + x * across, top + y * down, *end))
+        return pixels if across == down == 1 else _reduced(pixels, (across, down))
+
+    def shortened(outer: Box) -> AnyArray:
+        x, y, x_end, y_end = outer
+        columns = max(1, min(x_end - x, image_file.BAND_PIXELS // (across * down)))
+        rows = max(1, image_file.BAND_PIXELS // (across * down * columns))
+        pieces = [
+            (i, j, min(i + columns, x_end), min(j + rows, y_end))
+            for j in range(y, y_end, rows)
+            for i in range(x, x_end, columns)
+        ]
+        places = ((i - x, j - y, i_end - x, j_end - y) for i, j, i_end, j_end in pieces)
+        return _assemble((y_end - y, x_end - x), zip(places, map(source, pieces), strict=True))
+
+    shape = -((top - bottom) // down), -((left - right) // across)  # rounded up
+    return (source if across == down == 1 else shortened), shape
+
+
+def _strips(box: Box) -> Iterator[Box]:
+    """Divide a box into vertical strips of about a megapixel, from left to right."""
+    left, top, right, bottom = box
+    for start, first, end, last in image_file.bands((top, left, bottom, right)):
+        yield first, start, last, end
+
+
+def _assemble(shape: Shape, pieces: Iterable[tuple[Box, AnyArray]]) -> AnyArray:
+    """Put an image together from RGB pieces, each with the box that it fills."""
+    complete: AnyArray | None = None
+    for box, pixels in pieces:
+        if pixels.shape[:2] == shape:
+            return pixels
+        if complete is None:
+            complete = np.empty((*shape, 3), pixels.dtype)
+        cut(complete, box)[...] = pixels
+    assert complete is not None  # noqa: S101 - an image has pixels
+    return complete
 
 
 def cut(image: AnyArray, box: Box) -> AnyArray:
@@ -201,6 +262,14 @@ def _resized(image: AnyArray, size: tuple[int, int]) -> AnyArray:
         small = Image.fromarray(np.ascontiguousarray(image)).resize(size[::-1], Image.Resampling.BILINEAR)
         return np.asarray(small)
     return np.stack([resize_map(image[..., c], size) for c in range(3)], axis=-1)  # (h, w, 3)
+
+
+def _reduced(image: AnyArray, factors: tuple[int, int]) -> AnyArray:
+    """Average blocks of so many pixels across and down."""
+    if image.dtype == np.uint8:
+        return np.asarray(Image.fromarray(np.ascontiguousarray(image)).reduce(factors))
+    channels = (Image.fromarray(np.ascontiguousarray(image[..., c], np.float32)) for c in range(3))
+    return np.stack([np.asarray(channel.reduce(factors)) for channel in channels], axis=-1)  # (h, w, 3)
 
 
 def _scaled(image: AnyArray) -> FloatArray:

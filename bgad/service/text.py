@@ -18,7 +18,7 @@ def is_plain(text: str, *, lines: bool = False) -> bool:
     """Return whether a text has neither control characters, line separators nor such that change the direction of
     writing.
 
-    With `lines`, it may have line breaks and tabs.
+    With `lines`, it may have tabs and the usual line breaks (LF, CR), but not the separators U+2028 and U+2029.
 
     >>> is_plain("part 7.png"), is_plain("a\\x1b[31m"), is_plain("\\u202egnp.exe"), is_plain("a\\nb", lines=True)
     (True, False, False, True)

@@ -182,7 +182,8 @@ def test_engines_that_hang_are_limited_and_freed_when_they_return(
         assert service.client.get("/readyz").status_code == (503 if i + 1 == MAX_HANGING else 200)
     loads: list[Any] = []
     monkeypatch.setattr(loading, "load", lambda *given, **_: loads.append(given))
-    reason = "3 engines of the model plate hang, and no other is loaded: restart the service"
+    which = f"3 engines of the model plate, version {version.id}, hang"
+    reason = f"{which}, and no other is loaded: wait, or restart the service"
     for _ in range(3):
         assert problem(service.client.post(SCORE, content=png(9)), 503) == reason
     assert service.client.get("/readyz").json() == {"status": reason}
@@ -196,3 +197,27 @@ def test_engines_that_hang_are_limited_and_freed_when_they_return(
     assert models.hanging() == {}
     assert service.client.get("/readyz").status_code == 200
     assert service.client.post(SCORE, content=png(9)).json()["kept"] is True
+
+
+def test_engines_of_other_versions_do_not_keep_the_released_one_from_scoring(make: Maker) -> None:
+    """Whoever looks at a candidate that hangs must not stop the production."""
+
+    class Hanging:
+        is_hanging = True
+
+    service = make()
+    models, versions = service.bench.models, service.store.versions
+    released = versions.released("plate")
+    candidate = versions.add("plate", "b" * 64, "plate.bgad", state="candidate")
+    held = [Hanging() for _ in range(MAX_HANGING)]
+    for engine in held:
+        models._drop_stuck(candidate, engine)  # type: ignore[arg-type]
+    assert metric(service, 'bgad_engine_hanging{model="plate"}') == MAX_HANGING
+    with pytest.raises(EngineUnavailableError, match=f"version {candidate.id}, hang"):
+        models.batcher(candidate)
+    assert service.client.get("/readyz").status_code == 200
+    assert service.client.post(SCORE, content=png(1)).json()["kept"] is True
+    versions.release(candidate.id, "ann")
+    assert f"version {candidate.id}, hang" in service.client.get("/readyz").json()["status"]
+    versions.release(released.id, "ann")
+    assert service.client.get("/readyz").status_code == 200

@@ -99,17 +99,21 @@ class Probe:
 
     def __init__(self, workbench: Workbench) -> None:
         self._workbench = workbench
-        self._query: asyncio.Task[bool] | None = None
+        self._query: asyncio.Task[str] | None = None
 
     async def problem(self) -> str:
         """Return what keeps images from being scored and kept: the store that does not answer in READY_SECONDS, the
-        disk, or engines that hang."""
+        disk, or engines of a released version that hang."""
         if self._query is None or self._query.done():
-            self._query = asyncio.create_task(run_now(self._workbench.store.database.alive))
+            self._query = asyncio.create_task(run_now(self._ask))
         done, _ = await asyncio.wait([self._query], timeout=READY_SECONDS)
-        if not done or not self._query.result() or self._workbench.recorder.problem:
+        if not done or self._workbench.recorder.problem:
             return STORE_SILENT
-        return self._workbench.free_space.problem() or self._workbench.models.problem()
+        return self._query.result() or self._workbench.free_space.problem()
+
+    def _ask(self) -> str:
+        """Ask the store whether it answers and, where engines hang, which versions are released."""
+        return self._workbench.models.problem() if self._workbench.store.database.alive() else STORE_SILENT
 
 
 def make_router(metrics: Metrics, workbench: Workbench) -> APIRouter:

@@ -59,7 +59,7 @@ async def _admit(workbench: Workbench, name: str) -> None:
     version = workbench.registry.remembered(name)
     if version is None:
         version = await to_thread.run_sync(workbench.registry.released, name)
-    workbench.models.check_available(name)
+    workbench.models.check_available(version)
     if workbench.models.is_full(version):
         raise BusyError(QUEUE_FULL)
 

@@ -20,7 +20,7 @@ from bgad.service.store.versions import RELEASED, Version, Versions
 
 MAX_MODELS = 16  # released versions in memory
 MAX_OTHERS = 2  # other versions in memory: candidates that are being reviewed, and retired ones
-MAX_HANGING = 3  # engines of a model that hang and keep their memory; beyond it, no further one is loaded
+MAX_HANGING = 3  # engines of a version that hang and keep their memory; at so many, no further one is loaded
 
 logger = logging.getLogger(__name__)
 
@@ -42,7 +42,7 @@ class ModelCache:
         self._loading: defaultdict[int, threading.Lock] = defaultdict(threading.Lock)  # one lock for each version
         self.replaced: Counter[str] = Counter()  # engines that hung, by model
         # A thread that hangs holds its batcher. When its call returns, the thread ends and the batcher is freed.
-        self._hanging: defaultdict[str, list[weakref.ref[Batcher]]] = defaultdict(list)  # by model
+        self._hanging: dict[int, tuple[Version, list[weakref.ref[Batcher]]]] = {}  # by version
         self._lock = threading.Lock()
         self._closed = False
 
@@ -89,26 +89,33 @@ class ModelCache:
 
     def hanging(self) -> dict[str, int]:
         """Return the number of engines that hang, by model; one whose call has returned is not counted any more."""
+        counts: Counter[str] = Counter()
+        for version, count in self._hanging_versions():
+            counts[version.name] += count
+        return dict(counts)
+
+    def check_available(self, version: Version) -> None:
+        """Raise EngineUnavailableError if too many engines of a version hang; never waits."""
+        for other, count in self._hanging_versions():
+            if other.id == version.id and count >= MAX_HANGING:
+                raise EngineUnavailableError(_refusal(version, count))
+
+    def problem(self) -> str:
+        """Return why images cannot be scored with a released version: its engines hang. It may ask the store."""
+        refused = [(version, count) for version, count in self._hanging_versions() if count >= MAX_HANGING]
+        released = {v.id for v in self._versions.all() if v.state == RELEASED} if refused else set()
+        return next((_refusal(version, count) for version, count in refused if version.id in released), "")
+
+    def _hanging_versions(self) -> list[tuple[Version, int]]:
+        """Return the versions of which engines hang, each with their number, and forget the others."""
         with self._lock:
-            return {name: count for name in list(self._hanging) if (count := self._count_hanging(name))}
-
-    def check_available(self, name: str) -> None:
-        """Raise EngineUnavailableError if too many engines of a model hang; never waits."""
-        if problem := self.problem(name):
-            raise EngineUnavailableError(problem)
-
-    def problem(self, name: str | None = None) -> str:
-        """Return why a model, or any model, cannot be scored with: its engines hang."""
-        for model, count in self.hanging().items():
-            if name in (None, model) and count >= MAX_HANGING:
-                return f"{count} engines of the model {model} hang, and no other is loaded: restart the service"
-        return ""
-
-    def _count_hanging(self, name: str) -> int:
-        """Count the engines of a model that hang, and forget the others; the caller holds the lock."""
-        batchers = {ref: batcher for ref in self._hanging[name] if (batcher := ref()) and batcher.is_hanging}
-        self._hanging[name] = list(batchers)
-        return len(batchers)
+            for number, (version, refs) in list(self._hanging.items()):
+                still = [ref for ref in refs if (batcher := ref()) and batcher.is_hanging]
+                if still:
+                    self._hanging[number] = version, still
+                else:
+                    del self._hanging[number]
+            return [(version, len(refs)) for version, refs in self._hanging.values()]
 
     def cached_scorer(self, number: int) -> BaseScorer | None:
         """Return the scorer of a version if it is in memory."""
@@ -139,7 +146,7 @@ class ModelCache:
         return self._batchers.get(number)
 
     def _open(self, version: Version) -> Batcher:
-        self.check_available(version.name)
+        self.check_available(version)
         scorer = self._load(version)
         released = {v.id for v in self._versions.all() if v.state == RELEASED}
         with self._lock:
@@ -160,7 +167,7 @@ class ModelCache:
         logger.error("the engine of %s, version %d, hangs and is replaced", version.name, version.id)
         with self._lock:
             self.replaced[version.name] += 1
-            self._hanging[version.name].append(weakref.ref(batcher))
+            self._hanging.setdefault(version.id, (version, []))[1].append(weakref.ref(batcher))
             if self._batchers.get(version.id) is batcher:
                 del self._batchers[version.id]
 
@@ -181,6 +188,13 @@ class ModelCache:
         rate = self._versions.get(version.id).rate  # the given row may be older than the last change
         if rate is not None and rate != scorer.calibration.rate:
             scorer.set_rate(rate)
+
+
+def _refusal(version: Version, count: int) -> str:
+    return (
+        f"{count} engines of the model {version.name}, version {version.id}, hang, and no other is loaded: wait, or "
+        "restart the service"
+    )
 
 
 def check_unchanged(folder: Path, card: Card, version: Version) -> None:
