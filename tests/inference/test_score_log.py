@@ -19,7 +19,7 @@ from bgad.errors import OutputError
 from bgad.inference import score_log
 from bgad.inference.batch import Row
 from bgad.inference.score_log import ABOUT, FILE, open_log
-from bgad.io import images, render
+from bgad.io import render
 
 
 def row(path: Path, stem: str | None = None, error: str | None = None) -> Row:
@@ -228,7 +228,10 @@ def test_images_of_two_folders_do_not_meet(model: Path, tmp_path: Path) -> None:
         assert main(["predict", str(model), str(tmp_path / folder), "--out", str(out)]) == 0
     Image.new("L", (64, 70), 150).save(tmp_path / "a/x.jpg")
     assert main(["predict", str(model), str(tmp_path / "a"), "--out", str(out)]) == 0
-    heights = {len(images.read(out / f"{r['stem']}.overlay.png")): r["path"] for r in score_log.rows(out / FILE)}
+    heights = {}
+    for row in score_log.rows(out / FILE):
+        with Image.open(out / f"{row['stem']}.map.tif") as anomaly_map:
+            heights[anomaly_map.height] = row["path"]
     assert {height: Path(path).relative_to(tmp_path).as_posix() for height, path in heights.items()} == {
         64: "a/x.png", 65: "b/x.png", 70: "a/x.jpg",
     }  # fmt: skip

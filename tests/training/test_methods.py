@@ -18,6 +18,7 @@ from bgad import TrainOptions, load, train
 from bgad.artifact import folder as model_folder
 from bgad.cli.main import main
 from bgad.config import METHODS, Config, to_toml
+from bgad.errors import DataError
 from bgad.inference.torch_engine import Detector
 from bgad.methods.checkpoint import LogRow
 from bgad.training import pipeline
@@ -178,18 +179,23 @@ count = 2
 def test_a_recipe_file_names_the_method(data_set: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     """The rest is that of the method's preset; an option of the command comes first."""
     asked: list[Config] = []
-    monkeypatch.setattr(pipeline, "train", lambda *_, config, **__: asked.append(config))
+
+    def asking(*_: Any, config: Config, **__: Any) -> None:
+        asked.append(config)
+        raise DataError("it is only asked for the recipe")
+
+    monkeypatch.setattr(pipeline, "train", asking)
     for text, options, method in (
         (f'method = "bgad-wo"\n{BRIEF}', (), "bgad-wo"),
         (f'method = "bgad-wo"\n{BRIEF}', ("--method", "nfad"), "nfad"),
         (BRIEF, (), "bgad-plus"),
     ):
-        assert train_by(tmp_path, data_set, text, *options) == 0
-        config = asked[-1].check()
+        assert train_by(tmp_path, data_set, text, *options) == 2
+        config = asked.pop().check()
         assert (config.method, config.train.steps) == (method, 2)
         assert config.backbone.crop == METHODS[method].is_printed
-    assert train_by(tmp_path, data_set, to_toml(printed_config("nfad", **SHORT))) == 0  # all keys of a recipe
-    assert asked[-1] == printed_config("nfad", **SHORT)
+    assert train_by(tmp_path, data_set, to_toml(printed_config("nfad", **SHORT))) == 2  # all keys of a recipe
+    assert asked.pop() == printed_config("nfad", **SHORT)
 
 
 @pytest.mark.parametrize(
