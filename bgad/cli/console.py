@@ -176,6 +176,7 @@ def stop_on_interrupt(*, terminate: bool = False) -> Iterator[StopRequest]:
         return
     signals = [signal.SIGINT, *([signal.SIGTERM] if terminate else [])]
     signals = [number for number in signals if signal.getsignal(number) is not signal.SIG_IGN]
+    interrupts.forget()
     previous |= {number: signal.signal(number, handle) for number in signals}
     try:
         yield stop

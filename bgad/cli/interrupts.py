@@ -51,6 +51,12 @@ def end_if_overdue() -> None:
         os._exit(EXIT_INTERRUPTED)
 
 
+def forget() -> None:
+    """Forget a Ctrl-C of earlier work: new work has PATIENCE of its own."""
+    global _ending_since
+    _ending_since = None
+
+
 def put_off(number: int, frame: FrameType | None) -> bool:
     """Deliver a signal again a little later where it would strike an import; returns whether it does.
 

@@ -208,3 +208,22 @@ def test_main_leaves_the_handler_of_its_caller(capsys: pytest.CaptureFixture[str
     before = signal.getsignal(signal.SIGINT)
     assert main(["info", "gone"]) == 2
     assert signal.getsignal(signal.SIGINT) is before
+
+
+def test_new_work_has_its_own_patience(monkeypatch: pytest.MonkeyPatch) -> None:
+    """A Ctrl-C of earlier work in the same process does not end it; a second one of its own, much later, does."""
+    ended: list[int] = []
+    clock = [0.0]
+    monkeypatch.setattr("bgad.cli.interrupts.os._exit", ended.append)
+    monkeypatch.setattr("bgad.cli.interrupts.time.monotonic", lambda: clock[0])
+    for _ in range(2):
+        clock[0] += 60
+        with console.stop_on_interrupt() as stop, stop.honour():
+            signal.raise_signal(signal.SIGINT)
+            assert stop.requested
+    assert ended == []
+    with console.stop_on_interrupt() as stop, stop.honour():
+        signal.raise_signal(signal.SIGINT)
+        clock[0] += interrupts.PATIENCE + 1
+        signal.raise_signal(signal.SIGINT)
+    assert ended == [130]
