@@ -326,8 +326,8 @@ def _cell(
         curve = _Curve(pool, split)
     shared = _shared_work(config, split, setup, alone=curve is not None)
     has_flows = shared.flows is not None and shared.flows.exists()
-    # Steps that an earlier run or another cell has taken do not show the memory of the fit.
-    is_partial = has_flows or work.exists() or any(phase.is_usable() for phase in shared.phases.values())
+    # The rest of a training may not show its memory. Without phase 1 it does: phase 2 takes more.
+    is_partial = has_flows or work.exists()
     if shared.flows is not None and has_flows and not work.exists():
         _copy(shared.flows, work)
     work.mkdir(parents=True, exist_ok=True)

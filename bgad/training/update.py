@@ -175,16 +175,14 @@ def _rate(held_out: int, calibration: CalibrationCard, asked: float | None) -> f
     if asked is not None:
         require_supported(held_out, asked)
         return asked
-    before = calibration.false_reject_rate
-    if calibration.is_default_rate:
-        return None
-    if is_supported(held_out, before):
-        return before
-    rate = smallest_rate(held_out)
-    logger.warning(
-        f"{held_out} held-out normals are left: the false-reject rate becomes {rate:.4g}, it was {before:.4g}"
-    )
-    return None if rate == effective_rate(held_out, None) else rate
+    before, default = calibration.false_reject_rate, effective_rate(held_out, None)
+    rate = before if is_supported(held_out, before) else smallest_rate(held_out)
+    rate = default if calibration.is_default_rate else rate
+    if rate > before:
+        logger.warning(
+            f"{held_out} held-out normals are left: the false-reject rate becomes {rate:.4g}, it was {before:.4g}"
+        )
+    return None if calibration.is_default_rate or (rate > before and rate == default) else rate
 
 
 def shortened(config: Config) -> Config:

@@ -546,7 +546,7 @@ def test_interrupted_scoring_is_quiet(
     def interrupted(*_: object, **__: object) -> None:
         raise KeyboardInterrupt
 
-    monkeypatch.setattr(images, "fit", interrupted)
+    monkeypatch.setattr(images, "fit_parts", interrupted)
     assert main(["predict", str(model), str(data_set / "test")]) == 130
     assert "Traceback" not in capsys.readouterr().err
 
