@@ -326,7 +326,7 @@ def _cell(
         curve = _Curve(pool, split)
     shared = _shared_work(config, split, setup, alone=curve is not None)
     has_flows = shared.flows is not None and shared.flows.exists()
-    # The rest of a training may not show its memory. Without phase 1 it does: phase 2 takes more.
+    # The rest of a training may not show its memory. Phase 2 alone counts as the whole: its steps hold anomalies, too.
     is_partial = has_flows or work.exists()
     if shared.flows is not None and has_flows and not work.exists():
         _copy(shared.flows, work)
