@@ -34,6 +34,7 @@ from bgad.service.folders import WORKSPACE, Folders
 from bgad.service.http import app
 from bgad.service.http.security import AccessRules
 from bgad.service.role import Role
+from bgad.service.scoring import recorder
 from bgad.service.scoring.ingest import ImageLimits
 from bgad.service.store.image_list import ImageQuery, ListedImage
 from bgad.service.store.store import Store
@@ -208,6 +209,12 @@ class Maker:
         for service in self.made:
             service.client.__exit__(None, None, None)
             service.store.close()
+
+
+@pytest.fixture(autouse=True)
+def patience(monkeypatch: pytest.MonkeyPatch) -> None:
+    """A busy machine is not a store that is away."""
+    monkeypatch.setattr(recorder, "RECORD_SECONDS", 60.0)
 
 
 @pytest.fixture

@@ -134,15 +134,20 @@ function showTopBar() {
   byId("add", HTMLButtonElement).disabled = !state.model;
 }
 
+async function loadCallerAndModels() {
+  state.me = await getJson("me");
+  await loadModels();
+}
+
 async function start() {
   setUpMessages();
   setUpTheme();
   setUpModelChoice();
-  setUpUpload(pollNow);
+  const modelsLoaded = loadCallerAndModels();
+  setUpUpload(modelsLoaded, pollNow);
   setUpSignOut();
   setUpSkipLink();
-  state.me = await getJson("me");
-  await loadModels();
+  await modelsLoaded;
   showTopBar();
   addEventListener("hashchange", changeView);
   if (state.model && canReview()) startPolling();

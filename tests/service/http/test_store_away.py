@@ -22,6 +22,11 @@ from bgad.service.store.image_list import ImageQuery
 from tests.service.conftest import SCORE, Maker, Service, new_schema, png, problem, token, wait_for
 
 
+@pytest.fixture
+def patience() -> None:
+    """That of the service itself."""
+
+
 @contextmanager
 def locked(path: str) -> Iterator[None]:
     """Another process writes to an SQLite file and does not end."""

@@ -47,6 +47,17 @@ def asks_before_it_closes(page: Any) -> bool:
     return asks
 
 
+def test_images_that_are_added_before_the_models_are_known_wait_for_them(page: Any, live: Start) -> None:
+    service = live()
+    held = hold(page, "**/v1/models", "GET")
+    page.goto(service.address)
+    models = next_of(page, held)
+    page.set_input_files("#files", [{"name": "one.png", "mimeType": "image/png", "buffer": png(1)}])
+    sync_api.expect(page.locator("#message-text")).to_be_empty()
+    models.continue_()
+    said(page, "1 image scored.")
+
+
 def test_an_upload_stays_with_its_model(page: Any, live: Start, models: Path) -> None:
     shutil.copytree(models / "plate.bgad", models / "disk.bgad", copy_function=os.link)
     service = live()

@@ -21,23 +21,28 @@ export function isUploading() {
 
 /**
  * Connects the button and the drop zone.
+ * @param {Promise<void>} modelsLoaded images that are added earlier wait for it
  * @param {() => void} onUploaded is called after images have been scored
  */
-export function setUpUpload(onUploaded) {
+export function setUpUpload(modelsLoaded, onUploaded) {
   const picker = byId("files", HTMLInputElement);
+  const add = async (/** @type {File[]} */ files) => {
+    await modelsLoaded;
+    await upload(files, onUploaded);
+  };
   byId("add", HTMLButtonElement).addEventListener("click", () => picker.click());
   picker.addEventListener("change", () => {
-    upload([...(picker.files ?? [])], onUploaded).catch(showError);
+    add([...(picker.files ?? [])]).catch(showError);
     picker.value = ""; // so that the same files can be chosen again
   });
   byId("upload-stop", HTMLButtonElement).addEventListener("click", () => (isStopped = true));
-  setUpDropZone(onUploaded);
+  setUpDropZone(add);
 }
 
 /**
- * @param {() => void} onUploaded
+ * @param {(files: File[]) => Promise<void>} add
  */
-function setUpDropZone(onUploaded) {
+function setUpDropZone(add) {
   const zone = byId("drop", HTMLDivElement);
   let depth = 0; // dragenter and dragleave also come from children
   const hasFiles = (/** @type {DragEvent} */ event) => event.dataTransfer?.types.includes("Files");
@@ -56,7 +61,7 @@ function setUpDropZone(onUploaded) {
     event.preventDefault();
     depth = 0;
     zone.hidden = true;
-    await upload(await droppedFiles(event.dataTransfer), onUploaded);
+    await add(await droppedFiles(event.dataTransfer));
   }));
 }
 
