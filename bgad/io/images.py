@@ -67,7 +67,8 @@ def read(source: ImageLike, *, max_pixels: int = MAX_PIXELS, bits: int | None = 
 
     The EXIF orientation is applied and transparency is laid over white. 16-bit values are divided by the full scale of
     8, 10, 12, 14 or 16 bits, whichever holds the largest value, or of `bits` if that is wider; so a dark frame of a
-    12-bit camera stays dark. An array may be returned without a copy.
+    12-bit camera stays dark. Values of 8 bits in 16, as they are or times 257, are returned as uint8. An array may be
+    returned without a copy.
     """
     return decode(source, max_pixels=max_pixels).rgb(bits)
 
@@ -88,7 +89,8 @@ def load(source: ImageLike, *, max_pixels: int = MAX_PIXELS) -> Loaded:
     """Decode a file, or check an array, as `decode` does, and keep the pixels of a file in its own form."""
     if isinstance(source, str | Path):
         stored = image_file.load(Path(source), max_pixels)
-        return Loaded(stored, *_scan(stored, str(source)))
+        bits, alpha_bits = _scan(stored, str(source))
+        return Loaded(_compact(stored, bits), bits, alpha_bits)
     decoded = decode(source, max_pixels=max_pixels)
     values = decoded.values
     stored = Stored((values.shape[0], values.shape[1]), partial(cut, values))
@@ -98,8 +100,19 @@ def load(source: ImageLike, *, max_pixels: int = MAX_PIXELS) -> Loaded:
 def _decoded(raw: AnyArray, where: str) -> Decoded:
     if raw.dtype == np.uint8:
         return Decoded(_rgb8(raw), 8)
-    bits, alpha_bits = _scan(Stored((raw.shape[0], raw.shape[1]), partial(cut, raw)), where)
-    return Decoded(raw if raw.dtype == np.uint16 else raw.astype(np.float32, copy=False), bits, alpha_bits)
+    stored = Stored((raw.shape[0], raw.shape[1]), partial(cut, raw))
+    bits, alpha_bits = _scan(stored, where)
+    if raw.dtype != np.uint16:
+        return Decoded(raw.astype(np.float32, copy=False), bits, alpha_bits)
+    compact = _compact(stored, bits)
+    return Decoded(raw if compact is stored else compact.array(), bits, alpha_bits)
+
+
+def _compact(stored: Stored, bits: int) -> Stored:
+    """Return 16-bit values that are those of 8 bits times 257 as 8 bits, so that equal pixels have equal scores."""
+    if bits < 16 or any((band % 257).any() for _, band in stored.bands()):
+        return stored
+    return Stored(stored.shape, lambda box: _rgb8((stored.values(box) // 257).astype(np.uint8)))
 
 
 def _scan(stored: Stored, where: str) -> tuple[int, int]:
@@ -317,6 +330,8 @@ def _rgb(values: AnyArray, bits: int, alpha_bits: int) -> AnyArray:
         return values
     if values.dtype != np.uint16:
         return _on_white(values[..., :3], values[..., 3:]) if values.shape[2] == 4 else three_channels(values)
+    if bits == 8 and (values.shape[2] < 4 or alpha_bits == 8):
+        return _rgb8(values.astype(np.uint8))
     colour = values[..., :3] / np.float32(2**bits - 1)
     if values.shape[2] < 4:
         return three_channels(colour)

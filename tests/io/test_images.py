@@ -252,8 +252,29 @@ def test_depth_is_the_smallest_that_holds_the_largest_value(tmp_path: Path, kind
         source = pixels.astype(">u2") if "endian" in kind else pixels
     assert images.decode(source).bits == depth
     got = images.read(source)
-    assert got.dtype == np.float32
-    np.testing.assert_allclose(got[0, :, 1], pixels[0] / (2**depth - 1), rtol=1e-6)
+    assert got.dtype == (np.uint8 if depth == 8 else np.float32)
+    np.testing.assert_allclose(got[0, :, 1] / (255 if depth == 8 else 1), pixels[0] / (2**depth - 1), rtol=1e-6)
+
+
+@pytest.mark.parametrize("channels", [1, 3, 4])
+@pytest.mark.parametrize("factor", [1, 257])
+def test_pixels_of_8_bits_in_a_file_of_16_are_the_same_image(tmp_path: Path, channels: int, factor: int) -> None:
+    shallow = RNG.integers(0, 256, (40, 30, channels), np.uint8)
+    shallow[0, 0] = 255
+    deep = shallow.astype(np.uint16) * np.uint16(factor)
+    sources: list[Any] = [deep]
+    if channels != 4 or factor == 257:  # alpha in a file has its full scale
+        (tmp_path / "a.tif").write_bytes(tiff16(deep, photometric=1 if channels == 1 else 2))
+        sources.append(tmp_path / "a.tif")
+    expected = images.fit(images.read(shallow), (16, 16))
+    for source in sources:
+        np.testing.assert_array_equal(images.read(source), images.read(shallow))
+        np.testing.assert_array_equal(images.load(source).fit((16, 16)), expected)
+
+
+def test_few_values_of_a_camera_of_10_bits_are_not_taken_for_8_bits() -> None:
+    dark = np.full((4, 4), 257, np.uint16)
+    np.testing.assert_allclose(images.read(dark), 257 / 1023, rtol=1e-6)
 
 
 @pytest.mark.parametrize("channels", [1, 3, 4])
