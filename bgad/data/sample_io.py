@@ -127,8 +127,11 @@ class ImageCache:
 
     def add(self, sample: Sample, decoded: images.Decoded) -> None:
         """Take note of a decoded image, and keep it if it may be needed and the memory lasts."""
+        shape = shape_of(sample, decoded)
+        if not (self._tiled or self.crop):
+            images.check_aspect(shape, sample.path)
         with self._lock:
-            self._shapes[sample.path, sample.box] = shape_of(sample, decoded)
+            self._shapes[sample.path, sample.box] = shape
             if sample.split != "test":
                 self.bits = max(self.bits, decoded.bits)
         if self._tiled:
@@ -390,8 +393,9 @@ def _check(sample: Sample, cache: ImageCache) -> _Checked:
     notes = []
     if mask.shape != shape:
         notes.append(f"{sample.mask} is {_size(mask.shape)} instead of {_size(shape)}: it is resized to its image")
-    if not mask.any():
-        notes.append(f"{sample.mask} marks no pixel: {sample.name} is used as an anomaly without a mask")
+    marks = "no pixel" if not mask.any() else "the whole image" if mask.all() and sample.box is None else ""
+    if marks:
+        notes.append(f"{sample.mask} marks {marks}: {sample.name} is used as an anomaly without a mask")
         sample = replace(sample, mask=None)
     return _Checked(sample, shape, notes)
 

@@ -185,6 +185,8 @@ class BaseScorer(ABC):
         backbone = self.card.config.backbone
         if self.tile.size:
             return shape, tiles.model_inputs(part, shape, self.tile, region, backbone.size)
+        if not backbone.crop:
+            images.check_aspect(shape, name)
         self._check_size(name, shape)
         complete = (0, 0, shape[1], shape[0])
         pixels = images.fit_parts(

@@ -18,6 +18,7 @@ from bgad.io.image_file import Stored, lay_on_white, three_channels
 from bgad.types import AnyArray, BoolArray, Box, FloatArray, ImageLike, LazyImage, Shape
 
 MAX_PIXELS = 200_000_000
+MAX_ASPECT = 32  # of the sides of an image that is resized to the input of a model
 _DEPTHS = (8, 10, 12, 14, 16)
 _LONG = 2**14  # pixels that a side keeps when it is shortened before it is resized
 
@@ -174,6 +175,15 @@ def mask_from_png(content: bytes) -> BoolArray:
             return Stored((image.height, image.width), values).array()[..., 0]
     except Exception as error:  # a decoder may raise anything
         raise ImageError(f"it is not a PNG that can be read: {cause(error)}") from error
+
+
+def check_aspect(shape: Shape, where: object) -> None:
+    """Raise ImageError for an image so thin that nothing in it can be recognised once it has the input's shape."""
+    if max(shape) > MAX_ASPECT * min(shape):
+        raise ImageError(
+            f"{where}: {shape[1]} x {shape[0]} pixels are too thin to be resized (at most {MAX_ASPECT} : 1); cut it "
+            "into parts, or train with --tile"
+        )
 
 
 def fit_shape(shape: Sequence[int], max_side: int) -> Shape:

@@ -25,6 +25,18 @@ def test_unreadable_files_are_counted_once(tmp_path: Path) -> None:
         validate_images(tiled(tmp_path), 0, ImageCache(32))
 
 
+def test_an_image_that_is_too_thin_to_be_resized_is_skipped_by_name(tmp_path: Path) -> None:
+    Image.new("L", (400, 1)).save(tmp_path / "thin.png")
+    Image.new("L", (320, 10)).save(tmp_path / "strip.png")
+    samples = [Sample(tmp_path / name, name, 0) for name in ("thin.png", "strip.png")]
+    dataset = Dataset("strips", tmp_path, samples, "plain")
+    kept, _ = validate_images(dataset, 1, ImageCache(32))
+    assert [sample.name for sample in kept.samples] == ["strip.png"]
+    assert "thin.png: 400 x 1 pixels are too thin to be resized" in kept.notes[0]
+    kept, _ = validate_images(dataset, 1, ImageCache(32, tiled=True))
+    assert len(kept.samples) == 2
+
+
 def test_tiles_of_one_image_share_one_decoding(
     tmp_path: Path, decoded: list[Path], monkeypatch: pytest.MonkeyPatch
 ) -> None:

@@ -110,6 +110,7 @@ def test_bad_images_among_good_ones(model: Path, tmp_path: Path, capsys: pytest.
         "missing.png": "No such file",
         "loop.png": "symbolic links",
         "device": "not a regular file",
+        "thin.png": "4000 x 1 pixels are too thin",
     }
     (tmp_path / "broken.png").write_bytes(b"\x89PNG\r\n\x1a\nxxxx")
     (tmp_path / "empty.png").touch()
@@ -119,6 +120,7 @@ def test_bad_images_among_good_ones(model: Path, tmp_path: Path, capsys: pytest.
     frames[0].save(tmp_path / "animated.webp", save_all=True, append_images=frames[1:])
     (tmp_path / "loop.png").symlink_to("loop.png")
     (tmp_path / "device").symlink_to(os.devnull)
+    Image.new("L", (4000, 1)).save(tmp_path / "thin.png")
     Image.fromarray(RNG.integers(0, 65535, (50, 70), np.uint16)).save(tmp_path / "deep.png")
     frames[1].convert("CMYK").save(tmp_path / "cmyk.jpg")
     fine = [good(tmp_path / "fine.png"), tmp_path / "deep.png", tmp_path / "cmyk.jpg"]

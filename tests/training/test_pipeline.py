@@ -517,16 +517,18 @@ def test_masks_that_do_not_fit_are_mended_and_told(copy: Path, capsys: pytest.Ca
     save(truth / "001_mask.png", np.zeros((SIZE, SIZE), np.uint8))
     (truth / "002_mask.png").write_text("no picture")
     (truth / "003_mask.png").unlink()
+    save(truth / "004_mask.png", np.full((SIZE, SIZE), 255, np.uint8))
     save(truth / "999_mask.png", np.full((SIZE, SIZE), 255, np.uint8))
 
     loaded = layouts.load(copy)
     dataset, _ = validate_images(loaded, 0, ImageCache(SIZE))
     assert len(dataset.samples) == len(loaded.samples)
     masks = {sample.name: sample.mask for sample in dataset.samples if sample.label}
-    assert [name[-7:-4] for name, mask in masks.items() if mask is None] == ["001", "002", "003"]
+    assert [name[-7:-4] for name, mask in masks.items() if mask is None] == ["001", "002", "003", "004"]
     notes = "\n".join(dataset.notes)
     assert "000_mask.png is 128x192 instead of 64x64: it is resized to its image" in notes
     assert "001_mask.png marks no pixel: test/blot/001.png is used as an anomaly without a mask" in notes
+    assert "004_mask.png marks the whole image: test/blot/004.png is used as an anomaly without a mask" in notes
     assert "mask not used: " in notes
     assert "mask without an image: ground_truth/blot/999_mask.png" in notes
     assert "anomaly without a mask: test/blot/003.png" in notes
