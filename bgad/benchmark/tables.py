@@ -122,10 +122,11 @@ class _Detail:
         rows: list[Row] = []
         for data, categories in _by_category(self.cells.rows).items():
             rows += self._data_rows(data, categories)
-        self.notes += table_notes(self.matrix, outcomes) + _source_notes(self.printed)
-        several = len({known for known, _ in self.columns}) > 1
-        heads = [(c, f"{source}, {n} known" if several and n else source) for c, source, n in self.printed]
         rows, best = self._with_best(rows)
+        rows, shown = self._without_empty(rows)
+        self.notes += table_notes(self.matrix, outcomes) + _source_notes(shown)
+        several = len({known for known, _ in self.columns}) > 1
+        heads = [(c, f"{source}, {n} known" if several and n else source) for c, source, n in shown]
         case_head = {"one-class": "Known class", CROSS_VALIDATION: "Fold"}.get(self.matrix.protocol, "Subset")
         names = ("Category", *([case_head] if self.with_case else []))
         ours = _heads(self.matrix)
@@ -203,6 +204,13 @@ class _Detail:
             }
             entries.append(Entry(stats, "" if stats else "-"))
         return entries
+
+    def _without_empty(self, rows: list[Row]) -> tuple[list[Row], list[PrintedColumn]]:
+        """Return the rows and the printed columns without columns that have no figure in any row."""
+        ours = len(self.columns)
+        filled = [i for i in range(len(self.printed)) if any(row.entries[ours + i].stats for row in rows)]
+        kept = [replace(row, entries=[*row.entries[:ours], *(row.entries[ours + i] for i in filled)]) for row in rows]
+        return kept, [self.printed[i] for i in filled]
 
     def _with_best(self, rows: list[Row]) -> tuple[list[Row], list[str]]:
         """Return the rows with the best printed entries, supervised and not, and the heads of these.

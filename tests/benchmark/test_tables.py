@@ -170,3 +170,21 @@ def test_costs_are_means_over_the_cells_of_a_column() -> None:
     lost = Outcome(outcomes[0].request, reason="lost")
     (grid,) = grids(table, [lost], CONFIGS)
     assert grid.cost_lines()[1] == []
+
+
+def test_a_printed_column_without_a_figure_in_the_table_is_left_out() -> None:
+    """AHL prints only the mean of MVTec AD, which has a row only where there are several categories."""
+    (nfad,) = methods("nfad")
+    matrix = Matrix({"mvtec": ()}, "multi-class", (nfad,), seeds=1)
+
+    def printed(*categories: str) -> list[tuple[str, str]]:
+        outcomes = [outcome(category, nfad, 0, 0.9) for category in categories]
+        made = [replace(one, request=replace(one.request, protocol="multi-class")) for one in outcomes]
+        (grid,) = grids(PaperTable("x", (matrix,)), made, CONFIGS)
+        assert all(len(row.entries) == 1 + len(grid.printed) for row in grid.rows)
+        assert any("CVPR 2024" in note for note in grid.notes) == any("2024" in source for _, source in grid.printed)
+        return grid.printed
+
+    assert ("AHL (DRA)", "CVPR 2024") not in printed("screw")
+    assert ("AHL (DRA)", "CVPR 2024") in printed("screw", "carpet")
+    assert ("PaDiM", "paper") in printed("screw")
