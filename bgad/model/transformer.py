@@ -84,8 +84,8 @@ def resolved(config: Config, transformer: Transformer) -> Config:
     size = transformer.fitting_size(given.size)
     if size != given.size:
         logger.warning(
-            f"the input is {size} x {size} pixels in place of {given.size} x {given.size}: {given.name} takes multiples "
-            f"of its patch of {transformer.patch}; the next is --size {size + transformer.patch}"
+            f"the input is {size} x {size} pixels in place of {given.size} x {given.size}: {given.name} takes "
+            f"multiples of its patch of {transformer.patch}; the next is --size {size + transformer.patch}"
         )
     chosen_levels = replace(
         given,
@@ -111,7 +111,10 @@ def _refuse_strides(config: Config, transformer: Transformer) -> None:
 
 
 def token_net(name: str, config: BackboneConfig, *, pretrained: bool) -> nn.Module:
-    """Return timm's extractor of the tokens of the blocks in use, cut after the last; position embeddings fit the size."""
+    """Return timm's extractor of the tokens of the blocks in use, cut after the last of them.
+
+    Its position embeddings are those of the input's size.
+    """
     net: nn.Module = timm.create_model(
         name,
         features_only=True,

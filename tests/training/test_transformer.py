@@ -15,6 +15,7 @@ from bgad.artifact import folder as model_folder
 from bgad.config import Config, from_dict, preset_for
 from bgad.export.export import ExportOptions, export
 from bgad.inference.load import load
+from bgad.inference.torch_engine import Detector
 from bgad.training.update import NewImage, UpdateOptions, update
 from tests.conftest import SIZE, level_model, tiny_config
 
@@ -76,7 +77,7 @@ def test_an_update_starts_from_the_stored_backbone(trained: Path, data_set: Path
     short = replace(recipe("", train={"steps": 2, "push_steps": 2}), backbone=bgad.load(trained).card.config.backbone)
     options = UpdateOptions(device="cpu", export=False, data=data_set)
     update(trained, new, tmp_path / "new.bgad", config=short, options=options)
-    before, after = (level_model(load(folder, engine="torch")) for folder in (trained, tmp_path / "new.bgad"))
+    before, after = (level_model(Detector.load(folder, "cpu")) for folder in (trained, tmp_path / "new.bgad"))
     pixels = torch.rand(1, SIZE, SIZE, 3)
     for a, b in zip(before.backbone(pixels), after.backbone(pixels), strict=True):
         assert torch.equal(a, b)
