@@ -73,6 +73,11 @@ def test_unknown_key_names_the_nearest() -> None:
         ("backbone.strides=4", "must be a list"),
         ("backbone.strides=[4, 8]", "train.positions_per_image must be one number for each"),
         ("backbone.size=100", "multiple of 16"),
+        ("backbone.strides=[]", r"backbone\.strides must be distinct and ascending"),
+        ("backbone.blocks=[5, 2]", r"backbone\.blocks must be distinct and ascending, from 0"),
+        ("backbone.blocks=[-1]", r"backbone\.blocks must be distinct and ascending, from 0"),
+        ("backbone.blocks=[2, 5]", "train.positions_per_image must be one number for each of the 2 blocks"),
+        ("backbone.image_head_blocks=[8, 8]", r"backbone\.image_head_blocks must be distinct and ascending, from 0"),
         ("method=bgad", "--set cannot change the method, which has a recipe of its own: use --method NAME"),
         ("method.name=bgad", "method in --set must be of type str"),
         ("loss.method=bgad", r"unknown key loss\.method in --set"),
@@ -115,7 +120,15 @@ def test_override_takes_words_numbers_and_lists() -> None:
 def test_the_strides_of_the_flows_come_first(
     strides: tuple[int, ...], summary: tuple[int, ...], expected: tuple[int, ...]
 ) -> None:
-    assert BackboneConfig(strides=strides, image_head_strides=summary).all_strides == expected
+    assert BackboneConfig(strides=strides, image_head_strides=summary).all_levels == expected
+
+
+def test_the_blocks_of_a_vision_transformer_take_the_place_of_its_strides() -> None:
+    backbone = BackboneConfig(strides=(), image_head_strides=(), blocks=(2, 5, 8), image_head_blocks=(8, 11), size=252)
+    backbone.check()
+    assert backbone.levels == (2, 5, 8)
+    assert backbone.image_head_levels == (8, 11)
+    assert backbone.all_levels == (2, 5, 8, 11)
 
 
 def test_broken_file(tmp_path: Path) -> None:
@@ -187,6 +200,7 @@ def test_keys_fit_the_levels_of_the_method(method: str, change: str, message: st
 NOT_PRINTED = {
     "strides": [4, 8, 32],
     "image_head_strides": [16, 32],
+    "image_head_blocks": [8, 11],
     "min_stride": 8,
     "crop": False,
     "blocks": 6,

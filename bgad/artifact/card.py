@@ -75,6 +75,12 @@ class LevelCard:
     max: float
     normal_boundary: float
     abnormal_boundary: float
+    block: int | None = None  # of a vision transformer, from 0; None: the level is a stage of the backbone
+
+    @property
+    def title(self) -> str:
+        """What tells the level from the others of its model."""
+        return f"stride {self.stride}" if self.block is None else f"block {self.block}"
 
 
 @dataclass(frozen=True)

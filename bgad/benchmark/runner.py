@@ -98,7 +98,8 @@ def run(
     groups elsewhere; None: here, one after the other. `groups` are the planned cells; None: all those of the table.
     """
     output_files.check_folder(out)
-    recipes = {method: preset_for(method, None) for method in table.methods} if configs is None else configs
+    given = {method: preset_for(method, None) for method in table.methods} if configs is None else configs
+    recipes = {method: backbones.resolve(config) for method, config in given.items()}
     column_recipes = _column_recipes(table, recipes)
     if any(config.tile.size for config in column_recipes):
         raise ConfigError("a benchmark does not cut tiles: leave out tile.size, or use train and evaluate")

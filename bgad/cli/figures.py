@@ -79,6 +79,7 @@ def _data_figures(arguments: argparse.Namespace) -> list[Path]:
     from bgad.benchmark import figure_plots, figures
     from bgad.data import layouts
     from bgad.data.protocols import Case
+    from bgad.model.backbone import resolve
     from bgad.model.device import tune_allocator
     from bgad.types import RunControl
 
@@ -90,7 +91,7 @@ def _data_figures(arguments: argparse.Namespace) -> list[Path]:
         choice = ", ".join(with_flows)
         raise ConfigError(f"{flowless[0]} has no flows, which these figures show: choose from {choice}")
     methods = names(arguments.methods, "method", with_flows)
-    configs = [replace(read_config(arguments, method), seed=arguments.seed or 0) for method in methods]
+    configs = [resolve(replace(read_config(arguments, method), seed=arguments.seed or 0)) for method in methods]
     options = figures.FigureOptions(
         protocol=arguments.protocol,
         case=Case(arguments.known_class),

@@ -80,7 +80,7 @@ def _describe(card: Card) -> list[str]:
         f"guarantee   {calibration.guarantee}",
     ]
     lines += [
-        f"level       stride {level.stride}: b_n {level.normal_boundary:.3f}, b_a {level.abnormal_boundary:.3f}"
+        f"level       {level.title}: b_n {level.normal_boundary:.3f}, b_a {level.abnormal_boundary:.3f}"
         f" ({LEVELS[config.level].unit}), {level.weight:.0%} of the map score"
         for level in card.levels
     ]

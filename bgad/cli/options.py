@@ -216,11 +216,20 @@ def add_recipe(parser: argparse.ArgumentParser, *, one_model: bool = True) -> No
     group.add_argument(
         "--backbone",
         metavar="NAME",
-        help="lite0 (default), lite1, lite2, or any timm model; the default of the paper's methods is "
-        "tf_efficientnet_b6, whose weights timm downloads",
+        help="lite0 (default), lite1, lite2, or any timm model, such as vit_small_patch14_dinov2.lvd142m; the default "
+        "of the paper's methods is tf_efficientnet_b6; timm downloads the weights",
     )
-    group.add_argument("--weights", metavar="FILE", help="weights of the backbone: safetensors or a state dict")
-    group.add_argument("--size", type=int, metavar="PIXELS", help="side of the model's input (default 256)")
+    group.add_argument(
+        "--weights",
+        metavar="FILE",
+        help="weights of the backbone: safetensors or a state dict, under timm's names or the official ones of a ViT",
+    )
+    group.add_argument(
+        "--size",
+        type=int,
+        metavar="PIXELS",
+        help="side of the model's input (default 256); a vision transformer takes the next multiple of its patch below",
+    )
     group.add_argument(
         "--set",
         action="append",

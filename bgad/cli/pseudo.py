@@ -48,9 +48,11 @@ def _pseudo(arguments: argparse.Namespace) -> int:
     config = read_config(arguments)
     check_file(arguments.out, ".png")
     dataset = layouts.locate(arguments.data, arguments.root)
+    from bgad.model.backbone import resolve
     from bgad.pseudo.contact_sheet import contact_sheet
     from bgad.training.training_set import PseudoSeries, can_generate, with_visible_defect
 
+    config = resolve(config)
     images = ImageCache(config.backbone.size, crop=config.backbone.crop)
     with console.progress() as progress:
         dataset, _ = validate_images(dataset, arguments.max_unreadable, images, progress)

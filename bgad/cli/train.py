@@ -104,6 +104,9 @@ def _add_run_options(parser: argparse.ArgumentParser) -> None:
 def _train(arguments: argparse.Namespace) -> int:
     config = read_config(arguments)
     if arguments.tile is not None:
+        from bgad.model.backbone import resolve
+
+        config = resolve(config)
         size = arguments.tile or config.backbone.size
         config = replace(config, tile=replace(config.tile, size=size)).check()
     if arguments.tensorboard:

@@ -35,7 +35,7 @@ def train(
 ) -> Detector:
     """Train as `bgad.train` does, with features of the normals from the cluster that this process is connected to."""
     started = time.monotonic()
-    recipe, destination = config.check(), out or layouts.model_folder(data)
+    recipe, destination = backbones.resolve(config.check()), out or layouts.model_folder(data)
     training_data = read_training_data(data, destination, recipe, options, control.progress)
     with prepared(training_data, destination, recipe, options, control, started=started) as preparation:
         extract_normals(preparation, resources)

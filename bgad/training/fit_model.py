@@ -237,6 +237,7 @@ def _level_cards(
 ) -> tuple[LevelCard, ...]:
     """Describe each level with the statistics that fusion uses."""
     config = model.config
+    blocks = config.backbone.blocks or [None] * len(loop.levels)
     return tuple(
         LevelCard(
             stride=stride,
@@ -248,9 +249,15 @@ def _level_cards(
             max=constants.highest,
             normal_boundary=constants.boundary,
             abnormal_boundary=abnormal_boundary(constants.boundary / NORMALISER, config.loss.tau) * NORMALISER,
+            block=block,
         )
-        for stride, level, constants, weight in zip(
-            config.backbone.strides, loop.levels, level_constants, model.score_weights[:-1].tolist(), strict=True
+        for stride, block, level, constants, weight in zip(
+            model.backbone.strides[: len(loop.levels)],
+            blocks,
+            loop.levels,
+            level_constants,
+            model.score_weights[:-1].tolist(),
+            strict=True,
         )
     )
 

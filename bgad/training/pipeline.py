@@ -112,7 +112,7 @@ def train(
     lets another thread or a signal handler end the training after a step; it then continues with the option `resume`.
     """
     started = time.monotonic()
-    recipe = (config or Config()).check()
+    recipe = backbones.resolve((config or Config()).check())
     destination = Path(out) if out else layouts.model_folder(data)
     training_data = read_training_data(data, destination, recipe, options, progress)
     control = RunControl(progress, stop)

@@ -43,7 +43,7 @@ def phase_key(config: Config, split: Split, device: torch.device) -> str:
     recipe = to_dict(replace(config, method="", loss=loss, pseudo=PseudoConfig(), score=ScoreConfig()))
     normals = [(s.name, split.hashes[s.name]) for s in split.train]  # in order, as steps draw them by number
     weights = hash_weights(config.backbone)
-    has_validation = config.score.evidence_weight > 0 or bool(config.backbone.image_head_strides)
+    has_validation = config.score.evidence_weight > 0 or bool(config.backbone.image_head_levels)
     return sha256_json(
         [RECIPE_VERSION, recipe, has_validation, normals, weights, device.type, torch.__version__, __version__]
     )

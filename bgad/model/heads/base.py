@@ -20,10 +20,11 @@ class FeatureSpec(NamedTuple):
     channels: tuple[int, ...]
     grids: tuple[tuple[int, int], ...]  # height and width
     size: int  # side of the input and of the anomaly map, in pixels
+    blocks: int = 0  # number of levels of a vision transformer, whose maps come first; 0: maps are chosen by stride
 
     def chosen(self, strides: Sequence[int]) -> list[int]:
-        """Return the indices of the maps of these strides."""
-        return [self.strides.index(stride) for stride in strides]
+        """Return the indices of the maps of these strides; of a vision transformer, of all its levels."""
+        return list(range(self.blocks)) or [self.strides.index(stride) for stride in strides]
 
 
 class HeadOutput(NamedTuple):
@@ -61,7 +62,13 @@ class HeadModel(ScoringModel):
 
     def __init__(self, config: Config, backbone: Backbone, head: type[Head]) -> None:
         super().__init__(config, backbone)
-        spec = FeatureSpec(tuple(backbone.strides), tuple(backbone.channels), tuple(self.grids), config.backbone.size)
+        spec = FeatureSpec(
+            tuple(backbone.strides),
+            tuple(backbone.channels),
+            tuple(self.grids),
+            config.backbone.size,
+            len(config.backbone.blocks),
+        )
         with torch.random.fork_rng(devices=[]):  # initial weights depend on the seed alone
             torch.manual_seed(config.seed)
             self.head = head(config, spec)
