@@ -78,6 +78,11 @@ def engine(address: str, synchronous: str = "FULL", busy_seconds: float = BUSY_S
     return pool
 
 
+def close_returned(_: object, record: sa.pool.ConnectionPoolEntry) -> None:
+    """Close a connection that comes back to its pool after the pool was disposed of."""
+    record.close()
+
+
 def is_disk_full(error: Exception) -> bool:
     """Return whether a database could not write because its disk is full."""
     cause = getattr(error, "orig", None)

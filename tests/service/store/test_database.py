@@ -1,10 +1,12 @@
 from __future__ import annotations
 
+import sqlite3
 from pathlib import Path
 
 import alembic.autogenerate
 import alembic.migration
 import alembic.op
+import psycopg
 import pytest
 import sqlalchemy as sa
 
@@ -84,3 +86,15 @@ def test_a_store_that_is_gone_is_not_alive(postgres: Path) -> None:
     other.dispose()
     assert not store.database.alive()
     store.close()
+
+
+@pytest.mark.parametrize("kind", ["begin", "begin_relaxed"])
+def test_a_connection_that_comes_back_after_the_end_is_closed(address: str, kind: str) -> None:
+    """As that of a thread which the store has held up."""
+    store = Store(address)
+    with getattr(store.database, kind)() as connection:
+        held = connection.connection.dbapi_connection
+        store.close()
+        connection.execute(sa.text("SELECT 1"))
+    with pytest.raises((sqlite3.ProgrammingError, psycopg.OperationalError), match="closed"):
+        held.cursor()
