@@ -11,7 +11,7 @@ import pytest
 import sqlalchemy as sa
 
 from bgad.errors import ConfigError
-from bgad.service.store import tables
+from bgad.service.store import dialects, tables
 from bgad.service.store.store import Store
 from bgad.service.store.versions import Version
 from tests.service.conftest import new_database
@@ -73,6 +73,7 @@ def test_what_sqlite_acknowledges_is_on_the_disk(tmp_path: Path) -> None:
     with store.database.engine.connect() as connection:
         pragmas = {n: connection.execute(sa.text(f"PRAGMA {n}")).scalar() for n in ("journal_mode", "synchronous")}
         assert connection.execute(sa.text("PRAGMA foreign_keys")).scalar() == 1
+        assert connection.execute(sa.text("PRAGMA cache_size")).scalar() == -dialects.CACHE_KIB
     assert pragmas == {"journal_mode": "wal", "synchronous": 2}  # 2: FULL
     store.close()
 
