@@ -68,7 +68,9 @@ def check_outage(service: Service, outage: AbstractContextManager[None], monkeyp
     monkeypatch.setattr(recorder, "PROBE_SECONDS", 0.02)
     before = service.client.post(SCORE, content=png(1)).json()
     assert (before["kept"], metric(service, "bgad_store_up")) == (True, 1)
+    away = {"status": "the store does not answer"}
     with impatient(outage, monkeypatch):
+        assert service.client.get("/readyz").json() == away  # before any camera has met it
         began = time.monotonic()
         answer = service.client.post(SCORE, content=png(2))
         assert answer.status_code == 200
@@ -79,8 +81,10 @@ def check_outage(service: Service, outage: AbstractContextManager[None], monkeyp
         with monkeypatch.context() as patched:  # it is known to be away: nobody waits for it any more
             patched.setattr(recorder, "Future", lambda: pytest.fail("a request waits for the store"))
             assert service.client.post(SCORE, content=png(3)).json()["kept"] is False
+            patched.setattr(service.store.database, "alive", lambda: True)
+            assert service.client.get("/readyz").json() == away
         assert (metric(service, "bgad_store_up"), metric(service, "bgad_not_kept_total")) == (0, 2)
-        assert service.client.get("/readyz").json() == {"status": "the store does not answer"}
+        assert service.client.get("/readyz").json() == away
         assert service.client.get("/readyz").status_code == 503
     wait_for(lambda: service.client.get("/readyz").status_code == 200)
     assert metric(service, "bgad_store_up") == 1
