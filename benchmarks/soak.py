@@ -13,6 +13,7 @@ from __future__ import annotations
 
 import argparse
 import hashlib
+import http.client
 import io
 import json
 import os
@@ -30,7 +31,7 @@ import urllib.error
 import urllib.request
 from collections import Counter
 from collections.abc import Callable, Iterator
-from contextlib import ExitStack, contextmanager
+from contextlib import ExitStack, contextmanager, suppress
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
@@ -122,10 +123,11 @@ class Service:
                 text = answer.read()
                 return answer.status, json.loads(text) if "json" in answer.headers["Content-Type"] else text
         except urllib.error.HTTPError as error:
-            with error:
+            with error, suppress(OSError, http.client.HTTPException):  # the service may be killed while we read
                 return error.code, error.read().decode(errors="replace")
-        except (OSError, ValueError, urllib.error.URLError):
-            return 0, None
+        except (OSError, ValueError, http.client.HTTPException):
+            pass
+        return 0, None
 
     def workers(self) -> list[int]:
         """The processes of its teaching jobs."""

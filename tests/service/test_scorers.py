@@ -48,7 +48,7 @@ def test_two_scorers_and_a_main_service_on_one_store(models: Path, postgres: Pat
     address = new_database(postgres)
     first = live("--store", address)
     scorers = [live("--store", address, *SCORER) for _ in range(2)]
-    roles = [httpx.get(f"{one.address}/healthz").json()["role"] for one in (first, *scorers)]
+    roles = [httpx.get(f"{one.address}/healthz", timeout=60).json()["role"] for one in (first, *scorers)]
     assert roles == ["main", "scorer", "scorer"]
     with closing(Store(address)) as store:
         # Each image is recorded once, whoever scores it and however often it is sent.
@@ -60,7 +60,7 @@ def test_two_scorers_and_a_main_service_on_one_store(models: Path, postgres: Pat
 
         # What changes anything but results is for the main service.
         for one in scorers:
-            refused = httpx.post(f"{one.address}/v1/jobs", json={"model": "plate"})
+            refused = httpx.post(f"{one.address}/v1/jobs", json={"model": "plate"}, timeout=60)
             assert problem(refused, 421) == "a scorer only scores images: send POST /v1/jobs to the main service"
 
         # A release and a new threshold count from the next image on.
@@ -119,7 +119,7 @@ def test_scorers_work_without_a_main_service_and_keep_other_versions_out(
             "from bgad.cli.main import main\nsys.exit(main(sys.argv[1:]))"
         )
         command = [sys.executable, "-c", code, "serve", "--models", str(models), "--store", address, "--port", "0"]
-        done = subprocess.run([*command, *options], capture_output=True, text=True, timeout=60)
+        done = subprocess.run([*command, *options], capture_output=True, text=True, timeout=180)
         assert done.returncode == 2, done.stderr
         (line,) = done.stderr.splitlines()
         return line

@@ -77,7 +77,7 @@ def test_two_services_for_one_folder_or_one_port(
     assert "is in use by another service" in refused("--models", str(models), "--port", "0")
     shutil.copytree(model, tmp_path / "other" / "plate.bgad")
     command = [sys.executable, "-m", "bgad", "serve", "--models", str(tmp_path / "other"), "--port", str(first.port)]
-    done = subprocess.run(command, capture_output=True, text=True, timeout=60)
+    done = subprocess.run(command, capture_output=True, text=True, timeout=180)
     assert done.returncode == 2
     last = done.stderr.splitlines()[-1]
     assert f"port {first.port}" in last
@@ -121,7 +121,7 @@ def test_the_demo_seeds_a_stream_that_is_no_reason_for_an_alarm(
     normals = tests.count(GOOD)
     assert len(tests) - normals > normals // demo_seed.NORMALS_PER_ANOMALY > 0
     service = make()
-    demo_seed.seed_test_images(service.bench).join(60)
+    demo_seed.seed_test_images(service.bench).join(180)
     names = [image.name for image in page_and_total(service.store, ImageQuery("plate", order="newest", limit=99))[0]]
     assert len(names) == normals + normals // demo_seed.NORMALS_PER_ANOMALY
     anomalies = [i for i, name in enumerate(reversed(names)) if not name.startswith(f"{GOOD}-")]
@@ -137,7 +137,7 @@ def test_a_model_that_is_gone_does_not_keep_the_next_one_from_its_test_images(
     shutil.copytree(data_set, models / DATA / Path(model_folder.read_card(model).data.name).name)
     service = make()
     shutil.rmtree(models / "plate.bgad")
-    demo_seed.seed_test_images(service.bench).join(60)
+    demo_seed.seed_test_images(service.bench).join(180)
     assert page_and_total(service.store, ImageQuery("wheel", limit=1))[1] > 0
     (line,) = [line for line in caplog.messages if "test images" in line]
     assert line.startswith("no test images of plate are scored: ")

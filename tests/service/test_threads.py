@@ -142,7 +142,6 @@ def test_an_engine_that_does_not_return_is_replaced(
     version = service.store.versions.released("plate")
     stuck = service.bench.models.batcher(version)
     monkeypatch.setattr(batcher, "WATCH_SECONDS", 0.02)
-    monkeypatch.setattr(batcher, "ENGINE_SECONDS", 0.3)
     gate.clear()
     answers: list[Any] = []
     senders = [
@@ -151,8 +150,12 @@ def test_an_engine_that_does_not_return_is_replaced(
     ]
     for sender in senders:
         sender.start()
-    for sender in senders:
-        sender.join()
+    wait_for(lambda: service.bench.models.waiting() == len(senders))
+    with monkeypatch.context() as patched:
+        patched.setattr(batcher, "ENGINE_SECONDS", 0.3)
+        for sender in senders:
+            sender.join()
+    assert len(answers) == len(senders)
     for answer in answers:
         assert "the engine of the model did not answer in 0.3 s and is replaced" in problem(answer, 503)
         assert answer.headers["retry-after"]

@@ -60,12 +60,13 @@ class Database:
             self.thread.start()
 
     def close(self) -> None:
-        """Close all connections."""
+        """Close all connections; one that a thread still uses is closed when the thread returns it."""
         self._closed.set()
         if self.thread is not None:
             self.thread.stop()
-        self.engine.dispose()
-        self._relaxed.dispose()
+        for engine in (self.engine, self._relaxed):
+            sa.event.listen(engine, "checkin", dialects.close_returned)
+            engine.dispose()
 
     @property
     def is_shared(self) -> bool:

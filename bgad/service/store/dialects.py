@@ -21,6 +21,7 @@ BUSY_SECONDS = 30
 RELAXED_SECONDS = 0.7  # that the write of a score waits for locks: a camera waits for it
 WAL_PAGES = 50_000  # of 4 KiB: beyond that, writers wait while the write-ahead log is copied into the file
 POOL_SIZE = 16
+CACHE_KIB = 512  # of pages of an SQLite file that each connection keeps; the system's cache has the others
 # A silent or dead server is noticed: at once when a connection is opened, otherwise within half a minute.
 CONNECTION_TIMEOUTS = {
     "connect_timeout": 5,
@@ -68,7 +69,8 @@ def engine(address: str, synchronous: str = "FULL", busy_seconds: float = BUSY_S
 
     def prepare(connection: Any, _: object) -> None:
         cursor = connection.cursor()
-        for pragma in ("journal_mode=WAL", f"synchronous={synchronous}", "foreign_keys=ON"):
+        settings = ("journal_mode=WAL", f"synchronous={synchronous}", "foreign_keys=ON", f"cache_size=-{CACHE_KIB}")
+        for pragma in settings:
             cursor.execute(f"PRAGMA {pragma}")
         # The database runs checkpoints in a thread of its own; this limit only applies if that thread falls behind.
         cursor.execute(f"PRAGMA wal_autocheckpoint={4 * WAL_PAGES}")
@@ -76,6 +78,11 @@ def engine(address: str, synchronous: str = "FULL", busy_seconds: float = BUSY_S
 
     sa.event.listen(pool, "connect", prepare)
     return pool
+
+
+def close_returned(_: object, record: sa.pool.ConnectionPoolEntry) -> None:
+    """Close a connection that comes back to its pool after the pool was disposed of."""
+    record.close()
 
 
 def is_disk_full(error: Exception) -> bool:

@@ -97,11 +97,11 @@ class AdvisoryLock:
             )
 
     def _disconnect(self) -> None:
-        if self._connection is not None:
+        connection, self._connection = self._connection, None
+        if connection is not None:
             with suppress(sa.exc.SQLAlchemyError):
-                self._connection.invalidate()  # a pooled connection would keep the lock
-                self._connection.close()
-            self._connection = None
+                connection.invalidate()  # a pooled connection would keep the lock
+                connection.close()
 
     def _check(self) -> None:
         while not self._released.wait(CHECK_SECONDS):
@@ -117,3 +117,4 @@ class AdvisoryLock:
                 self.problem = error
                 self._on_loss()
                 return
+        self._disconnect()  # also what was opened while `release` waited

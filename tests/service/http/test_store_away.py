@@ -7,7 +7,7 @@ import signal
 import sqlite3
 import time
 from collections.abc import Iterator
-from contextlib import contextmanager
+from contextlib import AbstractContextManager, contextmanager
 from pathlib import Path
 from typing import Any
 
@@ -21,10 +21,21 @@ from bgad.service.scoring import recorder
 from bgad.service.store.image_list import ImageQuery
 from tests.service.conftest import SCORE, Maker, Service, new_schema, png, problem, token, wait_for
 
+PATIENCE = recorder.RECORD_SECONDS
+
 
 @pytest.fixture
-def patience() -> None:
-    """That of the service itself."""
+def patience(monkeypatch: pytest.MonkeyPatch) -> None:
+    """With the disk of a busy machine; `impatient` is that of the service itself."""
+    monkeypatch.setattr(recorder, "RECORD_SECONDS", 60.0)
+
+
+@contextmanager
+def impatient(outage: AbstractContextManager[None], monkeypatch: pytest.MonkeyPatch) -> Iterator[None]:
+    """An outage, and requests that wait for the store as long as in the service."""
+    with outage, monkeypatch.context() as patched:
+        patched.setattr(recorder, "RECORD_SECONDS", PATIENCE)
+        yield
 
 
 @contextmanager
@@ -53,11 +64,13 @@ def metric(service: Service, name: str) -> float:
     return sum(float(line.rpartition(" ")[2]) for line in lines if line.startswith(name))
 
 
-def check_outage(service: Service, outage: Any, monkeypatch: pytest.MonkeyPatch) -> None:
+def check_outage(service: Service, outage: AbstractContextManager[None], monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(recorder, "PROBE_SECONDS", 0.02)
     before = service.client.post(SCORE, content=png(1)).json()
     assert (before["kept"], metric(service, "bgad_store_up")) == (True, 1)
-    with outage:
+    away = {"status": "the store does not answer"}
+    with impatient(outage, monkeypatch):
+        assert service.client.get("/readyz").json() == away  # before any camera has met it
         began = time.monotonic()
         answer = service.client.post(SCORE, content=png(2))
         assert answer.status_code == 200
@@ -68,8 +81,10 @@ def check_outage(service: Service, outage: Any, monkeypatch: pytest.MonkeyPatch)
         with monkeypatch.context() as patched:  # it is known to be away: nobody waits for it any more
             patched.setattr(recorder, "Future", lambda: pytest.fail("a request waits for the store"))
             assert service.client.post(SCORE, content=png(3)).json()["kept"] is False
+            patched.setattr(service.store.database, "alive", lambda: True)
+            assert service.client.get("/readyz").json() == away
         assert (metric(service, "bgad_store_up"), metric(service, "bgad_not_kept_total")) == (0, 2)
-        assert service.client.get("/readyz").json() == {"status": "the store does not answer"}
+        assert service.client.get("/readyz").json() == away
         assert service.client.get("/readyz").status_code == 503
     wait_for(lambda: service.client.get("/readyz").status_code == 200)
     assert metric(service, "bgad_store_up") == 1
@@ -115,7 +130,7 @@ def test_a_camera_with_a_token_has_its_score_while_the_server_is_silent(
     service.client.headers.update(token(service, "admin"))
     monkeypatch.setattr(recorder, "PROBE_SECONDS", 0.02)
     assert service.client.post(SCORE, content=png(1)).json()["kept"] is True
-    with stopped(service):
+    with impatient(stopped(service), monkeypatch):
         assert [service.client.post(SCORE, content=png(i)).json()["kept"] for i in (2, 3)] == [False, False]
         assert service.client.get("/readyz").status_code == 503
     wait_for(lambda: service.client.get("/readyz").status_code == 200)

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import threading
+from collections.abc import Awaitable, Callable
 from concurrent.futures import ThreadPoolExecutor
 from typing import Any
 
@@ -20,6 +21,33 @@ LIMIT = 2**20
 
 def part(size: int, *, more: bool = True) -> dict[str, Any]:
     return {"type": "http.request", "body": bytes(size), "more_body": more}
+
+
+def scope(path: str, *headers: tuple[bytes, bytes]) -> dict[str, Any]:
+    """A POST request."""
+    return {
+        "type": "http",
+        "http_version": "1.1",
+        "method": "POST",
+        "scheme": "http",
+        "path": path,
+        "raw_path": path.encode(),
+        "query_string": b"",
+        "root_path": "",
+        "headers": [(b"host", b"localhost"), *headers],
+    }
+
+
+def begin_of_answer(service: Service, request: dict[str, Any], receive: Callable[[], Awaitable[Any]]) -> dict[str, Any]:
+    """Status and headers of the answer to a request whose body comes as `receive` has it."""
+    sent: list[dict[str, Any]] = []
+
+    async def send(message: Any) -> None:
+        sent.append(message)
+
+    assert service.client.portal is not None
+    service.client.portal.call(service.client.app, request, receive, send)
+    return sent[0]
 
 
 def bodies(service: Service) -> uploads.BodyLimitMiddleware:
@@ -93,22 +121,12 @@ def test_a_client_that_announces_much_and_sends_nothing_takes_no_room(make: Make
 
     portal = service.client.portal
     assert portal is not None
-    scope = {
-        "type": "http",
-        "http_version": "1.1",
-        "method": "POST",
-        "scheme": "http",
-        "path": SCORE,
-        "raw_path": SCORE.encode(),
-        "query_string": b"",
-        "root_path": "",
-        "headers": [(b"host", b"localhost"), (b"content-length", str(2 * LIMIT).encode())],
-    }
+    announced = scope(SCORE, (b"content-length", str(2 * LIMIT).encode()))
 
     async def send(_: Any) -> None:
         """Nobody listens."""
 
-    requests = [portal.start_task_soon(service.client.app, dict(scope), receive, send) for _ in range(50)]
+    requests = [portal.start_task_soon(service.client.app, dict(announced), receive, send) for _ in range(50)]
     assert silent.wait(60)
     assert budgets.in_memory.held == 0
     assert service.client.post(SCORE, content=png()).status_code == 200
@@ -127,41 +145,23 @@ def test_a_body_that_is_too_slow_is_given_up(service: Service, trickles: bool, m
         await (asyncio.sleep(0.02) if trickles else asyncio.Event().wait())
         return part(1)
 
-    sent: list[Any] = []
-
-    async def send(message: Any) -> None:
-        sent.append(message)
-
-    assert service.client.portal is not None
-    for path, headers in (
-        (SCORE, []),
-        ("/v1/jobs", [(b"content-type", b"application/json"), (b"connection", b"close")]),
-    ):
-        scope: dict[str, Any] = {
-            "type": "http",
-            "http_version": "1.1",
-            "method": "POST",
-            "scheme": "http",
-            "path": path,
-        }
-        scope |= {"raw_path": path.encode(), "query_string": b"", "root_path": ""}
-        scope |= {"headers": [(b"host", b"localhost"), *headers]}
-        service.client.portal.call(service.client.app, scope, receive, send)
-        assert sent[0]["status"] == 408
-        assert (b"connection", b"close") in sent[0]["headers"]
-        sent.clear()
+    closing_json = (b"content-type", b"application/json"), (b"connection", b"close")
+    for request in (scope(SCORE), scope("/v1/jobs", *closing_json)):
+        answer = begin_of_answer(service, request, receive)
+        assert answer["status"] == 408
+        assert (b"connection", b"close") in answer["headers"]
     assert calls < 40  # a byte at a time does not prolong it
 
 
 def test_a_long_body_has_the_time_that_it_needs(service: Service, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(uploads, "BODY_SECONDS", 0.05)
-    monkeypatch.setattr(uploads, "BODY_RATE", 1000)
-    content = png()
-    pieces = [content[i : i + 1000] for i in range(0, len(content), 1000)]
+    monkeypatch.setattr(uploads, "BODY_SECONDS", 2.0)
+    monkeypatch.setattr(uploads, "BODY_RATE", 10)  # the first piece earns minutes
+    content, pauses = png(), iter((0.0, 2.5))
+    pieces = iter((content[:1000], content[1000:]))
 
-    def slowly() -> Any:
-        for piece in pieces:
-            threading.Event().wait(0.02)
-            yield piece
+    async def receive() -> dict[str, Any]:
+        await asyncio.sleep(next(pauses))
+        piece = next(pieces)
+        return {"type": "http.request", "body": piece, "more_body": len(piece) == 1000}
 
-    assert service.client.post(SCORE, content=slowly()).status_code == 200
+    assert begin_of_answer(service, scope(SCORE), receive)["status"] == 200

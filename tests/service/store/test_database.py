@@ -1,15 +1,17 @@
 from __future__ import annotations
 
+import sqlite3
 from pathlib import Path
 
 import alembic.autogenerate
 import alembic.migration
 import alembic.op
+import psycopg
 import pytest
 import sqlalchemy as sa
 
 from bgad.errors import ConfigError
-from bgad.service.store import tables
+from bgad.service.store import dialects, tables
 from bgad.service.store.store import Store
 from bgad.service.store.versions import Version
 from tests.service.conftest import new_database
@@ -71,6 +73,7 @@ def test_what_sqlite_acknowledges_is_on_the_disk(tmp_path: Path) -> None:
     with store.database.engine.connect() as connection:
         pragmas = {n: connection.execute(sa.text(f"PRAGMA {n}")).scalar() for n in ("journal_mode", "synchronous")}
         assert connection.execute(sa.text("PRAGMA foreign_keys")).scalar() == 1
+        assert connection.execute(sa.text("PRAGMA cache_size")).scalar() == -dialects.CACHE_KIB
     assert pragmas == {"journal_mode": "wal", "synchronous": 2}  # 2: FULL
     store.close()
 
@@ -84,3 +87,15 @@ def test_a_store_that_is_gone_is_not_alive(postgres: Path) -> None:
     other.dispose()
     assert not store.database.alive()
     store.close()
+
+
+@pytest.mark.parametrize("kind", ["begin", "begin_relaxed"])
+def test_a_connection_that_comes_back_after_the_end_is_closed(address: str, kind: str) -> None:
+    """As that of a thread which the store has held up."""
+    store = Store(address)
+    with getattr(store.database, kind)() as connection:
+        held = connection.connection.dbapi_connection
+        store.close()
+        connection.execute(sa.text("SELECT 1"))
+    with pytest.raises((sqlite3.ProgrammingError, psycopg.OperationalError), match="closed"):
+        held.cursor()

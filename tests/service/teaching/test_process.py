@@ -16,7 +16,7 @@ from tests.service.teaching.test_runner import SAYS, ended, in_its_place, teach
 
 def test_a_job_that_takes_too_long_is_ended(make: Maker, data_set: Path) -> None:
     service = make(limits=JobLimits(minutes=0.01), data=data_set.parent)
-    job = ended(service, teach(service)["id"], 30)
+    job = ended(service, teach(service)["id"])
     assert (job["state"], job["message"]) == (
         "failed",
         "it took more than 0.01 minutes: give the service more --job-minutes",
@@ -25,7 +25,7 @@ def test_a_job_that_takes_too_long_is_ended(make: Maker, data_set: Path) -> None
 
 def test_a_job_that_takes_too_much_memory_is_ended(make: Maker, data_set: Path) -> None:
     service = make(limits=JobLimits(memory_gb=0.05), data=data_set.parent)
-    job = ended(service, teach(service)["id"], 30)
+    job = ended(service, teach(service)["id"])
     wanted = "it took more than 0.05 GB of memory: give the service more --job-memory"
     assert (job["state"], job["message"]) == ("failed", wanted)
 
@@ -41,7 +41,7 @@ def test_a_process_is_ended_where_it_cannot_be_followed(service: Service, monkey
 
     monkeypatch.setattr(JobRunner, "_on_message", broken)
     monkeypatch.setattr(process, "GRACE_SECONDS", 1.0)
-    job = ended(service, teach(service)["id"], 30)
+    job = ended(service, teach(service)["id"])
     assert (job["state"], job["message"]) == ("failed", "RuntimeError: broken")
     assert seen[0].returncode is not None
     assert service.runner._running is None
@@ -59,7 +59,7 @@ def test_why_a_process_failed(tmp_path: Path) -> None:
 def run(service: Service, monkeypatch: pytest.MonkeyPatch, program: str) -> dict[str, Any]:
     """A job with another program in place of the teaching; how it ended."""
     in_its_place(monkeypatch, "import json, os, subprocess, sys, time\nfrom pathlib import Path\n" + program)
-    return ended(service, teach(service)["id"], 60)
+    return ended(service, teach(service)["id"])
 
 
 def test_the_memory_of_a_job_is_that_of_all_its_processes(make: Maker, monkeypatch: pytest.MonkeyPatch) -> None:
@@ -107,7 +107,8 @@ def test_a_job_inherits_no_secret_and_is_limited(make: Maker, monkeypatch: pytes
     run(
         make(limits=JobLimits(open_files=100)),
         monkeypatch,
-        "import resource\ntime.sleep(0.5)\n"
+        "import resource\nend = time.monotonic() + 30\n"
+        "while resource.getrlimit(resource.RLIMIT_NOFILE)[0] > 100 and time.monotonic() < end: time.sleep(0.05)\n"
         "files, leads = resource.getrlimit(resource.RLIMIT_NOFILE), os.getsid(0) == os.getpid()\n"
         "seen = [dict(os.environ), os.nice(0), files, leads]\n"
         f"Path({str(file)!r}).write_text(json.dumps(seen))",

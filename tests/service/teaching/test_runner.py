@@ -165,7 +165,7 @@ def test_a_running_job_is_cancelled_and_one_that_waits_too(make: Maker, data_set
     worker = service.runner._running[1]
     assert service.client.post(f"/v1/jobs/{waiting['id']}/cancel").json()["state"] == "cancelled"
     assert service.client.post(f"/v1/jobs/{running['id']}/cancel").status_code == 200
-    assert ended(service, running["id"], 30)["state"] == "cancelled"
+    assert ended(service, running["id"])["state"] == "cancelled"
     assert worker.returncode is not None
     assert service.client.get("/v1/models/plate").json()["versions"][1:] == []
     assert not (service.bench.folders.models / WORKSPACE / "jobs" / str(running["id"])).exists()
@@ -334,11 +334,11 @@ def test_a_job_is_interrupted_by_a_kill_and_resumed_after_it(live: Any, models: 
     image = call(service, "/v1/models/plate/score", data=png(5, defect=True))["image"]
     call(service, f"/v1/images/{image}/reviews", data=b'{"verdict": "bad"}')
     job = call(service, "/v1/jobs", data=b'{"model": "plate"}')["id"]
-    wait_for(lambda: call(service, f"/v1/jobs/{job}")["progress"] > 0, 60)
+    wait_for(lambda: call(service, f"/v1/jobs/{job}")["progress"] > 0)
     task = str(models / WORKSPACE / "jobs" / str(job) / "task.json")
     assert len(working_on(task)) == 1
     service.end(signal.SIGKILL)
-    wait_for(lambda: not working_on(task), 20)  # the work ends with the service
+    wait_for(lambda: not working_on(task))  # the work ends with the service
 
     service.start()
     killed = call(service, f"/v1/jobs/{job}")

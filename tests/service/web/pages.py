@@ -22,7 +22,7 @@ Start = Callable[..., Live]
 
 
 def ask(service: Live, route: str) -> Any:
-    with urllib.request.urlopen(f"{service.address}/v1/{route}", timeout=20) as answer:
+    with urllib.request.urlopen(f"{service.address}/v1/{route}", timeout=60) as answer:
         return json.load(answer)
 
 

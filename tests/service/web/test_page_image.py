@@ -28,7 +28,7 @@ expect = sync_api.expect
 def post(service: Live, route: str, body: bytes | dict[str, Any]) -> Any:
     data = body if isinstance(body, bytes) else json.dumps(body).encode()
     request = urllib.request.Request(f"{service.address}/v1/{route}", data, {"Content-Type": "application/json"})
-    with urllib.request.urlopen(request, timeout=20) as answer:
+    with urllib.request.urlopen(request, timeout=60) as answer:
         return json.load(answer)
 
 
