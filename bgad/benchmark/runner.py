@@ -31,7 +31,7 @@ from bgad.data.layouts import Dataset
 from bgad.data.protocols import Case, protocol_split
 from bgad.data.sample_io import MAX_UNREADABLE, hash_masks, validate_images
 from bgad.data.split import Split
-from bgad.errors import BgadError, ConfigError
+from bgad.errors import BgadError, ConfigError, is_out_of_memory
 from bgad.evaluation.measure import Measurement, measure
 from bgad.features.cache import Features
 from bgad.features.scoring import run_features, score_features
@@ -185,8 +185,8 @@ def run_group(group: Group, setup: Setup) -> Iterator[Outcome]:
         dataset, shapes = validate_images(group.dataset, MAX_UNREADABLE, pools.images, setup.control.progress)
         masks = zip(dataset.samples, hash_masks(dataset.samples), strict=True)
         mask_hashes = [[sample.name, *digests] for sample, digests in masks if digests]
-    except BgadError as error:
-        yield from (Outcome(request, reason=str(error), failed=True) for request in group.requests)
+    except Exception as error:  # noqa: BLE001 - _failure raises what it does not know
+        yield from [_failure(request, error, setup) for request in group.requests]
         return
     for note in dataset.notes:
         logger.warning(f"{group.category}: {note}")
@@ -209,10 +209,23 @@ def run_group(group: Group, setup: Setup) -> Iterator[Outcome]:
                 output_files.write_atomic(path, json.dumps(stored, indent=1).encode())
             shutil.rmtree(_work(setup, key), ignore_errors=True)  # only now: a kill before this loses nothing
             file = path.relative_to(setup.out).as_posix()
-            yield Outcome(request, stored["cell"] | request.facts(), notes=tuple(stored["notes"]), file=file)
-        except BgadError as error:
-            yield Outcome(request, reason=str(error), failed=True)
+            outcome = Outcome(request, stored["cell"] | request.facts(), notes=tuple(stored["notes"]), file=file)
+        except Exception as error:  # noqa: BLE001 - _failure raises what it does not know
+            outcome = _failure(request, error, setup)
+        yield outcome  # not above: the exception holds the memory of the cell
     pools.drop()
+
+
+def _failure(request: Request, error: Exception, setup: Setup) -> Outcome:
+    """Return the outcome of a cell that failed for want of something; other errors are bugs and end the run."""
+    if isinstance(error, BgadError):
+        return Outcome(request, reason=str(error), failed=True)
+    if not is_out_of_memory(error):
+        raise error
+    baseline = _recipe(request, setup).baseline
+    batch = "train" if baseline is None else "baseline" if hasattr(baseline, "images_per_step") else ""
+    smaller = f"--memory, --size or {batch}.images_per_step" if batch else "--memory or --size"
+    return Outcome(request, reason=f"out of memory: lower {smaller}", failed=True)
 
 
 def _recipe(request: Request, setup: Setup) -> Config:
