@@ -254,9 +254,9 @@ def _work(setup: Setup, key: str) -> Path:
     return setup.out / "work" / f"cell-{key[:16]}"
 
 
-def _kept(setup: Setup, request: Request, key: str) -> Path:
+def kept_model(out: Path, request: Request, key: str) -> Path:
     """Return the folder of the model of a cell that is kept."""
-    return setup.out / "models" / f"{request.name()}-{key[:SHORT]}.bgad"
+    return out / "models" / f"{request.name()}-{key[:SHORT]}.bgad"
 
 
 def map_file(out: Path, request: Request, key: str) -> Path:
@@ -267,7 +267,7 @@ def map_file(out: Path, request: Request, key: str) -> Path:
 def _lacks_files(request: Request, setup: Setup, key: str) -> bool:
     """Tell whether a finished cell lacks the model or the maps that this run keeps."""
     options = setup.options
-    without_model = options.keep_models and not _kept(setup, request, key).exists()
+    without_model = options.keep_models and not kept_model(setup.out, request, key).exists()
     return without_model or (options.maps > 0 and not map_file(setup.out, request, key).exists())
 
 
@@ -365,7 +365,7 @@ def _cell(
     if curve is not None:
         cell["curve"] = curve.points
     if setup.options.keep_models:
-        _keep(detector, _kept(setup, request, key), work, content)
+        _keep(detector, kept_model(setup.out, request, key), work, content)
     if setup.options.maps:
         maps = draw_maps(detector.card, measured, setup.options.maps)
         output_files.write_atomic(map_file(setup.out, request, key), json.dumps(maps).encode())
