@@ -4,11 +4,26 @@ from __future__ import annotations
 
 import json
 import platform
+import subprocess
+import sys
 from pathlib import Path
 
 from bgad.io.cpus import usable_cpus
 
 RESULTS = Path(__file__).with_name("results.jsonl")
+
+ANOMALIB = "anomalib==2.7.*"
+
+
+def anomalib_python() -> Path:
+    """The interpreter of anomalib's own environment, which is made on the first call."""
+    place = Path(__file__).with_name(".venv-anomalib")
+    python = place / "bin/python"
+    if not python.exists() or subprocess.run([python, "-c", "import anomalib"], capture_output=True).returncode:
+        print("installing anomalib (some minutes)", flush=True)
+        subprocess.run([sys.executable, "-m", "venv", str(place)], check=True)
+        subprocess.run([python, "-m", "pip", "install", "--quiet", ANOMALIB], check=True)
+    return python
 
 
 def machine() -> str:

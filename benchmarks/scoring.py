@@ -16,7 +16,6 @@ import argparse
 import json
 import statistics
 import subprocess
-import sys
 import tempfile
 import time
 from collections.abc import Callable
@@ -27,7 +26,7 @@ import numpy as np
 import onnxruntime
 import torch
 
-from benchmarks import machine, record
+from benchmarks import anomalib_python, machine, record
 from benchmarks.plain import PlainModel, papers
 from bgad import TrainOptions, train
 from bgad.config import from_dict
@@ -151,15 +150,9 @@ def main() -> None:
 
 def anomalib(folder: Path, size: int) -> dict[str, dict[str, float]]:
     """Seconds an image of anomalib's models, by its own environment."""
-    place = Path(__file__).with_name(".venv-anomalib")
-    python = place / "bin/python"
-    if not python.exists() or subprocess.run([python, "-c", "import anomalib"], capture_output=True).returncode:
-        print("installing anomalib (some minutes)")
-        subprocess.run([sys.executable, "-m", "venv", str(place)], check=True)
-        subprocess.run([python, "-m", "pip", "install", "--quiet", "anomalib"], check=True)
     data = next(path for path in sorted((folder / "data").iterdir()) if path.is_dir())
     script = Path(__file__).with_name("_anomalib.py")
-    done = subprocess.run([python, script, data / "train/good", str(size)], capture_output=True, text=True)
+    done = subprocess.run([anomalib_python(), script, data / "train/good", str(size)], capture_output=True, text=True)
     if done.returncode:
         print(f"anomalib was not measured: {done.stderr.strip().splitlines()[-1]}")
         return {}

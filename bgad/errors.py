@@ -5,6 +5,8 @@ from __future__ import annotations
 import re
 from collections.abc import Iterable
 
+_OUT_OF_MEMORY = "out of memory|not enough memory|allocate memory|bad_alloc"  # torch has a RuntimeError for it
+
 
 class BgadError(Exception):
     """Base of every error caused by input, data, options or the machine; the CLI prints it and exits with 2."""
@@ -48,6 +50,17 @@ def cause(error: Exception) -> str:
     """
     text = error.strerror if isinstance(error, OSError) and error.strerror else str(error)
     return " ".join(text.split()) or type(error).__name__
+
+
+def is_out_of_memory(error: BaseException) -> bool:
+    """Tell whether an exception means that memory is short: Python's, NumPy's, or one of torch or ONNX Runtime.
+
+    >>> is_out_of_memory(MemoryError()), is_out_of_memory(RuntimeError("DefaultCPUAllocator: not enough memory: ..."))
+    (True, True)
+    >>> is_out_of_memory(RuntimeError("shapes do not match"))
+    False
+    """
+    return isinstance(error, MemoryError) or re.search(_OUT_OF_MEMORY, str(error)) is not None
 
 
 def printable(text: str) -> str:

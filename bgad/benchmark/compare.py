@@ -17,10 +17,11 @@ from bgad.benchmark.plan import Outcome
 from bgad.benchmark.uncertainty import CONFIDENCE, HeldOut, bootstrap, fold_auroc, interval
 from bgad.data.cross_validation import CROSS_VALIDATION, FOLDS
 from bgad.data.layouts import Dataset
-from bgad.errors import DataError
+from bgad.errors import DataError, OutputError
 from bgad.io.files import write_atomic
 
 DEFAULT_METHODS = ("bgad-plus", "nfad-plus", "patchcore", "padim", "devnet-frozen")
+SUBJECT = "subject.json"  # which data the folder of a comparison is about
 NEAR = 0.01  # image AUROC that a cheaper method may lie behind the leader and still be the advice
 SIMILAR_COST = 1.1  # costs within this factor of the lowest do not decide
 FEW_ANOMALIES = 20  # held out: below this, only large differences show
@@ -104,6 +105,21 @@ def comparison_table(dataset: Dataset, names: Sequence[str], *, folds: int = FOL
         folds=folds,
     )
     return PaperTable(f"{dataset.name}, cross-validation over the known anomalies", (matrix,))
+
+
+def check_folder(out: Path, data: Path) -> None:
+    """Mark a folder as that of the comparison on this data; OutputError where it is that of other data.
+
+    Data that has gone, such as a folder that was moved, does not count.
+    """
+    path = out / SUBJECT
+    try:
+        owner = str(json.loads(path.read_bytes())["data"])
+    except (OSError, ValueError, KeyError, TypeError):
+        owner = ""
+    if owner and owner != str(data) and Path(owner).exists():
+        raise OutputError(f"{out} holds the comparison on {owner}, not on {data}: give another --out")
+    write_atomic(path, json.dumps({"data": str(data)}).encode())
 
 
 def compare(outcomes: Sequence[Outcome], out: Path, *, test_took_part: bool = False) -> Comparison:

@@ -31,7 +31,7 @@ from bgad.data.layouts import Dataset
 from bgad.data.protocols import Case, protocol_split
 from bgad.data.sample_io import MAX_UNREADABLE, hash_masks, validate_images
 from bgad.data.split import Split
-from bgad.errors import BgadError, ConfigError
+from bgad.errors import BgadError, ConfigError, is_out_of_memory
 from bgad.evaluation.measure import Measurement, measure
 from bgad.features.cache import Features
 from bgad.features.scoring import run_features, score_features
@@ -186,8 +186,8 @@ def run_group(group: Group, setup: Setup) -> Iterator[Outcome]:
         dataset, shapes = validate_images(group.dataset, MAX_UNREADABLE, pools.images, setup.control.progress)
         masks = zip(dataset.samples, hash_masks(dataset.samples), strict=True)
         mask_hashes = [[sample.name, *digests] for sample, digests in masks if digests]
-    except BgadError as error:
-        yield from (Outcome(request, reason=str(error), failed=True) for request in group.requests)
+    except Exception as error:  # noqa: BLE001 - _failure raises what it does not know
+        yield from [_failure(request, error, setup) for request in group.requests]
         return
     for note in dataset.notes:
         logger.warning(f"{group.category}: {note}")
@@ -210,10 +210,23 @@ def run_group(group: Group, setup: Setup) -> Iterator[Outcome]:
                 output_files.write_atomic(path, json.dumps(stored, indent=1).encode())
             shutil.rmtree(_work(setup, key), ignore_errors=True)  # only now: a kill before this loses nothing
             file = path.relative_to(setup.out).as_posix()
-            yield Outcome(request, stored["cell"] | request.facts(), notes=tuple(stored["notes"]), file=file)
-        except BgadError as error:
-            yield Outcome(request, reason=str(error), failed=True)
+            outcome = Outcome(request, stored["cell"] | request.facts(), notes=tuple(stored["notes"]), file=file)
+        except Exception as error:  # noqa: BLE001 - _failure raises what it does not know
+            outcome = _failure(request, error, setup)
+        yield outcome  # not above: the exception holds the memory of the cell
     pools.drop()
+
+
+def _failure(request: Request, error: Exception, setup: Setup) -> Outcome:
+    """Return the outcome of a cell that failed for want of something; other errors are bugs and end the run."""
+    if isinstance(error, BgadError):
+        return Outcome(request, reason=str(error), failed=True)
+    if not is_out_of_memory(error):
+        raise error
+    baseline = _recipe(request, setup).baseline
+    batch = "train" if baseline is None else "baseline" if hasattr(baseline, "images_per_step") else ""
+    smaller = f"--memory, --size or {batch}.images_per_step" if batch else "--memory or --size"
+    return Outcome(request, reason=f"out of memory: lower {smaller}", failed=True)
 
 
 def _recipe(request: Request, setup: Setup) -> Config:
@@ -242,9 +255,9 @@ def _work(setup: Setup, key: str) -> Path:
     return setup.out / "work" / f"cell-{key[:16]}"
 
 
-def _kept(setup: Setup, request: Request, key: str) -> Path:
+def kept_model(out: Path, request: Request, key: str) -> Path:
     """Return the folder of the model of a cell that is kept."""
-    return setup.out / "models" / f"{request.name()}-{key[:SHORT]}.bgad"
+    return out / "models" / f"{request.name()}-{key[:SHORT]}.bgad"
 
 
 def map_file(out: Path, request: Request, key: str) -> Path:
@@ -255,7 +268,7 @@ def map_file(out: Path, request: Request, key: str) -> Path:
 def _lacks_files(request: Request, setup: Setup, key: str) -> bool:
     """Tell whether a finished cell lacks the model or the maps that this run keeps."""
     options = setup.options
-    without_model = options.keep_models and not _kept(setup, request, key).exists()
+    without_model = options.keep_models and not kept_model(setup.out, request, key).exists()
     return without_model or (options.maps > 0 and not map_file(setup.out, request, key).exists())
 
 
@@ -353,7 +366,7 @@ def _cell(
     if curve is not None:
         cell["curve"] = curve.points
     if setup.options.keep_models:
-        _keep(detector, _kept(setup, request, key), work, content)
+        _keep(detector, kept_model(setup.out, request, key), work, content)
     if setup.options.maps:
         maps = draw_maps(detector.card, measured, setup.options.maps)
         output_files.write_atomic(map_file(setup.out, request, key), json.dumps(maps).encode())

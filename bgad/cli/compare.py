@@ -74,6 +74,7 @@ def _compare(arguments: argparse.Namespace) -> int:
     out = arguments.out or Path(f"{layouts.model_folder(arguments.data).stem}-compare")
     from bgad.benchmark import compare, compare_page
 
+    compare.check_folder(out, (arguments.data if arguments.data.exists() else dataset.root).resolve())
     (out / compare_page.PAGE).unlink(missing_ok=True)  # of an earlier run: this one may end without a comparison
     outcomes = run_cells(arguments, table, out, configs, groups=groups, maps=MAPS_OF_A_FOLD)
     comparison = compare.compare(outcomes, out, test_took_part=test_takes_part(dataset))

@@ -5,7 +5,6 @@ from __future__ import annotations
 import argparse
 import io
 import os
-import re
 import sys
 from collections.abc import Sequence
 from contextlib import suppress
@@ -15,7 +14,7 @@ from bgad._version import __version__
 from bgad.cli import console
 from bgad.cli.interrupts import EXIT_INTERRUPTED
 from bgad.cli.options import Parser
-from bgad.errors import BgadError, ConfigError
+from bgad.errors import BgadError, ConfigError, is_out_of_memory
 
 EXIT_ERROR = 2
 EXIT_CLOSED_PIPE = 141  # 128 + SIGPIPE, as a shell reports it of other tools
@@ -74,8 +73,8 @@ def main(argv: Sequence[str] | None = None) -> int:
         if not error.filename:  # a stream, not a file
             _close_stdout()
         return _fail(f"{error.filename or 'input or output'}: {error.strerror or error}")
-    except (MemoryError, RuntimeError) as error:  # torch has a RuntimeError for it
-        if isinstance(error, RuntimeError) and not re.search("out of memory|allocate memory", str(error)):
+    except Exception as error:
+        if not is_out_of_memory(error):
             raise
         command = next((word for word in words if word in COMMANDS), "")
         return _fail(f"out of memory: {LESS_MEMORY.get(command, 'lower --memory, --size or train.images_per_step')}")

@@ -16,7 +16,7 @@ from bgad.calibration import odds
 from bgad.data.datasets.registry import DatasetStatus
 from bgad.errors import abbreviate, printable
 from bgad.evaluation.cells import KEYS, METRIC_TITLES, TIME_TITLES, cell_time, mean_cells
-from bgad.evaluation.decisions import percent
+from bgad.evaluation.decisions import percent, share_words
 from bgad.inference.batch import Row as ScoreRow
 from bgad.inference.batch import most_anomalous
 
@@ -179,15 +179,12 @@ def decision_table(cells: Sequence[Mapping[str, Any]]) -> Table:
         drawn.add_column(title, justify="right")
     for cell in cells:
         decisions = cell["decisions"]
-        measured = (word for name in ("false_rejects", "misses") for word in _share_words(decisions[name]))
+        measured = (word for name in ("false_rejects", "misses") for word in _measured(decisions[name]))
         names = (Text(printable(str(cell[key]))) for key in keys)
         drawn.add_row(*names, percent(decisions["false_reject_rate"]), *measured)
     return drawn
 
 
-def _share_words(share: Mapping[str, Any]) -> tuple[str, str]:
-    """Return a measured rate, and its interval."""
-    if not share["of"]:
-        return "no images", "–"
-    low, high = share["interval"]
-    return f"{share['count']} of {share['of']} ({share['rate']:.1%})", f"{100 * low:.1f} to {100 * high:.1f} %"
+def _measured(share: Mapping[str, Any]) -> tuple[str, str]:
+    rate, interval = share_words(share["count"], share["of"])
+    return f"{share['count']} of {share['of']} ({rate})" if share["of"] else rate, interval

@@ -59,6 +59,18 @@ def percent(share: float) -> str:
     return f"{100 * share:.3g} %"
 
 
+def share_words(count: int, total: int) -> tuple[str, str]:
+    """Return a measured rate and its 95 % Clopper-Pearson interval as texts.
+
+    >>> share_words(3, 10), share_words(0, 0)
+    (('30.0 %', '6.7 to 65.2 %'), ('no images', '–'))
+    """
+    if not total:
+        return "no images", "–"
+    low, high = binomial_interval(count, total)
+    return f"{100 * count / total:.1f} %", f"{100 * low:.1f} to {100 * high:.1f} %"
+
+
 def _share(count: int, total: int) -> dict[str, Any]:
     """Describe a measured rate; without images it has no value and no interval."""
     return {

@@ -24,7 +24,7 @@ from bgad.cli.main import main
 from bgad.config import Config, preset_for
 from bgad.data import layouts
 from bgad.data.protocols import Case, protocol_split
-from bgad.data.sample_io import ImageCache
+from bgad.data.sample_io import ImageCache, validate_images
 from bgad.errors import ConfigError, ModelError
 from bgad.evaluation.evaluate import evaluate
 from bgad.features.cache import AnomalyFeatures, FeatureStore
@@ -457,6 +457,53 @@ def test_a_failed_cell_is_told_and_the_others_go_on(
     assert "training diverged" in (tmp_path / "benchmark.html").read_text()
     assert main(options) == 0  # tried again
     assert len(results(tmp_path)["cells"]) == 4
+
+
+@pytest.mark.parametrize(
+    ("method", "error", "remedy"),
+    [
+        ("bgad-plus", MemoryError(), "--memory, --size or train.images_per_step"),
+        ("padim", RuntimeError("DefaultCPUAllocator: not enough memory: 9 GB"), "--memory or --size"),
+        ("devnet-frozen", RuntimeError("can't allocate memory"), "--memory, --size or baseline.images_per_step"),
+    ],
+)
+def test_out_of_memory_is_the_failure_of_one_cell(
+    root: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, method: str, error: Exception, remedy: str
+) -> None:
+    def greedy(job: Any, *rest: Any, **options: Any) -> Any:
+        if job.name.split("-")[-3] == method.replace("-", "_"):
+            raise error
+        return new_fit(job, *rest, **options)
+
+    monkeypatch.setattr(benchmark, "new_fit", greedy)
+    matrix = Matrix({"mvtec": ("carpet",)}, "multi-class", methods(method, "nfad-plus"), known=(2,), seeds=1)
+    configs = {"nfad-plus": tiny("nfad-plus"), method: CONFIG if method == "bgad-plus" else preset_for(method, "smoke")}
+    options = benchmark.BenchmarkOptions(root=root, device="cpu")
+    failed, other = benchmark.run(PaperTable("tiny", (matrix,)), tmp_path, configs=configs, options=options)
+    assert (failed.reason, failed.failed) == (f"out of memory: lower {remedy}", True)
+    assert other.cell is not None
+    error.args = ("a bug",)
+    if not isinstance(error, MemoryError):
+        with pytest.raises(RuntimeError, match="a bug"):
+            benchmark.run(PaperTable("tiny", (matrix,)), tmp_path, configs=configs, options=options)
+
+
+def test_images_that_exceed_the_memory_fail_all_cells_of_their_category(
+    root: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    def greedy(dataset: Any, *rest: Any) -> Any:
+        if dataset.name == "cable":
+            raise MemoryError
+        return validate_images(dataset, *rest)
+
+    monkeypatch.setattr(benchmark, "validate_images", greedy)
+    matrix = Matrix({"mvtec": ("cable", "carpet")}, "multi-class", methods("nfad"), known=(2,), seeds=1)
+    options = benchmark.BenchmarkOptions(root=root, device="cpu")
+    cable, carpet = benchmark.run(
+        PaperTable("tiny", (matrix,)), tmp_path, configs={"nfad": tiny("nfad")}, options=options
+    )
+    assert cable.reason.startswith("out of memory: lower --memory")
+    assert carpet.cell is not None
 
 
 @pytest.mark.parametrize(

@@ -110,6 +110,28 @@ def test_a_folder_without_masks_has_no_pixel_figures(
     assert "PRO" not in (tmp_path / "out/table.md").read_text().split("## Cells")[0]
 
 
+def test_data_of_the_same_name_does_not_replace_a_comparison(
+    parts: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    """The default folder is named after the data; so are two folders called parts."""
+    monkeypatch.chdir(tmp_path)
+    for place in ("a", "b"):
+        shutil.copytree(parts, tmp_path / place / "parts")
+    command = [*QUICK, "--methods", "padim"]
+    assert main(["compare", "a/parts", *command]) == 0
+    out = tmp_path / "parts-compare"
+    before = {path: path.read_bytes() for path in out.rglob("*") if path.is_file()}
+    capsys.readouterr()
+    assert main(["compare", "b/parts", *command]) == 2
+    (line,) = capsys.readouterr().err.splitlines()
+    holds = f"parts-compare holds the comparison on {tmp_path / 'a/parts'}, not on {tmp_path / 'b/parts'}"
+    assert line == f"bgad: error: {holds}: give another --out"
+    assert {path: path.read_bytes() for path in out.rglob("*") if path.is_file()} == before
+    (tmp_path / "a").rename(tmp_path / "moved")
+    assert main(["compare", "moved/parts", *command]) == 0
+    assert main(["compare", "b/parts", *command]) == 2
+
+
 @pytest.mark.parametrize(
     ("options", "message"),
     [

@@ -10,6 +10,7 @@ from collections.abc import Callable, Iterator
 from pathlib import Path
 
 import numpy as np
+import onnxruntime
 import pytest
 from PIL import Image
 
@@ -551,7 +552,15 @@ def test_interrupted_scoring_is_quiet(
     assert "Traceback" not in capsys.readouterr().err
 
 
-@pytest.mark.parametrize("error", [MemoryError(), RuntimeError("CUDA out of memory. Tried to allocate 9 GiB")])
+@pytest.mark.parametrize(
+    "error",
+    [
+        MemoryError(),
+        RuntimeError("CUDA out of memory. Tried to allocate 9 GiB"),
+        RuntimeError("[enforce fail at alloc_cpu.cpp:116] data. DefaultCPUAllocator: not enough memory: you tried to"),
+        onnxruntime.capi.onnxruntime_pybind11_state.RuntimeException("Failed to allocate memory for requested buffer"),
+    ],
+)
 def test_out_of_memory_is_one_line(
     error: Exception, model: Path, data_set: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
 ) -> None:

@@ -7,8 +7,9 @@ from collections.abc import Sequence
 
 import numpy as np
 
-from bgad.calibration import binomial_interval, p_words
+from bgad.calibration import p_words
 from bgad.evaluation.cells import METRIC_TITLES
+from bgad.evaluation.decisions import share_words
 from bgad.evaluation.report.charts import Marker, Series, curve, histogram
 from bgad.evaluation.report.contents import ImageRow, Section, worst
 from bgad.evaluation.report.html import caption, embedded_image, empty, figure, number, table, text
@@ -78,7 +79,7 @@ def _headline(section: Section) -> str:
         for key, value in section.metrics.items()
     ]
     for name, count, total in (("False rejects", false_rejects, normals), ("Misses", misses, anomalies)):
-        tiles.append((name, f"{count}<small> of {total}</small>", _share_words(count, total)))
+        tiles.append((name, f"{count}<small> of {total}</small>", _share(count, total)))
     shown = (
         f'<div class="tile"><dt>{text(name)}</dt><dd class="value">{value}</dd><dd>{share}</dd></div>'
         for name, value, share in tiles
@@ -86,13 +87,10 @@ def _headline(section: Section) -> str:
     return f'<dl class="tiles">{"".join(shown)}</dl>'
 
 
-def _share_words(count: int, total: int) -> str:
+def _share(count: int, total: int) -> str:
     """Return a measured rate with its interval, as HTML."""
-    if not total:
-        return "no such images"
-    low, high = binomial_interval(count, total)
-    interval = f"{100 * low:.1f} to {100 * high:.1f} %"
-    return f'{number(count / total, unit="%")} <span title="95 % Clopper-Pearson interval">({interval})</span>'
+    rate, interval = share_words(count, total)
+    return f'{rate} <span title="95 % Clopper-Pearson interval">({interval})</span>' if total else rate
 
 
 def _charts(section: Section, key: str) -> str:
