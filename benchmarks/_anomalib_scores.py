@@ -49,8 +49,9 @@ class Job:
 
     def images(self, numbers: list[int]) -> Tensor:
         """Return normalised images (B, 3, S, S)."""
-        values = torch.from_numpy(np.array(self.pixels[numbers])).permute(0, 3, 1, 2)
-        return (values - self.mean) / self.std
+        values: Tensor = torch.from_numpy(np.array(self.pixels[numbers])).permute(0, 3, 1, 2)
+        normalised: Tensor = (values - self.mean) / self.std
+        return normalised
 
     def batches(self, numbers: list[int], size: int = BATCH) -> Iterator[Tensor]:
         """Yield images in order, a few at a time."""

@@ -238,10 +238,9 @@ def page(results: Mapping[str, Mapping[str, Mapping[str, Any]]], setting: Settin
     failures = []
     for system, sides in results.items():
         failures += [f"- {system}, {side}: {found['reason']}" for side, found in sides.items() if "reason" in found]
-        figures = [sides.get(side, {}).get("image_auroc") for side in SIDES]
-        words = [_figure(value) for value in figures]
-        both = None if None in figures else figures[0] - figures[1]
-        words.append("–" if both is None else f"{both:+.4f}")
+        left, right = (sides.get(side, {}).get("image_auroc") for side in SIDES)
+        words = [_figure(left), _figure(right)]
+        words.append("–" if left is None or right is None else f"{left - right:+.4f}")
         words += [_seconds(sides.get(side, {})) for side in SIDES]
         training = _training(system, setting)
         lines.append(f"| {system} | `{SYSTEMS[system].method}` | {training} | {' | '.join(words)} |")

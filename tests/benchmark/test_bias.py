@@ -78,6 +78,6 @@ def test_the_rest_of_the_known_class_is_scored_by_the_model_of_the_cell(
     before = (out / "bias.csv").read_bytes()
     with monkeypatch.context() as patch:  # the same command has nothing to do
         patch.setattr(runner, "new_fit", lambda *_, **__: pytest.fail("it was trained again"))
-        patch.setattr(bias.Detector, "load", lambda *_: pytest.fail("it was scored again"))
+        patch.setattr(Detector, "load", lambda *_: pytest.fail("it was scored again"))
         run_study(study, table, groups, out, 2, root=root, device="cpu")
     assert (out / "bias.csv").read_bytes() == before

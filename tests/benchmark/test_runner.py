@@ -331,21 +331,23 @@ DRIVER = """
 import os, signal, sys
 from pathlib import Path
 from bgad.cli.main import main
-from bgad.methods import checkpoint
+from bgad.methods import checkpoint, loop
 from bgad.training.loop import TrainingLoop
 from bgad.data.datasets import registry
 
 out, cells = Path(sys.argv[1]), int(sys.argv[2])  # killed in the middle of the first training after so many cells
 registry._installed = lambda _: None
 checkpoint.CHECKPOINT_SECONDS = 0.0
-one_step = TrainingLoop.run_step
 
-def killed(self, step):
-    if list(out.glob("work/cell-*/checkpoint.safetensors")) and len(list(out.glob("cells/*.json"))) >= cells:
-        os.kill(os.getpid(), signal.SIGKILL)
-    return one_step(self, step)
+def killing(one_step):
+    def killed(*arguments):
+        if list(out.glob("work/cell-*/checkpoint.safetensors")) and len(list(out.glob("cells/*.json"))) >= cells:
+            os.kill(os.getpid(), signal.SIGKILL)
+        return one_step(*arguments)
 
-TrainingLoop.run_step = killed
+    return killed
+
+TrainingLoop.run_step, loop._step = killing(TrainingLoop.run_step), killing(loop._step)  # ours, and of a baseline
 sys.exit(main([*sys.argv[3:], "--out", str(out)]))
 """
 
@@ -371,6 +373,25 @@ def test_killed_and_started_again_it_is_the_same_table(root: Path, tmp_path: Pat
         return [{key: value for key, value in row.items() if not key.endswith(costs)} for row in rows]
 
     assert figures(out) == figures(uninterrupted)
+
+
+def test_killed_in_a_baseline_it_continues_to_the_same_table(root: Path, tmp_path: Path) -> None:
+    out, uninterrupted = tmp_path / "killed", tmp_path / "uninterrupted"
+    options = ["benchmark", "--data", "mvtec", "--category", "carpet", "--known", "2", "--seeds", "1"]
+    options += ["--methods", "padim,devnet-frozen", "--preset", "smoke", "--size", "64", "--device", "cpu"]
+    options += ["--root", str(root)]
+    command = [sys.executable, "-c", DRIVER, str(out), "1", *options]
+    done = subprocess.run(command, stderr=subprocess.PIPE, text=True, check=False)
+    assert done.returncode == -signal.SIGKILL, done.stderr
+    assert len(list(out.glob("cells/*-padim-*.json"))) == len(list(out.glob("cells/*.json"))) == 1
+    (begun,) = out.glob("work/cell-*")
+    steps = len((begun / "train.csv").read_text().splitlines())
+    assert main([*options, "--out", str(out)]) == 0
+    assert main([*options, "--out", str(uninterrupted)]) == 0
+    assert steps > 1  # the header, and a step of the checkpoint
+    assert timeless(out) == timeless(uninterrupted)
+    assert [cell["method"] for cell in results(out)["cells"]] == ["padim", "devnet-frozen"]
+    assert results(out)["cells"][1]["cost"]["fit_mb"] is None  # continued, so that its memory is not known
 
 
 def test_interrupted_it_says_how_to_go_on(
