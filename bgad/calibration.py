@@ -192,6 +192,15 @@ def binomial_interval(count: int, total: int, confidence: float = 0.95) -> tuple
     return low, high
 
 
+def percent(share: float) -> str:
+    """Format a share as per cent with three digits at most.
+
+    >>> percent(0.05), percent(1 / 9), percent(0.0005)
+    ('5 %', '11.1 %', '0.05 %')
+    """
+    return f"{100 * share:.3g} %"
+
+
 def effective_rate(n: int, asked: float | None) -> float:
     """Return the requested rate, or without one the larger of DEFAULT_RATE and the smallest that n normals support."""
     return asked if asked is not None else max(DEFAULT_RATE, smallest_rate(n))

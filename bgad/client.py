@@ -66,6 +66,7 @@ class Model:
     versions: list[dict[str, Any]]
     threshold: float
     rate: float
+    map_threshold: float
     guarantee: str
     calibration: int
     size: int

@@ -107,11 +107,12 @@ class Scores:
     threshold: float
     is_anomaly: bool  # score > threshold
     map: FloatArray  # (H, W) at the resolution of the given image; higher is more anomalous
+    map_threshold: float  # a map value above it is inside a contour; at most the false-reject rate of normals has one
     boundary: float  # of the map: a share loss.beta of the normals' map values lies above it
     levels: tuple[FloatArray, ...] = ()  # log p / d or scaled similarity of each level, (h, w), before fusion
     parts: Mapping[str, float] = field(default_factory=dict)  # of PARTS: contributions that add up to the score
     reason: str = ""  # in words, why the image is called anomalous; empty where it is not
-    region: Box | None = None  # bounding box of the region that stands out in the map, whatever the decision
+    region: Box | None = None  # bounding box of the contour around the map's maximum, whatever the decision
 
 
 class Progress(Protocol):

@@ -29,7 +29,8 @@ def test_public_names() -> None:
 
 def test_fields_of_what_comes_out_and_goes_in() -> None:
     assert [field.name for field in dataclasses.fields(Scores)] == [
-        "score", "p_value", "threshold", "is_anomaly", "map", "boundary", "levels", "parts", "reason", "region",
+        "score", "p_value", "threshold", "is_anomaly", "map", "map_threshold", "boundary", "levels", "parts", "reason",
+        "region",
     ]  # fmt: skip
     assert [field.name for field in dataclasses.fields(Sample)] == [
         "path", "name", "label", "defect", "mask", "split", "box", "more_masks", "roi", "ignore",

@@ -142,7 +142,7 @@ def take(page: Any, address: str, view: tuple[str, str, str], path: Path) -> Non
     page.locator(selector).first.wait_for()
     page.wait_for_load_state("networkidle")
     if "/#/image" in route:
-        page.get_by_text("boundary").first.wait_for()
+        page.get_by_text("map threshold").first.wait_for()
     if "/#/teach" in route:
         page.locator("[aria-label=Comparison]").evaluate("box => box.scrollIntoView()")
     page.wait_for_timeout(300)  # for lazy images that came into view

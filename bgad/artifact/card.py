@@ -16,7 +16,7 @@ from bgad.errors import ConfigError, ModelError
 from bgad.geometry.roi import Polygons
 from bgad.types import USED_ROLES, Shape
 
-FORMAT = 6  # version of the card's fields
+FORMAT = 7  # version of the card's fields
 FLOAT32 = "float32"
 
 _TYPE_NAMES = {bool: "true or false", int: "an integer", float: "a number", str: "a string", dict: "an object"}
@@ -89,7 +89,6 @@ class MapCard:
 
     mean: float  # over the normals
     boundary: float  # 1 - loss.beta quantile over the normals
-    threshold: float | None = None  # calibrated map value for contours; None: not calibrated
 
 
 @dataclass(frozen=True)
@@ -98,7 +97,6 @@ class ScorePart:
 
     name: str  # one of types.PARTS
     weight: float
-    limit: float  # calibration normals stay below it, but for the false-reject rate
 
 
 @dataclass(frozen=True)
@@ -113,31 +111,45 @@ class RoiCard:
 
 @dataclass(frozen=True)
 class CalibrationCard:
-    """Scores of the calibration normals at one precision, and the threshold that follows from them."""
+    """What the calibration normals give at one precision: scores, map maxima, and what follows from them."""
 
     scores: tuple[float, ...]  # ascending
+    map_maxima: tuple[float, ...]  # maximum of each calibration normal's anomaly map, ascending
     false_reject_rate: float
     threshold: float
+    map_threshold: float  # map value above which a contour is drawn
+    part_limits: dict[str, float]  # by name: calibration normals stay at or below it, but for the false-reject rate
     guarantee: str
     is_default_rate: bool = False  # nobody asked for the rate
 
     @classmethod
-    def of(cls, calibration: Calibration) -> CalibrationCard:
-        """Describe a calibration."""
-        scores = tuple(sorted(calibration.scores))
+    def of(
+        cls, calibration: Calibration, map_calibration: Calibration, part_limits: dict[str, float]
+    ) -> CalibrationCard:
+        """Describe the calibration of the score and that of the map, which have one rate."""
         return cls(
-            scores,
+            tuple(sorted(calibration.scores)),
+            tuple(sorted(map_calibration.scores)),
             calibration.rate,
             calibration.threshold,
+            map_calibration.threshold,
+            part_limits,
             calibration.guarantee(),
             is_default_rate=calibration.is_default,
         )
 
     def calibration(self, rate: float | None = None) -> Calibration:
-        """Return the calibration at the card's false-reject rate, or at another one."""
+        """Return the calibration of the score at the card's false-reject rate, or at another one."""
+        return self._at(self.scores, rate)
+
+    def map_calibration(self, rate: float | None = None) -> Calibration:
+        """Return the calibration of the map, whose scores are the map maxima, at the same rates."""
+        return self._at(self.map_maxima, rate)
+
+    def _at(self, values: tuple[float, ...], rate: float | None) -> Calibration:
         if rate is not None:
-            return Calibration(self.scores, rate)
-        return Calibration(self.scores, self.false_reject_rate, self.is_default_rate)
+            return Calibration(values, rate)
+        return Calibration(values, self.false_reject_rate, self.is_default_rate)
 
 
 @dataclass(frozen=True)
@@ -211,7 +223,7 @@ class Card:
     @property
     def part_limits(self) -> dict[str, float]:
         """Limit of each part of the score by its name; a part above its limit stands out."""
-        return {part.name: part.limit for part in self.score_parts}
+        return self.calibration_at().part_limits
 
     @property
     def used_sha256(self) -> set[str]:

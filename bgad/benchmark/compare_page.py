@@ -74,7 +74,7 @@ def _maps(methods: Sequence[str], outcomes: Sequence[Outcome], out: Path) -> str
         rows.append([f"{image}<br>{text(name)}", *(_map(entries[m], m) if m in entries else "-" for m in methods)])
     words = (
         "Held-out anomalies, each scored by the models of its fold. The colours of a map begin at the model's own "
-        "boundary of normal, so they compare places, not heights. Each model's own threshold decides."
+        "map threshold, so they compare places, not heights. Each model's own threshold decides."
     )
     heads = ["image", *map(text, methods)]
     return f'<section id="maps"><h2>Maps</h2>{caption(words)}{table(heads, rows, len(heads))}</section>'

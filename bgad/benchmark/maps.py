@@ -43,7 +43,7 @@ def _entry(card: Card, measured: Measurement, number: int) -> dict[str, Any]:
     image = read(sample, card.input.bits)
     size = images.fit_shape(image.shape[:2], SIDE)
     small = (images.fit(image, size) * 255).round().astype(np.uint8)
-    heat_map = render.overlay(small, images.resize_map(result.map, size), card.map.boundary, card.map.mean)
+    heat_map = render.overlay(small, images.shrink_map(result.map, size), result.map_threshold, card.map.mean)
     marked = small if mask is None else render.outline(small, resize_mask(mask, size), render.OUTLINE)
     return {
         "name": sample.name,

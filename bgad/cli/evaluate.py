@@ -7,7 +7,7 @@ from pathlib import Path
 from typing import Any
 
 from bgad.cli import console
-from bgad.cli.options import DATA_HELP, add_command, add_data, add_engine, add_model, load_scorer
+from bgad.cli.options import DATA_HELP, add_command, add_contour, add_data, add_engine, add_model, load_scorer
 from bgad.cli.predict import EXIT_BAD_IMAGES
 from bgad.io.files import check_folder
 
@@ -38,6 +38,7 @@ def add_evaluate(commands: Any) -> None:
     parser.add_argument(
         "--false-reject-rate", type=float, metavar="RATE", help="false-reject rate to use instead of the model's"
     )
+    add_contour(parser, "where the colours of the report's anomaly maps begin")
     add_engine(parser)
 
 
@@ -45,6 +46,7 @@ def _evaluate(arguments: argparse.Namespace) -> int:
     from bgad.data import layouts
     from bgad.evaluation.evaluate import Subject, check_results_folder, evaluate, write_results
     from bgad.evaluation.report import page as report
+    from bgad.inference.batch import THRESHOLD
 
     public = layouts.set_name(arguments.data)
     out = arguments.out or _default_folder(arguments.model, arguments.data)
@@ -55,7 +57,9 @@ def _evaluate(arguments: argparse.Namespace) -> int:
     subject = Subject(scorer.card.checksum, where.as_posix())
     check_results_folder(out, subject, overwrite=arguments.overwrite)
     with console.progress() as progress:
-        cell, section, rows = evaluate(scorer, dataset, data=public, progress=progress)
+        cell, section, rows = evaluate(
+            scorer, dataset, data=public, contour=arguments.contour or THRESHOLD, progress=progress
+        )
     report.write(out / "report.html", f"bgad: {section.title}", [section], [cell])
     results = write_results(out, [cell], rows, subject)
     from bgad.cli.tables import decision_table, evaluation_table

@@ -8,6 +8,7 @@ from collections import Counter
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
+from bgad.calibration import percent
 from bgad.cli import console
 from bgad.cli.options import add_command, add_root
 from bgad.config import ALL_METHODS, LEVELS, PRESETS, preset_for, to_toml
@@ -78,6 +79,8 @@ def _describe(card: Card) -> list[str]:
         f"training    {training.steps} steps in {training.seconds:.0f} s on {training.device}",
         f"threshold   {calibration.threshold:.6g} at a false-reject rate of {calibration.false_reject_rate:g}",
         f"guarantee   {calibration.guarantee}",
+        f"map         threshold {calibration.map_threshold:.6g}, boundary {card.map.boundary:.6g}: at most "
+        f"{percent(calibration.false_reject_rate)} of good images show any contour at the threshold",
     ]
     lines += [
         f"level       {level.title}: b_n {level.normal_boundary:.3f}, b_a {level.abnormal_boundary:.3f}"

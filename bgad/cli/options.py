@@ -152,6 +152,18 @@ def add_engine(parser: argparse.ArgumentParser) -> None:
     )
 
 
+def add_contour(parser: argparse.ArgumentParser, text: str) -> None:
+    """Add --contour, whose value is None where it is not given."""
+    from bgad.inference.batch import CONTOURS, THRESHOLD
+
+    parser.add_argument(
+        "--contour",
+        choices=CONTOURS,
+        help=f"{text}: at the map threshold, above which at most the false-reject rate of good images has any map "
+        f"value, or at the paper's normal boundary (default {THRESHOLD})",
+    )
+
+
 def add_tile(parser: argparse.ArgumentParser, text: str) -> None:
     """Add --tile, with or without a number; without one its value is 0."""
     parser.add_argument(

@@ -10,7 +10,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any, NamedTuple
 
 from bgad.cli import console
-from bgad.cli.options import add_command, add_engine, load_scorer
+from bgad.cli.options import add_command, add_contour, add_engine, load_scorer
 from bgad.cli.predict_cluster import add_cluster, predict_on_cluster, refuse_without_cluster, report
 from bgad.errors import ConfigError, OutputError
 from bgad.types import Progress, ProgressTask
@@ -31,8 +31,8 @@ def add_predict(commands: Any) -> None:
         "predict",
         _predict,
         "Score images with a model. Prints a table on a terminal and JSON lines into a pipe.",
-        "A JSON line has path, score, p_value, is_anomaly, threshold, error, parts, reason, region and, with\n"
-        "--out, stem. The exit code is 1 when an image could not be scored.\n\n"
+        "A JSON line has path, score, p_value, is_anomaly, threshold, map_max, map_threshold, error, parts, reason,\n"
+        "region and, with --out, stem. The exit code is 1 when an image could not be scored.\n\n"
         "examples:\n  bgad predict gear.bgad new/ --out scored/\n"
         "  bgad predict gear.bgad 'new/**/*.png' | jq 'select(.is_anomaly)'",
     )
@@ -55,6 +55,7 @@ def add_predict(commands: Any) -> None:
     parser.add_argument(
         "--false-reject-rate", type=float, metavar="RATE", help="false-reject rate to use instead of the model's"
     )
+    add_contour(parser, "with --out: where the colour of an overlay begins")
     parser.add_argument("--json", action="store_true", help="print JSON lines on a terminal too")
     add_engine(parser)
     add_cluster(parser)
@@ -75,6 +76,8 @@ def _predict(arguments: argparse.Namespace) -> int:
     out: Path | None = arguments.out
     if out is None and (arguments.no_overlays or arguments.overwrite):
         raise ConfigError("--no-overlays and --overwrite need --out: give it, or leave them out")
+    if arguments.contour and (out is None or arguments.no_overlays):
+        raise ConfigError("--contour is for overlays: give --out, without --no-overlays")
     paths = input_images(arguments.paths, out)
     scorer = load_scorer(arguments)  # after the paths, whose errors come sooner
     is_terminal = bool(sys.stdout and sys.stdout.isatty())
@@ -133,14 +136,16 @@ def _score(
     if arguments.out is None:
         return _run(scorer, paths, printer, ProgressTask(progress, "scoring", len(paths)))
     from bgad.inference import score_log
-    from bgad.inference.batch import output_stems
+    from bgad.inference.batch import THRESHOLD, output_stems
 
+    contour = arguments.contour or THRESHOLD
     about = {
         "model": scorer.card.checksum,
         "threshold": scorer.threshold,
+        "map_threshold": scorer.map_threshold,
         "engine": type(scorer).__name__,
         "tile": scorer.tile.size,
-        "overlays": not arguments.no_overlays,
+        "overlays": not arguments.no_overlays and contour,
     }
     with score_log.open_log(arguments.out, about, paths, overwrite=arguments.overwrite) as log:
         todo = [path for path in paths if not score_log.is_done(path, log.done)]
@@ -155,7 +160,7 @@ def _score(
             all_stems = dict(zip(paths, output_stems(paths, log.stems), strict=True))
             stems = [all_stems[path] for path in todo]
         try:
-            return _run(scorer, todo, printer, task, log, None if stems is None else arguments.out, stems)
+            return _run(scorer, todo, printer, task, log, None if stems is None else arguments.out, stems, contour)
         except KeyboardInterrupt:
             console.say(f"stopped; the rows so far are in {arguments.out}: run the same command to continue")
             raise
@@ -171,12 +176,13 @@ def _run(
     log: ScoreLog | None = None,
     overlays: Path | None = None,
     stems: Sequence[Path] | None = None,
+    contour: str = "",
 ) -> _Counts:
     """Score images; append their rows to the log and print them."""
     from bgad.inference.batch import predict
 
     failed = 0
-    for row in predict(scorer, paths, overlays, stems):
+    for row in predict(scorer, paths, overlays, stems, contour):
         if log is not None:
             row.setdefault("stem", None)
             log.append(row)

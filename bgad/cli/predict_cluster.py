@@ -73,6 +73,8 @@ def _refuse_with_cluster(arguments: argparse.Namespace) -> None:
             f"--{given[0].replace('_', '-')} is not for --cluster: rows go to --out, --overlays says what is drawn, "
             "and another --out scores again"
         )
+    if arguments.contour and arguments.overlays in (None, "none"):
+        raise ConfigError("--contour is for overlays: give --overlays all or anomalous")
     if len(arguments.paths) != 1 or not arguments.out:
         raise ConfigError("--cluster takes one PATH (a folder, a pattern or a manifest) and --out FOLDER or URI")
     if arguments.threads not in (None, 1):
@@ -138,6 +140,7 @@ def report(arguments: argparse.Namespace) -> int:
 
 def _options(arguments: argparse.Namespace) -> Options:
     from bgad.cluster.archive import Options
+    from bgad.inference.batch import THRESHOLD
 
     gpus = arguments.gpus_per_worker or 0.0
     device = arguments.device if arguments.device != "auto" else "cuda" if gpus else "cpu"
@@ -148,6 +151,7 @@ def _options(arguments: argparse.Namespace) -> Options:
         shard_images=arguments.shard_images,
         device=device,
         overlays=arguments.overlays or "none",
+        contour=arguments.contour or THRESHOLD,
         rate=arguments.false_reject_rate,
         batch=arguments.batch,
     )

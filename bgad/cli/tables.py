@@ -12,11 +12,11 @@ from rich.text import Text
 
 from bgad.benchmark.grid import Grid
 from bgad.benchmark.published import METHOD_OF
-from bgad.calibration import odds
+from bgad.calibration import odds, percent
 from bgad.data.datasets.registry import DatasetStatus
 from bgad.errors import abbreviate, printable
 from bgad.evaluation.cells import KEYS, METRIC_TITLES, TIME_TITLES, cell_time, mean_cells
-from bgad.evaluation.decisions import percent, share_words
+from bgad.evaluation.decisions import share_words
 from bgad.inference.batch import Row as ScoreRow
 from bgad.inference.batch import most_anomalous
 

@@ -26,6 +26,7 @@ from bgad.cluster.job import SHARD_IMAGES, Job, Settings, open_job
 from bgad.cluster.worker import ShardScorer, Totals
 from bgad.errors import ConfigError, DataError
 from bgad.inference.base import ACCELERATOR_BATCH, CPU_BATCH, BaseScorer, GraphScorer
+from bgad.inference.batch import THRESHOLD
 from bgad.io.cpus import usable_cpus
 from bgad.io.files import check_folder, locked
 from bgad.types import Progress, StopRequest
@@ -45,6 +46,7 @@ class Options:
     shard_images: int | None = None  # None: as many as the job has, or SHARD_IMAGES for a new one
     device: str = "cpu"  # of the workers
     overlays: str = "none"  # images whose overlays and maps are written: none, anomalous or all
+    contour: str = THRESHOLD  # where the colour of an overlay begins, one of `inference.batch.CONTOURS`
     rate: float | None = None  # false-reject rate in place of the model's
     batch: int | None = None  # images that a worker with a GPU scores at once; None: ACCELERATOR_BATCH
 
@@ -100,8 +102,10 @@ def _settings(scorer: BaseScorer, options: Options) -> Settings:
         batch=batch,
         tile=scorer.tile.size,
         threshold=scorer.threshold,
+        map_threshold=scorer.map_threshold,
         calibration_normals=len(scorer.calibration.scores),
         overlays=options.overlays,
+        contour=options.contour,
     )
 
 

@@ -49,6 +49,7 @@ SCORE_SCHEMA = pa.schema(
         ("score", pa.float64()),
         ("p_value", pa.float64()),
         ("is_anomaly", pa.bool_()),
+        ("map_max", pa.float64()),
         ("parts", pa.struct([("map", pa.float64()), ("image", pa.float64()), ("known", pa.float64())])),
         ("reason", pa.string()),
         ("region", pa.list_(pa.int32())),
@@ -69,8 +70,10 @@ class Settings:
     batch: int
     tile: int
     threshold: float
+    map_threshold: float
     calibration_normals: int  # of the model; p-values are multiples of 1 / (calibration_normals + 1)
     overlays: str  # none, anomalous or all
+    contour: str  # where the colour of an overlay begins
 
 
 @dataclass(frozen=True)

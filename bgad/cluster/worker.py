@@ -122,7 +122,7 @@ class ShardScorer:
 
     def _draw(self, image: ImageArray, scores: Scores, stem: str) -> str:
         """Write the overlay and the map of an image; returns the name of the overlay."""
-        overlay = render.overlay_with_legend(image, scores.map, map_legend(self.scorer.card))
+        overlay = render.overlay_with_legend(image, scores.map, map_legend(self.scorer, self.job.settings.contour))
         target = uris.join(self.job.out, OVERLAYS)
         storage.write_bytes(uris.join(target, f"{stem}{OVERLAY}"), render.png(overlay))
         storage.write_bytes(uris.join(target, f"{stem}{MAP}"), render.map_tiff(scores.map))
@@ -153,6 +153,7 @@ def row(entry: Mapping[str, Any], result: Result, model: str) -> dict[str, Any]:
         "score": result.score,
         "p_value": result.p_value,
         "is_anomaly": result.is_anomaly,
+        "map_max": float(result.map.max()),
         "parts": dict(result.parts),
         "reason": result.reason or None,
         "region": None if result.region is None else list(result.region),

@@ -17,7 +17,7 @@ from bgad.data.sample_io import read
 from bgad.evaluation.gallery import Thumbnail, select, thumbnail
 from bgad.evaluation.measure import Measurement, level_values
 from bgad.evaluation.report.contents import ClassRow, ImageRow, LevelHistogram, RateRow, Section, worst
-from bgad.inference.batch import map_legend
+from bgad.inference.base import BaseScorer
 from bgad.inference.explain import scale_region
 from bgad.io import images, render
 from bgad.io.masks import resize_mask
@@ -32,14 +32,15 @@ FRAME_MARGIN = 2  # pixels of the thumbnail between region and frame
 
 
 def build_section(
-    card: Card,
-    calibration: Calibration,
+    scorer: BaseScorer,
+    legend: render.Legend,
     measured: Measurement,
     left_out: list[str],
     thumbnails: Mapping[str, Thumbnail],
 ) -> Section:
     """Return the content of the report about one model on one data set; images without a thumbnail are read again."""
-    cell = measured.cell
+    card, calibration, cell = scorer.card, scorer.calibration, measured.cell
+    with_contour = cell["decisions"]["normals_with_contour"]
     warning = cell["decisions"]["warning"]
     scores, labels = [r.score for r in measured.results], [s.label for s in measured.samples]
     roc = metrics.roc_curve(scores, labels)
@@ -48,9 +49,10 @@ def build_section(
         title=f"{cell['category']} ({cell['method']}, {cell['known']} known anomalies, seed {cell['seed']})",
         facts=_facts(card, cell),
         metrics=cell["metrics"],
-        images=_image_rows(measured, card, thumbnails),
+        images=_image_rows(measured, card, legend, thumbnails),
         threshold=calibration.threshold,
-        boundary=card.map.boundary,
+        map_threshold=scorer.map_threshold,
+        with_contour=(with_contour["count"], with_contour["of"]),
         levels=_histograms(measured, card),
         level_value=LEVELS[card.config.level].value if card.levels else "",
         roc=([], []) if roc is None else _lists(metrics.thin(*roc)),
@@ -60,7 +62,7 @@ def build_section(
         notes=([warning] if warning else []) + left_out + measured.notes,
         guarantee=calibration.guarantee(),
         held_out=len(calibration.scores),
-        legend=render.png(render.draw_legend(map_legend(card), LEGEND_WIDTH)),
+        legend=render.png(render.draw_legend(legend, LEGEND_WIDTH)),
     )
 
 
@@ -141,7 +143,9 @@ def _histograms(measured: Measurement, card: Card) -> list[LevelHistogram]:
     return histograms
 
 
-def _image_rows(measured: Measurement, card: Card, made: Mapping[str, Thumbnail]) -> list[ImageRow]:
+def _image_rows(
+    measured: Measurement, card: Card, legend: render.Legend, made: Mapping[str, Thumbnail]
+) -> list[ImageRow]:
     """Return a row for every image; the worst mistakes and a selection over the classes have thumbnails."""
     samples = measured.samples
     false_rejects, misses = worst([ImageRow(**row) for row in measured.rows])
@@ -154,7 +158,7 @@ def _image_rows(measured: Measurement, card: Card, made: Mapping[str, Thumbnail]
             small = made.get(sample.name)
             small = thumbnail(read(sample, card.input.bits)) if small is None else small
             frame = _frame(result, shape, (small.shape[0], small.shape[1]))
-            files = _thumbnails(small, result, mask, frame, card)
+            files = _thumbnails(small, result, mask, frame, legend)
         rows.append(ImageRow(**row, **files))
     return rows
 
@@ -171,10 +175,10 @@ def _frame(result: Scores, shape: Shape, size: Shape) -> BoolArray | None:
 
 
 def _thumbnails(
-    small: Thumbnail, result: Scores, mask: BoolArray | None, frame: BoolArray | None, card: Card
+    small: Thumbnail, result: Scores, mask: BoolArray | None, frame: BoolArray | None, legend: render.Legend
 ) -> dict[str, bytes]:
     size = (small.shape[0], small.shape[1])
-    heat_map = render.overlay(small, images.resize_map(result.map, size), card.map.boundary, card.map.mean)
+    heat_map = render.overlay(small, images.shrink_map(result.map, size), legend.contour, legend.low)
     heat_map = heat_map if frame is None else render.outline(heat_map, frame, FRAME)
     files = {"thumbnail": _jpeg(small), "heat_map": _jpeg(heat_map)}
     if mask is not None:

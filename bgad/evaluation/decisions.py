@@ -2,22 +2,25 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable
+from collections.abc import Iterable, Mapping
 from typing import Any
 
-from bgad.calibration import CONFIDENCE, Calibration, binomial_interval, rank, rate_bound
+from bgad.calibration import CONFIDENCE, Calibration, binomial_interval, percent, rank, rate_bound
 
 
-def decisions(calibration: Calibration, decided: Iterable[tuple[int, bool]]) -> dict[str, Any]:
-    """Return the entry of a result cell on false rejects and misses, from the label and the decision of each image."""
-    rows = list(decided)
-    rejected = [is_anomaly for label, is_anomaly in rows if not label]
-    passed = [not is_anomaly for label, is_anomaly in rows if label]
+def decisions(calibration: Calibration, map_threshold: float, rows: Iterable[Mapping[str, Any]]) -> dict[str, Any]:
+    """Return the entry of a result cell on false rejects, misses and contours, from the rows of the images."""
+    rows = list(rows)
+    normals = [row for row in rows if not row["label"]]
+    rejected = [row["is_anomaly"] for row in normals]
+    passed = [not row["is_anomaly"] for row in rows if row["label"]]
     return {
         "false_reject_rate": calibration.rate,
         "threshold": calibration.threshold,
+        "map_threshold": map_threshold,
         "false_rejects": _share(sum(rejected), len(rejected)),
         "misses": _share(sum(passed), len(passed)),
+        "normals_with_contour": _share(sum(row["region"] is not None for row in normals), len(normals)),
         "warning": contradiction(calibration, sum(rejected), len(rejected)),
     }
 
@@ -48,15 +51,6 @@ def contradiction(calibration: Calibration, false_rejects: int, normals: int) ->
         "they differ from the calibration normals; check the highest-scoring ones in the report for wrong labels or a "
         "change of light, camera or parts, then train again with normals like them"
     )
-
-
-def percent(share: float) -> str:
-    """Format a share as per cent with three digits at most.
-
-    >>> percent(0.05), percent(1 / 9), percent(0.0005)
-    ('5 %', '11.1 %', '0.05 %')
-    """
-    return f"{100 * share:.3g} %"
 
 
 def share_words(count: int, total: int) -> tuple[str, str]:

@@ -21,6 +21,7 @@ from bgad.evaluation.gallery import Gallery
 from bgad.evaluation.measure import measure
 from bgad.evaluation.report.contents import Section
 from bgad.inference.base import BaseScorer
+from bgad.inference.batch import THRESHOLD, map_legend
 from bgad.io.files import write_atomic
 from bgad.types import UNUSED, ImageLike, Progress, Sample, Scores, SplitRecord
 
@@ -30,9 +31,17 @@ RESULTS = "results.json"
 
 
 def evaluate(
-    scorer: BaseScorer, dataset: Dataset, *, data: str | None = None, progress: Progress | None = None
+    scorer: BaseScorer,
+    dataset: Dataset,
+    *,
+    data: str | None = None,
+    contour: str = THRESHOLD,
+    progress: Progress | None = None,
 ) -> tuple[dict[str, Any], Section, list[dict[str, Any]]]:
-    """Score the test images of a data set; return the result cell, the section of the report, and a row per image."""
+    """Score the test images of a data set; return the result cell, the section of the report, and a row per image.
+
+    `contour`, one of `inference.batch.CONTOURS`, says where the colours of the report's anomaly maps begin.
+    """
     samples, left_out = select_samples(scorer.card, dataset)
     notes = list(dataset.notes)
     if all(s.label for s in samples):
@@ -52,9 +61,8 @@ def evaluate(
         logger.info(note)
     for note in measured.notes:
         logger.warning(note)
-    decided = [(row["label"], row["is_anomaly"]) for row in measured.rows]
-    measured.cell["decisions"] = decisions(scorer.calibration, decided)
-    section = build_section(scorer.card, scorer.calibration, measured, left_out, gallery.thumbnails)
+    measured.cell["decisions"] = decisions(scorer.calibration, scorer.map_threshold, measured.rows)
+    section = build_section(scorer, map_legend(scorer, contour), measured, left_out, gallery.thumbnails)
     return measured.cell, section, measured.rows
 
 

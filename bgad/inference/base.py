@@ -20,6 +20,7 @@ import numpy.typing as npt
 from bgad.artifact import folder as model_folder
 from bgad.artifact.card import Card
 from bgad.calibration import Calibration
+from bgad.config import TileConfig
 from bgad.errors import BgadError, ImageError, ModelError
 from bgad.geometry import tiles
 from bgad.geometry.crop import central_box, uncrop_map
@@ -70,6 +71,33 @@ class Output(NamedTuple):
     levels: tuple[FloatArray, ...] = ()
 
 
+class JoinedTiles:
+    """Joins the outputs of an image's tiles: the one with the highest score, and one map of the image."""
+
+    def __init__(self, shape: Shape, config: TileConfig) -> None:
+        self._blend, self._side = tiles.Blend(shape, config), config.size
+        self._highest: Output | None = None
+
+    def add(self, boxes: Sequence[Box], outputs: Outputs) -> None:
+        """Add the outputs of the tiles at these boxes."""
+        best = outputs.one(int(outputs.scores.argmax()))
+        if self._highest is None or best.score > self._highest.score:
+            self._highest = best
+        for box, tile_map in zip(boxes, outputs.maps, strict=True):
+            self._blend.add(box, images.resize_map(tile_map, (self._side, self._side)))
+
+    @property
+    def highest(self) -> Output:
+        """Output of the tile with the highest score."""
+        assert self._highest is not None  # noqa: S101 - every image has a tile
+        return self._highest
+
+    @property
+    def map(self) -> FloatArray:
+        """Anomaly map of the image, at its resolution."""
+        return self._blend.map
+
+
 class BaseScorer(ABC):
     """Decodes, resizes, batches and calibrates; a subclass runs pixels through its engine."""
 
@@ -84,9 +112,12 @@ class BaseScorer(ABC):
             logger.warning(f"a batch of {batch} has no effect: a CPU scores one image at a time on each core")
         self.roi = Roi.from_png(card.roi_png) if card.roi_png else None
         self.tile = card.config.tile
-        self.calibration = card.calibration_at().calibration()
-        self._threshold = self.calibration.threshold
+        self._calibrate(card.calibration_at().calibration(), card.calibration_at().map_calibration())
         self._has_warned_of_size = False
+
+    def _calibrate(self, calibration: Calibration, map_calibration: Calibration) -> None:
+        self.calibration, self.map_calibration = calibration, map_calibration
+        self._threshold, self._map_threshold = calibration.threshold, map_calibration.threshold
 
     @abstractmethod
     def run(self, pixels: FloatArray) -> Outputs:
@@ -103,10 +134,15 @@ class BaseScorer(ABC):
         """Images with scores above it are called anomalous."""
         return self._threshold
 
+    @property
+    def map_threshold(self) -> float:
+        """Map values above it are inside a contour."""
+        return self._map_threshold
+
     def set_rate(self, rate: float) -> None:
-        """Change the false-reject rate; ConfigError when the calibration normals do not support it."""
-        self.calibration = Calibration(self.calibration.scores, rate)
-        self._threshold = self.calibration.threshold
+        """Change the false-reject rate of both thresholds; ConfigError when the normals do not support it."""
+        card = self.card.calibration_at()
+        self._calibrate(card.calibration(rate), card.map_calibration(rate))
 
     def set_tile(self, size: int) -> None:
         """Cut images into tiles of so many pixels (0: do not cut), whatever the model was trained on."""
@@ -244,18 +280,14 @@ class BaseScorer(ABC):
             shape, parts = self._inputs(self._load(image) if kept is None else _array_parts(kept), image)
         except BgadError as error:
             return error, None
-        blend = tiles.Blend(shape, self.tile)
-        highest: Output | None = None
+        joined = JoinedTiles(shape, self.tile)
         while batch := list(islice(parts, self.batch)):
             outputs = self.run(np.stack([pixels for _, pixels in batch]))
             if not np.isfinite(outputs.scores).all():
                 return self._no_score(), kept
-            best = outputs.one(int(outputs.scores.argmax()))
-            highest = best if highest is None or best.score > highest.score else highest
-            for (box, _), tile_map in zip(batch, outputs.maps, strict=True):
-                blend.add(box, images.resize_map(tile_map, (self.tile.size, self.tile.size)))
-        assert highest is not None  # noqa: S101 - every image has a tile
-        return self.finish_one(Output(highest.score, highest.parts, blend.map), shape), kept
+            joined.add([box for box, _ in batch], outputs)
+        highest = joined.highest
+        return self.finish_one(Output(highest.score, highest.parts, joined.map), shape), kept
 
     def finish(self, outputs: Outputs, shapes: Sequence[Shape]) -> list[Result]:
         """Turn the outputs of `run` into the results of images of these sizes."""
@@ -272,18 +304,19 @@ class BaseScorer(ABC):
             anomaly_map = model_map if model_map.shape == shape else images.resize_map(model_map, shape)
         anomaly_map = anomaly_map if self.roi is None else self.roi.mask_map(anomaly_map)
         parts = dict(zip(PARTS, output.parts.tolist(), strict=True))
-        threshold = self._threshold
-        region = explain.outstanding_region(self.card, parts, anomaly_map)
+        threshold, map_threshold = self._threshold, self._map_threshold
+        region = explain.region_at_peak(anomaly_map, map_threshold)
         return Scores(
             score=score,
             p_value=self.calibration.p_value(score),
             threshold=threshold,
             is_anomaly=score > threshold,
             map=anomaly_map,
+            map_threshold=map_threshold,
             boundary=self.card.map.boundary,
             levels=output.levels,
             parts=parts,
-            reason=explain.explain(self.card.part_limits, score > threshold, parts, region),
+            reason=explain.explain(self.card.part_limits, score > threshold, parts, has_region=region is not None),
             region=region,
         )
 

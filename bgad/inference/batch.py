@@ -12,14 +12,15 @@ from itertools import chain, count
 from pathlib import Path
 from typing import NotRequired, TypedDict
 
-from bgad.artifact.card import Card
+from bgad.calibration import percent
 from bgad.errors import BgadError, DataError
-from bgad.inference.base import BaseScorer, ImageArray, Result, ResultWithImage
+from bgad.inference.base import BaseScorer, ImageArray, Result
 from bgad.io import discover, render
 from bgad.io.files import check_folder
 from bgad.types import Scores
 
 OVERLAY, MAP = ".overlay.png", ".map.tif"
+CONTOURS = THRESHOLD, BOUNDARY = "threshold", "boundary"  # of the map: where the colour of an overlay begins
 
 
 class Row(TypedDict):
@@ -30,10 +31,12 @@ class Row(TypedDict):
     p_value: float | None
     is_anomaly: bool | None
     threshold: float
+    map_max: float | None  # highest value of the anomaly map; above map_threshold, the image shows a contour
+    map_threshold: float
     error: str | None
     parts: dict[str, float] | None  # contributions to the score, which add up to it
     reason: str | None  # in words, why the image is called anomalous
-    region: list[int] | None  # left, top, right, bottom of the region that stands out, whatever the decision
+    region: list[int] | None  # left, top, right, bottom of the contour around the map's maximum; None without any
     stem: NotRequired[str | None]  # of the names of its overlay and map
 
 
@@ -57,38 +60,40 @@ def input_images(given: Sequence[str | Path], out: Path | None = None) -> list[P
 
 
 def predict(
-    scorer: BaseScorer, paths: Sequence[Path], out: Path | None = None, stems: Sequence[Path] | None = None
+    scorer: BaseScorer,
+    paths: Sequence[Path],
+    out: Path | None = None,
+    stems: Sequence[Path] | None = None,
+    contour: str = THRESHOLD,
 ) -> Iterator[Row]:
     """Yield one row for each path, in order; with `out`, a row has a stem too.
 
     With `out`, overlay and map of an image are written under its stem before its row is yielded, while the next images
-    are scored. The overlay is drawn on the image that was decoded for scoring.
+    are scored. The overlay is drawn on the image that was decoded for scoring; `contour`, one of CONTOURS, says where
+    its colour begins.
     """
     if out is None:
         for path, result in zip(paths, scorer.score_stream(paths), strict=True):
-            yield _row(path, result, scorer.threshold)
+            yield _row(path, result, scorer)
         return
-    names = output_stems(paths) if stems is None else stems
-    yield from _predict_and_draw(scorer, paths, scorer.score_with_images(paths), [out / stem for stem in names], names)
+    legend, names = map_legend(scorer, contour), output_stems(paths) if stems is None else stems
+    yield from _predict_and_draw(scorer, paths, [out / stem for stem in names], names, legend)
 
 
 def _predict_and_draw(
-    scorer: BaseScorer,
-    paths: Sequence[Path],
-    results: Iterable[ResultWithImage],
-    targets: Sequence[Path],
-    stems: Sequence[Path],
+    scorer: BaseScorer, paths: Sequence[Path], targets: Sequence[Path], stems: Sequence[Path], legend: render.Legend
 ) -> Iterator[Row]:
-    """Yield the rows of results whose overlays and maps are written to `targets`, at most `threads` ahead."""
+    """Yield the rows of images whose overlays and maps are written to `targets`, at most `threads` ahead."""
+    results = scorer.score_with_images(paths)
     ahead: deque[tuple[Row, Future[None] | None]] = deque()
     pool = ThreadPoolExecutor(scorer.threads)
     try:
         for path, target, stem, (result, image) in zip(paths, targets, stems, results, strict=True):
-            row, drawing = _row(path, result, scorer.threshold), None
+            row, drawing = _row(path, result, scorer), None
             row["stem"] = None
             if isinstance(result, Scores) and image is not None:
                 row["stem"] = str(stem)
-                drawing = pool.submit(_draw, scorer, image, result, target)
+                drawing = pool.submit(_draw, image, result, legend, target)
             ahead.append((row, drawing))
             while ahead and (len(ahead) > scorer.threads or _is_drawn(ahead[0][1])):
                 yield _when_drawn(*ahead.popleft())
@@ -98,13 +103,15 @@ def _predict_and_draw(
         pool.shutdown(cancel_futures=True)
 
 
-def _row(path: Path, result: Result, threshold: float) -> Row:
+def _row(path: Path, result: Result, scorer: BaseScorer) -> Row:
     row: Row = {
         "path": str(path),
         "score": None,
         "p_value": None,
         "is_anomaly": None,
-        "threshold": threshold,
+        "threshold": scorer.threshold,
+        "map_max": None,
+        "map_threshold": scorer.map_threshold,
         "error": None,
         "parts": None,
         "reason": None,
@@ -114,6 +121,7 @@ def _row(path: Path, result: Result, threshold: float) -> Row:
         row["error"] = str(result)
     else:
         row["score"], row["p_value"], row["is_anomaly"] = result.score, result.p_value, result.is_anomaly
+        row["map_max"] = float(result.map.max())
         row["parts"], row["reason"] = dict(result.parts), result.reason or None
         row["region"] = None if result.region is None else list(result.region)
     return row
@@ -158,12 +166,19 @@ def output_stems(paths: Sequence[Path], known: Mapping[str, str] | None = None) 
     return stems
 
 
-def map_legend(card: Card) -> render.Legend:
-    """Return what the colours of a model's overlays mean."""
-    return render.Legend(card.map.mean, card.map.boundary, card.config.loss.beta)
+def map_legend(scorer: BaseScorer, contour: str = THRESHOLD) -> render.Legend:
+    """Return where the colours of a model's overlays begin, and what they mean."""
+    card, tile = scorer.card, scorer.tile.size
+    if contour == BOUNDARY:
+        meaning = f"{percent(card.config.loss.beta)} of the map values of normals lie above it"
+        return render.Legend(card.map.mean, card.map.boundary, "the normal boundary", meaning)
+    meaning = f"at most {percent(scorer.map_calibration.rate)} of good images show any contour"
+    if tile != card.config.tile.size:
+        meaning = f"not calibrated with tiles of {tile} pixels"
+    return render.Legend(card.map.mean, scorer.map_threshold, "the map threshold", meaning)
 
 
-def _draw(scorer: BaseScorer, image: ImageArray, scores: Scores, target: Path) -> None:
-    overlay = render.overlay_with_legend(image, scores.map, map_legend(scorer.card))
+def _draw(image: ImageArray, scores: Scores, legend: render.Legend, target: Path) -> None:
+    overlay = render.overlay_with_legend(image, scores.map, legend)
     render.save_png(overlay, target.with_name(f"{target.name}{OVERLAY}"))
     render.save_map(scores.map, target.with_name(f"{target.name}{MAP}"))

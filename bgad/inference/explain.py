@@ -1,44 +1,41 @@
 """Why an image was rejected, in words, from the parts of its score and the region that stands out in its anomaly map.
 
-Neither the region nor the parts depend on the threshold, so the words can be found again when the threshold changes.
+A region stands out where the map exceeds the map threshold, that is, where a contour is drawn.
 """
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Mapping
 
 import cc3d
 import numpy as np
 
-from bgad.artifact.card import Card
 from bgad.types import Box, FloatArray, Shape
 
-ONE_REGION = "one region stands out"
+REGION = "a region stands out"
 WHOLE_IMAGE = "the image as a whole is unusual; no region stands out"
-REGION_AND_IMAGE = "one region stands out, and the image as a whole is unusual"
+REGION_AND_IMAGE = "a region stands out, and the image as a whole is unusual"
 HIGH_MAP = "the anomaly map is higher than on good parts; no region stands out"
 KNOWN = "resembles known defects"
 TOGETHER = "no single part stands out, but together they exceed the threshold"
 SLIGHTLY = "the score exceeds the threshold, but nothing stands out"
 
 
-def explain(
-    limits: Mapping[str, float], is_anomaly: bool, parts: Mapping[str, float], region: Sequence[int] | None
-) -> str:
+def explain(limits: Mapping[str, float], is_anomaly: bool, parts: Mapping[str, float], *, has_region: bool) -> str:
     """Return why an image is called anomalous; empty where it is not.
 
     `limits` are those of the model card. A part stands out where it exceeds its limit, which good parts keep but for
-    the false-reject rate that the model was trained with.
+    the false-reject rate that the model was trained with. `has_region` says whether the map exceeds its threshold.
 
-    >>> explain({"map": 1.0, "image": 2.0}, True, {"map": 1.5, "image": 0.1, "known": 0.0}, (2, 1, 5, 3))
-    'one region stands out'
+    >>> explain({"map": 1.0, "image": 2.0}, True, {"map": 1.5, "image": 0.1, "known": 0.0}, has_region=True)
+    'a region stands out'
     """
     if not is_anomaly:
         return ""
     above = {name for name, limit in limits.items() if parts[name] > limit}
     sentences = []
-    if region is not None and "map" in above:
-        sentences.append(REGION_AND_IMAGE if "image" in above else ONE_REGION)
+    if has_region:
+        sentences.append(REGION_AND_IMAGE if "image" in above else REGION)
     elif "image" in above:
         sentences.append(WHOLE_IMAGE)
     elif "map" in above:
@@ -48,24 +45,17 @@ def explain(
     return "; ".join(sentences) or (TOGETHER if len(limits) > 1 else SLIGHTLY)
 
 
-def outstanding_region(card: Card, parts: Mapping[str, float], anomaly_map: FloatArray) -> Box | None:
-    """Return the region that stands out in an anomaly map; None where the map's part of the score keeps its limit."""
-    limit = card.part_limits.get("map")
-    return None if limit is None or parts["map"] <= limit else region_at_peak(anomaly_map, card.map.boundary)
-
-
-def region_at_peak(anomaly_map: FloatArray, boundary: float) -> Box | None:
-    """Return the bounding box of the connected pixels around the map's maximum that lie beyond the boundary.
+def region_at_peak(anomaly_map: FloatArray, threshold: float) -> Box | None:
+    """Return the bounding box of the connected pixels above a threshold around the map's maximum; None without any.
 
     >>> anomaly_map = np.zeros((4, 6), np.float32); anomaly_map[1:3, 2:5] = 2
     >>> region_at_peak(anomaly_map, 1.0), region_at_peak(anomaly_map, 3.0)
     ((2, 1, 5, 3), None)
     """
-    beyond = anomaly_map > boundary
     peak = np.unravel_index(int(anomaly_map.argmax()), anomaly_map.shape)
-    if not beyond[peak]:
+    if not anomaly_map[peak] > threshold:
         return None
-    regions = cc3d.connected_components(beyond.astype(np.uint8), connectivity=8)
+    regions = cc3d.connected_components((anomaly_map > threshold).astype(np.uint8), connectivity=8)
     inside = regions == regions[peak]
     rows, columns = np.flatnonzero(inside.any(1)), np.flatnonzero(inside.any(0))
     return int(columns[0]), int(rows[0]), int(columns[-1]) + 1, int(rows[-1]) + 1

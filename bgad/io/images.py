@@ -305,6 +305,22 @@ def resize_map(map: FloatArray, size: tuple[int, int]) -> FloatArray:
     return np.array(image.resize(size[::-1], Image.Resampling.BILINEAR))
 
 
+def shrink_map(map: FloatArray, size: tuple[int, int]) -> FloatArray:
+    """Resize an anomaly map (h, w) for a small drawing: a pixel is the maximum of the values that it stands for.
+
+    So the maximum stays, and what exceeds a threshold still does, however small it is. A map that is not larger than
+    (height, width) on both sides is resized bilinearly.
+
+    >>> shrink_map(np.array([[0, 1, 2], [3, 9, 4]], np.float32), (1, 2)).tolist()
+    [[3.0, 9.0]]
+    """
+    if size[0] > map.shape[0] or size[1] > map.shape[1]:
+        return resize_map(map, size)
+    rows, columns = (np.arange(count) * length // count for count, length in zip(size, map.shape, strict=True))
+    smaller: FloatArray = np.maximum.reduceat(np.maximum.reduceat(map, rows, axis=0), columns, axis=1)
+    return smaller
+
+
 def _raw(source: ImageLike, max_pixels: int, *, keep_alpha: bool = False) -> tuple[AnyArray, str]:
     """Return stored values (H, W, 1|3|4) as uint8, uint16 or float, and the name to use in messages.
 

@@ -19,7 +19,7 @@ from bgad.types import AnyArray, BoolArray, FloatArray
 
 # Yellow to dark red; the lightness falls evenly, so that hotter also reads as darker in grey print.
 HEAT_COLOURS = np.array([[255, 237, 130], [254, 178, 76], [240, 90, 40], [165, 0, 38]], np.float32)
-_HAZE_STEPS, _HEAT_STEPS = 255, 1023  # of the heat table, up to the boundary and beyond it
+_HAZE_STEPS, _HEAT_STEPS = 255, 1023  # of the heat table, up to the contour and beyond it
 OUTLINE = (0, 200, 90)  # colour of the outline of a mask
 _STRIP_ROWS = 64  # drawn at a time, to bound the memory of large images
 _LEGEND_UNITS = 3  # of heat that a legend shows: beyond, the colour hardly changes
@@ -29,23 +29,23 @@ Pixels = npt.NDArray[np.uint8]  # (H, W, 3)
 
 
 def overlay(
-    image: AnyArray, map: FloatArray, boundary: float, low: float | None = None, out: Pixels | None = None
+    image: AnyArray, map: FloatArray, contour: float, low: float | None = None, out: Pixels | None = None
 ) -> Pixels:
-    """Draw an anomaly map over its image: almost transparent up to the boundary, then yellow to dark red.
+    """Draw an anomaly map over its image: almost transparent up to the contour value, then yellow to dark red.
 
-    The unit of heat is the distance from `low` to the boundary, not the map's maximum: a normal image stays quiet.
+    The unit of heat is the distance from `low` to the contour, not the map's maximum: a normal image stays quiet.
     Below `low`, by default the map's minimum, nothing is drawn. `out` is the array to draw into, by default a new one.
     """
     low = float(map.min()) if low is None else low
-    unit = boundary - low if boundary > low else 1.0
+    unit = contour - low if contour > low else 1.0
     keep, add = _heat_table()
     drawn = np.empty(image.shape, np.uint8) if out is None else out
     for top in range(0, len(map), _STRIP_ROWS):
         rows = slice(top, top + _STRIP_ROWS)
         values = map[rows]
         haze = _HAZE_STEPS * np.clip((values - low) / unit, 0, 1)
-        heat = _HAZE_STEPS + 1 + _HEAT_STEPS * (1 - np.exp(-np.maximum(values - boundary, 0) / unit))
-        step = np.rint(np.where(values > boundary, heat, haze)).astype(np.intp)  # (h, W)
+        heat = _HAZE_STEPS + 1 + _HEAT_STEPS * (1 - np.exp(-np.maximum(values - contour, 0) / unit))
+        step = np.rint(np.where(values > contour, heat, haze)).astype(np.intp)  # (h, W)
         drawn[rows] = np.rint(to_uint8(image[rows]) * keep.take(step, 0, mode="clip") + add.take(step, 0, mode="clip"))
     return drawn
 
@@ -55,7 +55,7 @@ def overlay_with_legend(image: AnyArray, map: FloatArray, legend: Legend) -> Pix
     height, width = image.shape[:2]
     bar = draw_legend(legend, width)
     drawn = np.full((height + bar.shape[0], bar.shape[1], 3), 255, np.uint8)
-    overlay(image, map, legend.boundary, legend.low, out=drawn[:height, :width])
+    overlay(image, map, legend.contour, legend.low, out=drawn[:height, :width])
     drawn[height:] = bar
     return drawn
 
@@ -65,30 +65,28 @@ class Legend:
     """What the colours of an overlay mean."""
 
     low: float  # map value below which nothing is drawn: the mean over normals
-    boundary: float  # map value above which there is colour
-    share: float  # of the map values of normals that lie above the boundary
+    contour: float  # map value above which there is colour
+    name: str  # of this value
+    meaning: str  # of colour
 
 
 def draw_legend(legend: Legend, width: int) -> Pixels:
     """Draw a colour bar with its values, at least `width` pixels wide; the text grows with the width."""
     size = min(max(11, width // 64), 64)
     font = ImageFont.load_default(size)
-    unit = legend.boundary - legend.low if legend.boundary > legend.low else 1.0
-    high = legend.boundary + _LEGEND_UNITS * unit
-    words = (
-        f"Colour begins at the normal boundary, {legend.boundary:.3g}:",
-        f"{100 * legend.share:.3g} % of the map values of normals lie above it.",
-    )
+    unit = legend.contour - legend.low if legend.contour > legend.low else 1.0
+    high = legend.contour + _LEGEND_UNITS * unit
+    words = (f"Colour begins at {legend.name}, {legend.contour:.3g}:", f"{legend.meaning}.")
     pad, line = size // 2, round(1.4 * size)
     width = max(width, 2 * pad + math.ceil(max(font.getlength(text) for text in words)))
     ramp = np.broadcast_to(np.linspace(legend.low, high, width - 2 * pad, dtype=np.float32), (size, width - 2 * pad))
     pixels = np.full((3 * pad + size + 3 * line, width, 3), 255, np.uint8)
     bar = pixels[pad : pad + size, pad:-pad]
-    overlay(np.full(bar.shape, 160, np.uint8), ramp, legend.boundary, legend.low, out=bar)
+    overlay(np.full(bar.shape, 160, np.uint8), ramp, legend.contour, legend.low, out=bar)
     drawn = Image.fromarray(pixels)
     pen = ImageDraw.Draw(drawn)
     top = pad + size
-    for value, anchor, more in ((legend.low, "la", ""), (legend.boundary, "ma", ""), (high, "ra", " or more")):
+    for value, anchor, more in ((legend.low, "la", ""), (legend.contour, "ma", ""), (high, "ra", " or more")):
         x = pad + (value - legend.low) / (high - legend.low) * (width - 2 * pad - 1)
         pen.line([(x, pad), (x, top + pad // 2)], fill=_INK, width=max(1, size // 12))
         pen.text((x, top + pad // 2), f"{value:.3g}{more}", fill=_INK, font=font, anchor=anchor)

@@ -14,6 +14,7 @@ from PIL import Image as Pillow
 
 from bgad.errors import ImageError
 from bgad.inference.base import BaseScorer
+from bgad.inference.batch import BOUNDARY, THRESHOLD
 from bgad.io import images, render
 from bgad.service.blobs import BlobKind, BlobStore
 from bgad.service.scoring.batcher import Answer
@@ -29,11 +30,16 @@ PNG_ORIENTATION_MARKS = (b"eXIf", b"Raw profile type", b"XML:com.adobe.xmp")  # 
 
 @dataclass(frozen=True)
 class GreyMap:
-    """An anomaly map as a grey PNG, with the map values of black, white and the normal boundary."""
+    """An anomaly map as a grey PNG, with the map values of black, white, the map threshold and the normal boundary.
+
+    At most the false-reject rate `rate` of good images has a value above the map threshold.
+    """
 
     png: bytes
     low: float
     high: float
+    map_threshold: float
+    rate: float
     boundary: float
 
 
@@ -80,36 +86,41 @@ class ImageViews:
         with self.reading(number) as path:
             return self._cache.score(version, path, patient=True, timeout=PATIENCE_SECONDS, full_size_map=full_size_map)
 
-    def overlay(self, number: int, version: Version) -> bytes:
-        """Return a PNG of an image with its anomaly map as a heat map."""
+    def overlay(self, number: int, version: Version, contour: str = THRESHOLD) -> bytes:
+        """Return a PNG of an image with its anomaly map as a heat map; `contour` says where colour begins."""
         answer, scorer = self.score(number, version, full_size_map=True)
         with self.reading(number) as path, self._budget.hold_file(path):
             image = images.load(path).uint8(scorer.card.input.bits)
-            drawn = render.overlay(image, answer.scores.map, scorer.card.map.boundary, scorer.card.map.mean)
+            scores = answer.scores
+            begins_at = scores.boundary if contour == BOUNDARY else scores.map_threshold
+            drawn = render.overlay(image, scores.map, begins_at, scorer.card.map.mean)
             return render.encode(drawn, "PNG")
 
     def grey_map(self, number: int, version: Version) -> GreyMap:
         """Return the anomaly map of an image at the model's input size."""
         answer, scorer = self.score(number, version)
-        values = answer.scores.map
+        scores, values = answer.scores, answer.scores.map
         low, high = float(values.min()), float(values.max())
         grey = np.rint((values - low) / max(high - low, 1e-9) * 255).astype(np.uint8)
-        return GreyMap(render.encode(grey, "PNG"), low, high, scorer.card.map.boundary)
+        return GreyMap(
+            png=render.encode(grey, "PNG"),
+            low=low,
+            high=high,
+            map_threshold=scores.map_threshold,
+            rate=scorer.map_calibration.rate,
+            boundary=scores.boundary,
+        )
 
-    def drawn_thumbnail(self, number: int, version: Version) -> bytes | None:
-        """Return the thumbnail of an image if it has been drawn."""
+    def drawn_thumbnail(self, number: int, version: Version, map_threshold: float | None) -> bytes | None:
+        """Return the thumbnail of an image if it has been drawn with a map threshold (None: with any)."""
         with self.reading(number) as path:
-            if not self._thumbnails.has(path.name, version.id):
-                return None
-            return self._thumbnails.read(path.name, version.id)
+            return self._thumbnails.read(path.name, version.id, map_threshold)
 
     def thumbnail(self, number: int, version: Version) -> bytes:
-        """Return the thumbnail of an image, drawing it if necessary."""
+        """Score an image and return its thumbnail, drawing it if necessary."""
         with self.reading(number) as path:
-            if not self._thumbnails.has(path.name, version.id):
-                answer, scorer = self.score(number, version)
-                self._thumbnails.draw(path.name, version.id, answer.scores.map, scorer.card)
-            return self._thumbnails.read(path.name, version.id)
+            answer, scorer = self.score(number, version)
+            return self._thumbnails.draw(path.name, version.id, answer.scores, scorer.card)
 
 
 def _browser_type(content: bytes) -> str:

@@ -27,6 +27,7 @@ class DecisionRule:
 
     threshold: float
     rate: float
+    map_threshold: float  # map value above which a contour is drawn
     guarantee: str
     calibration_normals: int
     input_size: int
@@ -151,17 +152,22 @@ class ModelRegistry:
             card = model_folder.read_card(folder)
             check_unchanged(folder, card, version)
             calibration = card.calibration_at().calibration(version.rate)
-            normals, size = len(calibration.scores), card.config.backbone.size
             rule = DecisionRule(
-                calibration.threshold, calibration.rate, calibration.guarantee(), normals, size, card.part_limits
+                threshold=calibration.threshold,
+                rate=calibration.rate,
+                map_threshold=card.calibration_at().map_calibration(version.rate).threshold,
+                guarantee=calibration.guarantee(),
+                calibration_normals=len(calibration.scores),
+                input_size=card.config.backbone.size,
+                part_limits=card.part_limits,
             )
             self._rules[version.id] = version.rate, rule
         return rule
 
-    def part_limits(self, number: int) -> dict[str, float] | None:
-        """Return the limits of the parts of a version's score; None if its model folder is gone or was replaced."""
+    def existing_rule(self, number: int) -> DecisionRule | None:
+        """Return the decision rule of a version; None if its model folder is gone or was replaced."""
         try:
-            return self.decision_rule(self._store.versions.get(number)).part_limits
+            return self.decision_rule(self._store.versions.get(number))
         except BgadError:
             return None
 

@@ -124,7 +124,7 @@ class Workbench:
         names, images = self.registry.names(), self.store.images.newest(CHECKED_IMAGES)
         if not names:
             raise DataError("the store has no released model: start the main service first")
-        has_model = any(self.registry.part_limits(self.registry.released(name).id) is not None for name in names)
+        has_model = any(self.registry.existing_rule(self.registry.released(name).id) is not None for name in names)
         if not has_model or (images and not any(self.blobs.has(BlobKind.IMAGE, image.sha256) for image in images)):
             what = "images" if has_model else "models"
             raise DataError(f"{self.folders.models} lacks the {what} of the store: give the main service's --models")

@@ -17,7 +17,6 @@ from bgad.data.sample_io import ImageCache, hash_masks
 from bgad.data.split import Split
 from bgad.features.cache import AnomalyFeatures, Budget, Extractor, Features, FeatureStore
 from bgad.features.scoring import run_features
-from bgad.inference.base import Output
 from bgad.inference.torch_engine import new_model
 from bgad.io.files import sha256_json
 from bgad.io.masks import resize_mask
@@ -25,7 +24,14 @@ from bgad.methods.checkpoint import hash_weights
 from bgad.model import backbone as backbones
 from bgad.model.scoring import ScoringModel
 from bgad.training.shared_phases import RECIPE_VERSION
-from bgad.training.training_set import TrainingSet, known_anomalies, pseudo_anomalies, pseudo_count, with_visible_defect
+from bgad.training.training_set import (
+    SampleScore,
+    TrainingSet,
+    known_anomalies,
+    pseudo_anomalies,
+    pseudo_count,
+    with_visible_defect,
+)
 from bgad.types import BoolArray, FloatArray, Progress, ProgressTask, Sample
 
 
@@ -92,8 +98,9 @@ class FeaturePool:
         if pseudo_count(split, config):
             anomalies.append(self._pseudo_anomalies(split, config))
 
-        def score(model: ScoringModel, samples: list[Sample]) -> Iterator[Output]:
-            return run_features(model, self.features(samples), self.device)
+        def score(model: ScoringModel, samples: list[Sample]) -> Iterator[SampleScore]:
+            for output in run_features(model, self.features(samples), self.device):
+                yield SampleScore(output, float(output.map.max()))
 
         return TrainingSet(self.features(split.train), anomalies, score)
 

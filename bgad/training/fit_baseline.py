@@ -8,7 +8,6 @@ from collections.abc import Iterator
 import numpy as np
 
 from bgad.artifact.card import MapCard
-from bgad.calibration import Calibration, effective_rate
 from bgad.config import BASELINES
 from bgad.inference.torch_engine import Detector
 from bgad.methods.baselines import FITS, check_split
@@ -16,7 +15,15 @@ from bgad.methods.checkpoint import CHECKPOINT, LogRow, TrainingLog, read_note
 from bgad.methods.fitting import FitData
 from bgad.methods.loop import COLUMNS
 from bgad.model.heads.base import HeadModel
-from bgad.training.fit_model import FitFacts, LoopSeconds, TrainingRun, build_card, score_parts, training_card
+from bgad.training.fit_model import (
+    FitFacts,
+    LoopSeconds,
+    TrainingRun,
+    build_card,
+    calibrate,
+    score_parts,
+    training_card,
+)
 from bgad.training.training_set import TrainingSet
 from bgad.types import ProgressTask
 
@@ -64,22 +71,20 @@ class BaselineFit:
         if not self._log.path.exists():
             self._log.append([])
         task = ProgressTask(run.control.progress, "calibrating", len(run.split.calibration))
-        scores, parts, maps = [], [], []
-        for output in self.training_set.score(model, run.split.calibration):
-            scores.append(output.score)
-            parts.append(output.parts)
-            maps.append(output.map)
+        scored = []
+        for result in self.training_set.score(model, run.split.calibration):
+            scored.append(result)
             task.advance()
-        rate = effective_rate(len(scores), run.false_reject_rate)
+        maps = [output.map for output, _ in scored]
         inside = None if model.region is None else model.region.cpu().numpy()
         values = np.stack(maps) if inside is None else np.stack(maps)[:, inside]
         map_card = MapCard(float(values.mean()), float(np.quantile(values, 1 - model.config.loss.beta)))
-        weights = (1.0, float(np.any(np.stack(parts)[:, 1])), 0.0)
+        parts = score_parts((1.0, float(any(output.parts[1] for output, _ in scored)), 0.0))
         facts = FitFacts(
             (),
             map_card,
-            score_parts(weights, np.stack(parts), rate),
-            Calibration.from_scores(scores, rate, is_default=run.false_reject_rate is None),
+            parts,
+            calibrate(scored, parts, run.false_reject_rate),
             training_card(run, LoopSeconds(self._seconds, self._resumed), self._log.count()),
         )
         return Detector(model, build_card(run, model, facts), run.device)

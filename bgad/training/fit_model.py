@@ -8,7 +8,7 @@ from __future__ import annotations
 import logging
 import platform
 import time
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from datetime import UTC, datetime
 from pathlib import Path
@@ -36,7 +36,6 @@ from bgad.data import tiled_split
 from bgad.data.layouts import Dataset
 from bgad.data.split import Split
 from bgad.geometry.roi import Roi
-from bgad.inference.base import Output
 from bgad.inference.torch_engine import Detector
 from bgad.methods.checkpoint import LogRow
 from bgad.model import backbone as backbones
@@ -48,7 +47,7 @@ from bgad.training.fit_score_weights import ScoreWeightFitter
 from bgad.training.loop import LoopData, TrainingLoop
 from bgad.training.objective import NORMALISER
 from bgad.training.shared_phases import SharedPhase
-from bgad.training.training_set import TrainingSet, choose_validation_normals, partition_normals
+from bgad.training.training_set import SampleScore, TrainingSet, choose_validation_normals, partition_normals
 from bgad.training.warm_start import WarmStart, average_with_parent
 from bgad.types import PARTS, FloatArray, Index, ProgressTask, RunControl, Sample, Shape
 
@@ -82,7 +81,7 @@ class FitFacts:
     levels: tuple[LevelCard, ...]  # none in a baseline
     map: MapCard
     score_parts: tuple[ScorePart, ...]
-    calibration: Calibration
+    calibration: CalibrationCard
     training: TrainingCard
 
 
@@ -174,20 +173,17 @@ class ModelFit:
         reference = [sample for sample in reference if sample.ignore is None] or reference
         task = ProgressTask(run.control.progress, "calibrating", len(run.split.calibration) + len(reference))
 
-        def score(samples: list[Sample]) -> Iterator[Output]:
+        def score(samples: list[Sample]) -> Iterator[SampleScore]:
             for result in self.training_set.score(model, samples):
                 task.advance()
                 yield result
 
         model.map_constants.copy_(torch.tensor([0.0, 1.0]))  # the map's part as it is, to be standardised below
-        normals = [(output.map, output.parts[0]) for output in score(reference)]
+        normals = [(output.map, output.parts[0]) for output, _ in score(reference)]
         map_card = self._map_card(np.stack([normal_map for normal_map, _ in normals]))
         _set_map_constants(model, torch.tensor([part for _, part in normals]))
-        scored = [(output.score, output.parts) for output in score(run.split.calibration)]
-        rate = effective_rate(len(scored), run.false_reject_rate)
-        is_default = run.false_reject_rate is None
-        calibration = Calibration.from_scores([score for score, _ in scored], rate, is_default=is_default)
-        parts = _score_parts(model, np.stack([image_parts for _, image_parts in scored]), rate)
+        parts = _score_parts(model)
+        calibration = calibrate(score(run.split.calibration), parts, run.false_reject_rate)
         levels = _level_cards(model, self.loop, constants)
         facts = FitFacts(levels, map_card, parts, calibration, self._training())
         return Detector(model, build_card(run, model, facts), run.device)
@@ -225,11 +221,11 @@ def _set_map_constants(model: LevelModel, scores: torch.Tensor) -> None:
     model.map_constants.copy_(torch.stack([scores.mean(), spread]))
 
 
-def _score_parts(model: LevelModel, calibration_parts: FloatArray, rate: float) -> tuple[ScorePart, ...]:
-    """Describe the parts of a model's score; `calibration_parts` (n, 3) are those of the calibration normals."""
+def _score_parts(model: LevelModel) -> tuple[ScorePart, ...]:
+    """Describe the parts of a model's score."""
     weight = float(model.score_weights[-1]) if model.image_head is not None and model.image_head.is_fitted else 0.0
     known_weight = weight * model.config.score.direction_weight if model.config.uses_anomalies else 0.0
-    return score_parts((1.0, weight, known_weight), calibration_parts, rate)
+    return score_parts((1.0, weight, known_weight))
 
 
 def _level_cards(
@@ -290,7 +286,7 @@ def build_card(run: TrainingRun, model: ScoringModel, facts: FitFacts) -> Card:
         levels=facts.levels,
         map=facts.map,
         score_parts=facts.score_parts,
-        calibration={FLOAT32: CalibrationCard.of(facts.calibration)},
+        calibration={FLOAT32: facts.calibration},
         training=facts.training,
         roi=None if run.roi is None else _roi_card(run.roi),
         licences={
@@ -303,13 +299,21 @@ def build_card(run: TrainingRun, model: ScoringModel, facts: FitFacts) -> Card:
     )
 
 
-def score_parts(weights: Sequence[float], calibration_parts: FloatArray, rate: float) -> tuple[ScorePart, ...]:
-    """Describe the parts of a score; `calibration_parts` (n, 3) are those of the calibration normals."""
-    limits = np.quantile(calibration_parts, 1 - rate, axis=0, method="higher")
-    return tuple(
-        ScorePart(name, part_weight, float(limit))
-        for name, part_weight, limit in zip(PARTS, weights, limits, strict=True)
-        if part_weight
+def score_parts(weights: Sequence[float]) -> tuple[ScorePart, ...]:
+    """Describe the parts of a score by their weights; one without a weight is left out."""
+    return tuple(ScorePart(name, weight) for name, weight in zip(PARTS, weights, strict=True) if weight)
+
+
+def calibrate(scored: Iterable[SampleScore], parts: Sequence[ScorePart], asked_rate: float | None) -> CalibrationCard:
+    """Calibrate the score, the map and the given parts with the calibration normals, at one false-reject rate."""
+    normals = [(output.score, output.parts, map_max) for output, map_max in scored]  # their maps are not kept
+    scores, values, maxima = zip(*normals, strict=True)
+    rate, is_default = effective_rate(len(scores), asked_rate), asked_rate is None
+    limits = np.quantile(np.stack(values), 1 - rate, axis=0, method="higher")
+    return CalibrationCard.of(
+        Calibration.from_scores(scores, rate, is_default=is_default),
+        Calibration.from_scores(maxima, rate, is_default=is_default),
+        {part.name: float(limits[PARTS.index(part.name)]) for part in parts},
     )
 
 

@@ -10,6 +10,7 @@ from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass, replace
 from functools import partial
 from pathlib import Path
+from typing import NamedTuple
 
 import numpy as np
 import torch
@@ -22,7 +23,7 @@ from bgad.errors import DataError
 from bgad.features.cache import AnomalyFeatures, Budget, Extractor, Features, FeatureStore, available_shards, even_pick
 from bgad.geometry import tiles
 from bgad.geometry.roi import Roi, mask_outside
-from bgad.inference.base import Output
+from bgad.inference.base import JoinedTiles, Output
 from bgad.inference.torch_engine import run_model
 from bgad.io.cpus import usable_cpus
 from bgad.io.images import cut
@@ -37,7 +38,19 @@ logger = logging.getLogger(__name__)
 
 Grid = tuple[int, int]
 CacheFeatures = Callable[[int, Callable[[int], FloatArray]], Features]  # arguments: number of images, image by number
-ScoreSamples = Callable[[ScoringModel, list[Sample]], Iterator[Output]]
+
+
+class SampleScore(NamedTuple):
+    """The output of a model for a sample, and the maximum of the map from which every map of it is drawn.
+
+    Resizing averages map values, so no map that is drawn of the sample exceeds `map_max`, at whatever resolution.
+    """
+
+    output: Output  # of an image that is cut into tiles: that of its highest tile
+    map_max: float  # of an image that is cut into tiles: of its joined map, inside the region of interest
+
+
+ScoreSamples = Callable[[ScoringModel, list[Sample]], Iterator[SampleScore]]
 
 
 @dataclass(frozen=True)
@@ -120,20 +133,22 @@ def _image_numbers(split: Split, config: Config) -> Index:
 def sample_scorer(config: Config, images: ImageCache, device: torch.device) -> ScoreSamples:
     """Return a function that scores samples as a detector does; a tiled image has the score of its highest tile."""
 
-    def inputs(sample: Sample) -> Iterator[FloatArray]:
-        if not config.tile.size:
-            yield images.read(sample)
-            return
-        complete = images.read_complete(sample)
+    def score_tiled(model: ScoringModel, sample: Sample) -> SampleScore:
+        complete, inside = images.read_complete(sample), region(sample)
         shape = complete.shape[0], complete.shape[1]
+        joined = JoinedTiles(shape, config.tile)
         part = partial(cut, complete)
-        for _, pixels in tiles.model_inputs(part, shape, config.tile, region(sample), config.backbone.size):
-            yield pixels
+        for box, pixels in tiles.model_inputs(part, shape, config.tile, inside, config.backbone.size):
+            joined.add([box], run_model(model, pixels[None], device))
+        values = joined.map if inside is None else joined.map[inside]
+        return SampleScore(joined.highest, float(values.max()))
 
-    def score(model: ScoringModel, samples: list[Sample]) -> Iterator[Output]:
-        def score_one(sample: Sample) -> Output:
-            outputs = [run_model(model, pixels[None], device).one(0) for pixels in inputs(sample)]
-            return max(outputs, key=lambda output: output.score)
+    def score(model: ScoringModel, samples: list[Sample]) -> Iterator[SampleScore]:
+        def score_one(sample: Sample) -> SampleScore:
+            if config.tile.size:
+                return score_tiled(model, sample)
+            output = run_model(model, images.read(sample)[None], device).one(0)
+            return SampleScore(output, float(output.map.max()))
 
         return devices.WorkerPool(usable_cpus(), device).stream(score_one, samples)
 

@@ -41,8 +41,12 @@ def sample_card(**changes: Any) -> Card:
         input=InputCard(256, 256, 8, (0.5, 0.5, 0.5), (0.25, 0.25, 0.25)),
         levels=(LevelCard(8, 1.0, 24, (32, 32), -1.0, 0.5, 0.25, -2.0, -7.0),),
         map=MapCard(0.1, 0.5),
-        score_parts=(ScorePart("map", 1.0, 3.5), ScorePart("image", 0.5, 1.25)),
-        calibration={FLOAT32: CalibrationCard.of(Calibration((3.0, 1.0, 2.0), 0.25))},
+        score_parts=(ScorePart("map", 1.0), ScorePart("image", 0.5)),
+        calibration={
+            FLOAT32: CalibrationCard.of(
+                Calibration((3.0, 1.0, 2.0), 0.25), Calibration((0.7, 0.9, 0.8), 0.25), {"map": 3.5, "image": 1.25}
+            )
+        },
         training=TrainingCard(1.5, 1.0, 10, "cpu", "2.4", "3.11", ("a.png",)),
         roi=None,
         exports={"onnx": ExportCard("float32", ParityCard(23, 1e-6, 1e-6, 1e-4), "2.4", "onnxruntime 1.20")},
@@ -62,7 +66,7 @@ def written(card: Card) -> dict[str, Any]:
         {},
         {"roi": RoiCard(6, 8, 0.5)},
         {"roi": RoiCard(6, 8, 0.5, Polygons((((0.0, 0.0), (1.5, 0.0), (1.0, 1.0)),), ()))},
-        {"map": MapCard(0.1, 0.5, 0.75), "exports": {}},
+        {"map": MapCard(0.1, 0.75), "exports": {}},
         {"input": InputCard(128, 512, 16, (0.5,), (0.25,))},
         {"input": InputCard(128, 512, 8, (0.5,), (0.25,), (480, 640))},
         {"provenance": ProvenanceCard("0.1.0", "now", "0" * 64)},

@@ -35,7 +35,7 @@ def test_whatever_the_report_shows_has_a_thumbnail(images: list[tuple[str, int]]
         made = Gallery(samples)
         rows = []
         for i, (sample, (_, score)) in enumerate(zip(samples, images, strict=True)):
-            result = Scores(score, 0.5, 5.0, score > 5, MAP, 0.0)
+            result = Scores(score, 0.5, 5.0, score > 5, MAP, 0.0, 0.0)
             made.add(sample, result, np.full((3, 3, 3), i, np.uint8))
             rows.append(ImageRow(sample.name, sample.defect, sample.label, score, 0.5, score > 5))
             assert len(made.thumbnails) <= 6 + 2 * 2  # what goes over the classes, and the worst of each label

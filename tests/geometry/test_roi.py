@@ -195,8 +195,10 @@ def test_region_and_tiles(tmp_path: Path) -> None:
     first = scorer.score(image)
     assert sum(seen) == 2  # of three tiles
     held_out = [root / image["name"] for image in scorer.card.split["images"] if image["role"] == "calibration"]
-    scores = sorted(scorer.score(path).score for path in held_out)
-    assert scores == pytest.approx(scorer.card.calibration_at().scores, abs=1e-3)
+    found = scorer.score_many(held_out)
+    stored = scorer.card.calibration_at()
+    assert sorted(s.score for s in found) == pytest.approx(stored.scores, abs=1e-3)
+    assert sorted(float(s.map.max()) for s in found) == pytest.approx(stored.map_maxima, abs=1e-3)  # inside the region
     image[:, SIZE + 10 :] = 0
     again = scorer.score(image)
     assert again.score == first.score

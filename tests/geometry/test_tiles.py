@@ -143,8 +143,10 @@ def test_training_on_tiles(tiled: Path, large_set: Path, capsys: pytest.CaptureF
         if defect:
             assert mask[np.unravel_index(found.map.argmax(), mask.shape)]
     held_out = [image["name"] for image in card.split["images"] if image["role"] == "calibration"]
-    scores = sorted(torch.score(large_set / name).score for name in held_out)
-    assert scores == pytest.approx(card.calibration_at().scores, abs=1e-3)  # as images are scored
+    normals = torch.score_many([large_set / name for name in held_out])
+    stored = card.calibration_at()
+    assert sorted(s.score for s in normals) == pytest.approx(stored.scores, abs=1e-3)  # as images are scored
+    assert sorted(float(s.map.max()) for s in normals) == pytest.approx(stored.map_maxima, abs=1e-3)  # joined maps
 
 
 def test_evaluating_with_tiles(tiled: Path, large_set: Path, tmp_path: Path) -> None:

@@ -21,11 +21,12 @@ import bgad
 from bgad.cli import console
 from bgad.cli.main import main
 from bgad.cli.tables import score_table
-from bgad.inference.batch import Row, input_images, output_stems, predict
+from bgad.inference.batch import Row, input_images, map_legend, output_stems, predict
 from bgad.io import discover, images, render
 from tests.conftest import draw_image
 
-KEYS = ["path", "score", "p_value", "is_anomaly", "threshold", "error", "parts", "reason", "region"]
+KEYS = ["path", "score", "p_value", "is_anomaly", "threshold", "map_max", "map_threshold", "error", "parts"]
+KEYS += ["reason", "region"]
 RNG = np.random.default_rng(11)
 
 
@@ -186,17 +187,48 @@ def test_map_has_the_size_of_the_image_and_overlay_a_legend_below_it(model: Path
     for path, stem in zip(paths, ("wide", "deep/tall"), strict=True):
         size = images.read(path).shape[1::-1]
         expected = detector.score(path)
-        legend = render.Legend(detector.card.map.mean, detector.card.map.boundary, detector.card.config.loss.beta)
+        legend = map_legend(detector)
+        assert (legend.low, legend.contour) == (detector.card.map.mean, detector.map_threshold)
         bar = render.draw_legend(legend, size[0])
         with Image.open(tmp_path / "out" / f"{stem}.overlay.png") as drawn:
             assert (drawn.format, drawn.mode) == ("PNG", "RGB")
             pixels = np.asarray(drawn)
         np.testing.assert_array_equal(pixels[size[1] :], bar)
-        plain = render.overlay(images.read(path), expected.map, legend.boundary, legend.low)
+        plain = render.overlay(images.read(path), expected.map, legend.contour, legend.low)
         assert np.abs(pixels[: size[1], : size[0]].astype(int) - plain).max() <= 1
         with Image.open(tmp_path / "out" / f"{stem}.map.tif") as stored:
             assert (stored.format, stored.size, stored.mode) == ("TIFF", size, "F")
             np.testing.assert_allclose(np.asarray(stored), expected.map, rtol=1e-4, atol=1e-4)
+
+
+def test_the_boundary_of_the_paper_is_a_contour_too(
+    model: Path, data_set: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    image, out = str(data_set / "test/blot/000.png"), str(tmp_path / "out")
+    detector = bgad.load(model, "cpu")
+    legend = map_legend(detector, "boundary")
+    assert legend.contour == detector.card.map.boundary < map_legend(detector).contour
+    assert legend.meaning == "1 % of the map values of normals lie above it"
+    assert main(["predict", str(model), image, "--out", out, "--contour", "boundary"]) == 0
+    drawn = images.read(tmp_path / "out/000.overlay.png")
+    expected = render.overlay_with_legend(images.read(Path(image)), detector.score(Path(image)).map, legend)
+    assert np.abs(drawn.astype(int) - expected).max() <= 1
+    for options in (
+        ["--out", out],
+        ["--contour", "boundary"],
+        ["--out", out, "--no-overlays", "--contour", "boundary"],
+    ):
+        capsys.readouterr()
+        assert main(["predict", str(model), image, *options]) == 2
+        assert ("--contour is for overlays" if "--contour" in options else "other options") in capsys.readouterr().err
+
+
+def test_a_legend_promises_nothing_where_tiles_were_not_calibrated(model: Path) -> None:
+    detector = bgad.load(model, "cpu")
+    rate = detector.map_calibration.rate
+    assert map_legend(detector).meaning == f"at most {100 * rate:.3g} % of good images show any contour"
+    detector.set_tile(32)
+    assert map_legend(detector).meaning == "not calibrated with tiles of 32 pixels"
 
 
 def test_overlay_is_hot_on_a_defect_and_clear_on_a_good_part(model: Path, data_set: Path, tmp_path: Path) -> None:
@@ -391,9 +423,11 @@ def test_table_ranks_and_escapes() -> None:
             p_value=p_value,
             is_anomaly=anomalous,
             threshold=1.0,
+            map_max=score,
+            map_threshold=1.0,
             error=error,
             parts=None if score is None else {"map": score, "image": 0.0, "known": 0.0},
-            reason="one region stands out" if anomalous else None,
+            reason="a region stands out" if anomalous else None,
             region=None if score is None else [10, 20, 31, 40],  # also of an image that passes
         )
 
@@ -409,11 +443,11 @@ def test_table_ranks_and_escapes() -> None:
     lines = [" ".join(line.split()) for line in screen.export_text().splitlines()[2:]]
     assert lines == [
         "error bad.png: [red] is empty",
-        "anomalous 9.000 1 in 300 one region stands out (at 20, 30) [bold]lo\\x1bud\\n.png",
+        "anomalous 9.000 1 in 300 a region stands out (at 20, 30) [bold]lo\\x1bud\\n.png",
         "normal 0.500 most quiet.png",
         "good parts",
         "verdict score as high why image",
-        "anomalous 9.000 none of 299 one region stands out (at 20, 30) [bold]lo\\x1bud\\n.png",
+        "anomalous 9.000 none of 299 a region stands out (at 20, 30) [bold]lo\\x1bud\\n.png",
     ]
 
 

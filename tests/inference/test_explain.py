@@ -8,14 +8,14 @@ import numpy as np
 import pytest
 
 import bgad
-from bgad.artifact.card import Card, MapCard, ScorePart
+from bgad.artifact.card import FLOAT32, CalibrationCard, Card, MapCard, ScorePart
 from bgad.calibration import Calibration
 from bgad.config import Config
 from bgad.geometry.roi import Roi
 from bgad.geometry.tiles import boxes
 from bgad.inference import explain
 from bgad.inference.base import BaseScorer, Outputs
-from bgad.types import PARTS, BoolArray, Box, FloatArray, Scores
+from bgad.types import PARTS, BoolArray, FloatArray, Scores
 from tests.artifact.test_card import sample_card
 from tests.conftest import draw_image
 
@@ -30,28 +30,28 @@ def assert_adds_up(parts: Mapping[str, float], score: float) -> None:
 
 
 @pytest.mark.parametrize(
-    ("parts", "region", "reason"),
+    ("parts", "has_region", "reason"),
     [
-        ((1.1, 0.0, 0.0), REGION, "one region stands out"),
-        ((1.1, 2.1, 0.0), REGION, "one region stands out, and the image as a whole is unusual"),
-        ((0.0, 2.1, 0.0), None, "the image as a whole is unusual; no region stands out"),
-        ((1.1, 2.1, 0.0), None, "the image as a whole is unusual; no region stands out"),
-        ((0.0, 0.0, 0.6), None, "resembles known defects"),
-        ((1.1, 0.0, 0.6), REGION, "one region stands out; resembles known defects"),
-        ((1.1, 0.0, 0.0), None, "the anomaly map is higher than on good parts; no region stands out"),
-        ((1.0, 2.0, 0.5), None, "no single part stands out, but together they exceed the threshold"),
+        ((1.1, 0.0, 0.0), True, "a region stands out"),
+        ((1.1, 2.1, 0.0), True, "a region stands out, and the image as a whole is unusual"),
+        ((0.0, 2.1, 0.0), False, "the image as a whole is unusual; no region stands out"),
+        ((1.1, 2.1, 0.0), False, "the image as a whole is unusual; no region stands out"),
+        ((0.0, 0.0, 0.6), False, "resembles known defects"),
+        ((1.1, 0.0, 0.6), True, "a region stands out; resembles known defects"),
+        ((1.1, 0.0, 0.0), False, "the anomaly map is higher than on good parts; no region stands out"),
+        ((1.0, 2.0, 0.5), False, "no single part stands out, but together they exceed the threshold"),
     ],
 )
-def test_reasons_by_hand(parts: tuple[float, ...], region: Box | None, reason: str) -> None:
+def test_reasons_by_hand(parts: tuple[float, ...], has_region: bool, reason: str) -> None:
     named = dict(zip(PARTS, parts, strict=True))
-    assert explain.explain(LIMITS, True, named, region) == reason
-    assert explain.explain(LIMITS, False, named, region) == ""
+    assert explain.explain(LIMITS, True, named, has_region=has_region) == reason
+    assert explain.explain(LIMITS, False, named, has_region=has_region) == ""
 
 
 def test_a_score_of_one_part_is_no_sum() -> None:
     """A higher false-reject rate moves the threshold below the limit."""
     parts = {"map": 0.9, "image": 0.0, "known": 0.0}
-    assert explain.explain({"map": 1.0}, True, parts, None) == "the score exceeds the threshold, but nothing stands out"
+    assert explain.explain({"map": 1.0}, True, parts, has_region=False) == explain.SLIGHTLY
 
 
 def test_the_region_is_the_one_around_the_peak() -> None:
@@ -85,8 +85,12 @@ class Fixed(BaseScorer):
 def fixed_card(*, crop: bool = False, roi: BoolArray | None = None) -> Card:
     config = Config()
     config = replace(config, backbone=replace(config.backbone, size=SIZE, crop=crop))
-    score_parts = tuple(ScorePart(name, 1.0, limit) for name, limit in LIMITS.items())
-    card = sample_card(config=config, score_parts=score_parts, map=MapCard(mean=0.0, boundary=0.5))
+    score_parts = tuple(ScorePart(name, 1.0) for name in LIMITS)
+    normals, maxima = tuple(float(i) for i in range(1, 20)), tuple(0.5 - 0.01 * i for i in range(19))
+    calibration = CalibrationCard.of(Calibration(normals, 0.05), Calibration(maxima, 0.05), LIMITS)
+    card = sample_card(
+        config=config, score_parts=score_parts, map=MapCard(0.0, 0.1), calibration={FLOAT32: calibration}
+    )
     return replace(card, roi_png=None if roi is None else Roi(roi).png())
 
 
@@ -99,14 +103,13 @@ def blot() -> FloatArray:
 
 def scored(card: Card, shape: tuple[int, int], parts: tuple[float, float, float] = (5.0, 0.0, 0.0)) -> Scores:
     scorer = Fixed(card, blot(), parts)
-    scorer.calibration = Calibration(tuple(float(i) for i in range(1, 20)), 0.05)
     scorer._threshold = 1.5
     return scorer.score(np.zeros((*shape, 3), np.uint8))
 
 
 def test_a_region_is_in_the_pixels_of_the_image() -> None:
     found = scored(fixed_card(), (SIZE, SIZE))
-    assert (found.region, found.reason) == ((4, 2, 7, 4), "one region stands out")
+    assert (found.region, found.reason) == ((4, 2, 7, 4), "a region stands out")
     assert found.parts == {"map": 5.0, "image": 0.0, "known": 0.0}
     found = scored(fixed_card(), (10 * SIZE, 20 * SIZE))
     assert found.region == pytest.approx((80, 20, 140, 40), abs=2)
@@ -130,8 +133,8 @@ def test_a_region_stays_inside_the_region_of_interest() -> None:
 def test_the_region_does_not_depend_on_the_decision() -> None:
     found = scored(fixed_card(), (SIZE, SIZE), (1.2, 0.0, 0.0))  # above its limit, below the threshold
     assert (found.is_anomaly, found.reason, found.region) == (False, "", (4, 2, 7, 4))
-    found = scored(fixed_card(), (SIZE, SIZE), (0.9, 1.0, 0.0))
-    assert (found.is_anomaly, found.reason, found.region) == (True, explain.TOGETHER, None)
+    found = scored(fixed_card(), (SIZE, SIZE), (0.9, 1.0, 0.0))  # no part above its limit, and yet a contour
+    assert (found.is_anomaly, found.reason, found.region) == (True, explain.REGION, (4, 2, 7, 4))
 
 
 @pytest.mark.parametrize("engine", ["torch", "onnx"])

@@ -29,6 +29,8 @@ def row(path: Path, stem: str | None = None, error: str | None = None) -> Row:
         "p_value": 0.5,
         "is_anomaly": False,
         "threshold": 2.0,
+        "map_max": 3.0,
+        "map_threshold": 2.5,
         "error": error,
         "parts": {"map": 1.0, "image": 0.5, "known": 0.0},
         "reason": None,

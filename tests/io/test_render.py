@@ -15,50 +15,50 @@ RGB = RNG.integers(0, 256, (9, 13, 3), np.uint8)
 GREY = RGB[..., 0]
 
 
-def test_overlay_is_clear_inside_the_boundary_and_hotter_outside() -> None:
+def test_overlay_is_clear_below_the_contour_and_hotter_above() -> None:
     picture = np.full((1, 4, 3), 128, np.uint8)
     values = np.array([[0, 1, 1.5, 9]], np.float32)
-    got = render.overlay(picture, values, boundary=1.0).astype(int)
+    got = render.overlay(picture, values, contour=1.0).astype(int)
     np.testing.assert_array_equal(got[0, 0], 128)
     assert np.abs(got[0, 1] - 128).max() <= 14
     assert got[0, 2, 0] - got[0, 2, 2] > 30  # yellow
     assert got[0, 3, 1] < 80  # red
     assert got[0, 3, 0] > got[0, 3, 2]
-    again = render.overlay(picture[:, :3], values[:, :3], boundary=1.0, low=0.0)
+    again = render.overlay(picture[:, :3], values[:, :3], contour=1.0, low=0.0)
     np.testing.assert_array_equal(again, got[:, :3])  # heat does not depend on the hottest place
-    flat = render.overlay(picture / np.float32(255), np.zeros((1, 4), np.float32), boundary=0.0)
+    flat = render.overlay(picture / np.float32(255), np.zeros((1, 4), np.float32), contour=0.0)
     np.testing.assert_array_equal(flat, 128)
 
 
-def slow_overlay(image: Any, map: Any, boundary: float, low: float) -> Any:
+def slow_overlay(image: Any, map: Any, contour: float, low: float) -> Any:
     """Each pixel by the formula."""
-    unit = boundary - low if boundary > low else 1.0
+    unit = contour - low if contour > low else 1.0
     haze = np.clip((map - low) / unit, 0, 1)
-    heat = 1 - np.exp(-np.maximum(map - boundary, 0) / unit)
-    alpha = np.where(map > boundary, 0.35 + 0.4 * heat, 0.1 * haze)[..., None]
+    heat = 1 - np.exp(-np.maximum(map - contour, 0) / unit)
+    alpha = np.where(map > contour, 0.35 + 0.4 * heat, 0.1 * haze)[..., None]
     stops = np.linspace(0, 1, len(render.HEAT_COLOURS))
     colour = np.stack([np.interp(heat, stops, render.HEAT_COLOURS[:, c]) for c in range(3)], axis=-1)
     return np.rint(images.to_uint8(image) * (1 - alpha) + colour * alpha)
 
 
-@pytest.mark.parametrize(("boundary", "low"), [(1.0, 0.0), (0.3, 0.3), (-2.5, 1.0), (3.0, -5.0)])
+@pytest.mark.parametrize(("contour", "low"), [(1.0, 0.0), (0.3, 0.3), (-2.5, 1.0), (3.0, -5.0)])
 @pytest.mark.parametrize("deep", [False, True])
-def test_overlay_is_that_of_the_formula(boundary: float, low: float, deep: bool) -> None:
+def test_overlay_is_that_of_the_formula(contour: float, low: float, deep: bool) -> None:
     shape = (2 * render._STRIP_ROWS + 7, 90)
     picture = RNG.integers(0, 256, (*shape, 3), np.uint8)
     picture = picture / np.float32(255) if deep else picture
-    values = RNG.normal(boundary, 3, shape).astype(np.float32)
-    values[0, :4] = boundary, np.nextafter(np.float32(boundary), np.float32(99)), np.inf, -np.inf
-    got = render.overlay(picture, values, boundary, low)
+    values = RNG.normal(contour, 3, shape).astype(np.float32)
+    values[0, :4] = contour, np.nextafter(np.float32(contour), np.float32(99)), np.inf, -np.inf
+    got = render.overlay(picture, values, contour, low)
     assert got.dtype == np.uint8
-    assert np.abs(got - slow_overlay(picture, values, boundary, low)).max() <= 1
+    assert np.abs(got - slow_overlay(picture, values, contour, low)).max() <= 1
 
 
 @pytest.mark.parametrize("width", [40, 300, 2000])
 def test_a_legend_is_below_the_image_and_hides_nothing(width: int) -> None:
     picture = RNG.integers(0, 256, (50, width, 3), np.uint8)
     values = RNG.normal(1, 3, (50, width)).astype(np.float32)
-    legend = render.Legend(low=0.0, boundary=1.5, share=0.01)
+    legend = render.Legend(0.0, 1.5, "the map threshold", "at most 5 % of good images show any contour")
     got = render.overlay_with_legend(picture, values, legend)
     np.testing.assert_array_equal(got[:50, :width], render.overlay(picture, values, 1.5, 0.0))
     assert (got[:50, width:] == 255).all()
@@ -66,7 +66,7 @@ def test_a_legend_is_below_the_image_and_hides_nothing(width: int) -> None:
     np.testing.assert_array_equal(got[50:], bar)
     assert bar.shape[1] >= width
     pad = min(max(11, width // 64), 64) // 2
-    colours = bar[2 * pad, pad:-pad].astype(int)  # faint up to the boundary, then coloured, as in the image
+    colours = bar[2 * pad, pad:-pad].astype(int)  # faint up to the contour, then coloured, as in the image
     strong = np.abs(colours - 160).max(axis=1) > 30
     steps = np.flatnonzero(strong)
     assert steps[-1] >= len(colours) - 2 - pad // 2

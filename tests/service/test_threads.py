@@ -112,7 +112,7 @@ def test_the_other_threads_survive_too(
     wait_for(lambda: metric(service, f'bgad_thread_heartbeat_seconds{{thread="{thread}"}}') < 60)
     version = service.store.versions.released("plate").id
     sha256 = service.store.images.get(service.score(png(7))).sha256
-    wait_for(lambda: service.bench.thumbnails.has(sha256, version))
+    wait_for(lambda: service.bench.thumbnails.read(sha256, version, None) is not None)
 
 
 def test_a_job_that_is_done_cannot_be_cancelled_any_more(service: Service, monkeypatch: pytest.MonkeyPatch) -> None:

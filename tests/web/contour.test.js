@@ -4,8 +4,9 @@ import { test } from "node:test";
 import { contourSegments, squareSegments } from "../../bgad/service/web/image/contour.js";
 import { heatColour, rampColour } from "../../bgad/service/web/image/heat_colours.js";
 
-function mapOf(rows, boundary = 1, low = 0) {
-  return { width: rows[0].length, height: rows.length, values: Float32Array.from(rows.flat()), low, high: 9, boundary };
+function mapOf(rows, threshold = 1, low = 0) {
+  const values = Float32Array.from(rows.flat());
+  return { width: rows[0].length, height: rows.length, values, low, high: 9, threshold };
 }
 
 /** The end points of the segments, each once, as sorted text. */
@@ -29,8 +30,8 @@ test("a contour at the border of the map is closed outside of it", () => {
   assert.deepEqual(corners(segments), ["0,0.5", "0.5,0", "0.5,1", "1,0.5"]);
 });
 
-test("a map that does not cross its boundary has no contour", () => {
-  assert.deepEqual(contourSegments(mapOf([[0, 1], [1, 0]])), []); // equal to the boundary is not above it
+test("a map that does not cross its threshold has no contour", () => {
+  assert.deepEqual(contourSegments(mapOf([[0, 1], [1, 0]])), []); // equal to the threshold is not above it
 });
 
 test("every contour is closed: each point ends an even number of segments", () => {
@@ -53,8 +54,8 @@ test("a saddle is cut by two segments", () => {
   assert.deepEqual(squareSegments(0, 0, [1, -1, 1, -1]), [[[0.5, 0], [1, 0.5]], [[0.5, 1], [0, 0.5]]]);
 });
 
-test("heat is clear at the lowest value, faint at the boundary and strong above it", () => {
-  const map = { low: 0, boundary: 2 };
+test("heat is clear at the lowest value, faint at the threshold and strong above it", () => {
+  const map = { low: 0, threshold: 2 };
   assert.deepEqual(heatColour(0, map), [255, 237, 130, 0]);
   close(heatColour(1, map), [255, 237, 130, 255 * 0.06]);
   close(heatColour(2, map), [255, 237, 130, 255 * 0.12]);

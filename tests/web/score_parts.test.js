@@ -28,6 +28,6 @@ test("parts without limits or with nothing positive have bars all the same", () 
 });
 
 test("a reason is a sentence", () => {
-  assert.equal(reasonText({ reason: "one region stands out" }), "One region stands out.");
+  assert.equal(reasonText({ reason: "a region stands out" }), "A region stands out.");
   assert.equal(reasonText({ reason: null }), null);
 });

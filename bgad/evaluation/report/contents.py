@@ -70,7 +70,8 @@ class Section:
     metrics: dict[str, float | None]
     images: list[ImageRow]
     threshold: float
-    boundary: float  # map value at the normal boundary
+    map_threshold: float  # map value above which there is a contour
+    with_contour: tuple[int, int]  # normals with any contour, of all
     levels: list[LevelHistogram]
     roc: tuple[list[float], list[float]]  # false-positive rates, true-positive rates
     pro: tuple[list[float], list[float]] | None  # false-positive rates, mean region overlap

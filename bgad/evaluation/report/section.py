@@ -262,10 +262,12 @@ def _mistakes(section: Section) -> str:
 
 def _gallery(section: Section) -> str:
     images = sorted((i for i in section.images if i.thumbnail or i.heat_map), key=lambda i: -i.score)
+    contours, normals = section.with_contour
     words = (
-        "Highest score first: image, anomaly map and, where there is a mask, the outline of the defect. Map values "
-        f"above {section.boundary:.3f} lie outside of the normal boundary. A rejected image says why; a frame in its "
-        "anomaly map is around the region that stands out. Point at the words to see the parts of the score."
+        "Highest score first: image, anomaly map and, where there is a mask, the outline of the defect. The map "
+        f"exceeds the map threshold, {section.map_threshold:.3f}, on {contours} of {normals} good images. A rejected "
+        "image says why; a frame in its anomaly map is around the region that stands out. Point at the words to see "
+        "the parts of the score."
     )
     count = f"{len(images)} of {len(section.images)} images"
     cards = _cards(images, section.held_out, "No thumbnails were kept for this section.")

@@ -15,6 +15,7 @@ from bgad.service.http.caching import Content
 from bgad.service.http.params import BYTES, JPEG, PNG, PNG_OR_JPEG, Bench, ModelName, Number, Seconds, Threads, valid_id
 from bgad.service.http.reviews import review_schema
 from bgad.service.http.security import MayReview, MayScore, api_router
+from bgad.service.registry import DecisionRule
 from bgad.service.store.image_list import SNAPSHOT_PATTERN, ImageQuery, ListedImage, Snapshot
 from bgad.service.store.scores import RecordedScore
 from bgad.service.store.versions import Version
@@ -77,13 +78,13 @@ def list_images(
     query = filters.query(model, order=page.order, limit=page.limit, offset=page.offset, as_of=snapshot)
     version = workbench.store.versions.get(snapshot.version)
     suffix = f"thumbnail.jpg?model={quote(model, safe='')}&version={version.id}"
-    rows, limits = lists.page(query), workbench.registry.part_limits(snapshot.version)
+    rows, rule = lists.page(query), workbench.registry.existing_rule(snapshot.version)
+    key_parts = _key_parts(version, rule)
     images = [
         schemas.ListedImage(
-            **asdict(row),
-            reason=_reason(row, limits),
+            **asdict(row) | _explanation(row, rule),
             has_mask=row.mask is not None,
-            thumbnail=f"/v1/images/{row.id}/{suffix}&content={caching.key(row.sha256, version.checksum)}",
+            thumbnail=f"/v1/images/{row.id}/{suffix}&content={caching.key(row.sha256, *key_parts)}",
         )
         for row in rows
     ]
@@ -112,7 +113,7 @@ def get_image(number: int, workbench: Bench, caller: MayReview, model: ModelName
     return schemas.ImageDetail(
         **{key: getattr(image, key) for key in ("id", "name", "width", "height", "received", "dropped")},
         scores=[
-            _recorded(row, workbench.registry.part_limits(row.version))
+            _recorded(row, workbench.registry.existing_rule(row.version))
             for row in store.scores.of_image(number)
             if caller.may_use(row.model)
         ],
@@ -157,7 +158,9 @@ async def get_thumbnail(
     row = await _version(workbench, rendered)
 
     async def read() -> Response:
-        drawn = await to_thread.run_sync(workbench.views.drawn_thumbnail, number, row)
+        rule = await to_thread.run_sync(workbench.registry.existing_rule, row.id)
+        map_threshold = None if rule is None else rule.map_threshold
+        drawn = await to_thread.run_sync(workbench.views.drawn_thumbnail, number, row, map_threshold)
         if drawn is None:
             drawn = await admission.run_patiently(threads.drawing, lambda: workbench.views.thumbnail(number, row))
         return Response(drawn, media_type="image/jpeg")
@@ -167,30 +170,42 @@ async def get_thumbnail(
 
 @router.get("/images/{number}/overlay.png", response_class=Response, responses=PNG)
 async def get_overlay(
-    number: int, request: Request, workbench: Bench, threads: Threads, _: MayScore, rendered: Rendered
+    number: int,
+    request: Request,
+    workbench: Bench,
+    threads: Threads,
+    _: MayScore,
+    rendered: Rendered,
+    contour: Annotated[
+        Literal["threshold", "boundary"],
+        Query(description="where colour begins: at the map threshold, or at the paper's normal boundary"),
+    ] = "threshold",
 ) -> Response:
     """Get the image with its anomaly map as a heat map."""
     row = await _version(workbench, rendered)
 
     async def draw() -> Response:
-        overlay = await admission.run_patiently(threads.overlays, lambda: workbench.views.overlay(number, row))
+        overlay = await admission.run_patiently(threads.overlays, lambda: workbench.views.overlay(number, row, contour))
         return Response(overlay, media_type="image/png")
 
-    return await caching.cached(request, await _key(workbench, number, row), rendered.content, draw)
+    return await caching.cached(request, await _key(workbench, number, row, contour), rendered.content, draw)
 
 
 @router.get("/images/{number}/map.png", response_class=Response, responses=PNG)
 async def get_map(
     number: int, request: Request, workbench: Bench, threads: Threads, _: MayScore, rendered: Rendered
 ) -> Response:
-    """Get the anomaly map in grey. The headers X-Low, X-High and X-Boundary hold the map values of black, white and the
-    normal boundary."""
+    """Get the anomaly map in grey. The headers X-Low, X-High, X-Map-Threshold and X-Boundary hold the map values of
+    black, white, the map threshold and the paper's normal boundary. X-Rate is the largest share of good images whose
+    maps exceed the map threshold."""
 
     row = await _version(workbench, rendered)
 
     async def draw() -> Response:
         grey = await admission.run_patiently(threads.drawing, lambda: workbench.views.grey_map(number, row))
-        headers = {"X-Low": repr(grey.low), "X-High": repr(grey.high), "X-Boundary": repr(grey.boundary)}
+        headers = {"X-Low": repr(grey.low), "X-High": repr(grey.high)}
+        headers |= {"X-Map-Threshold": repr(grey.map_threshold), "X-Boundary": repr(grey.boundary)}
+        headers |= {"X-Rate": repr(grey.rate)}
         return Response(grey.png, media_type="image/png", headers=headers)
 
     return await caching.cached(request, await _key(workbench, number, row), rendered.content, draw)
@@ -200,10 +215,18 @@ async def _version(workbench: Workbench, rendered: Rendering) -> Version:
     return await to_thread.run_sync(workbench.registry.version, rendered.model, rendered.version)
 
 
-async def _key(workbench: Workbench, number: int, version: Version | None = None) -> str:
+async def _key(workbench: Workbench, number: int, version: Version | None = None, contour: str = "threshold") -> str:
     """Return the ETag of an image, or of its anomaly map by a version; DataError if its file is not kept."""
     image = await to_thread.run_sync(workbench.store.images.get_kept, valid_id(number))
-    return caching.key(image.sha256, *([] if version is None else [version.checksum]))
+    if version is None:
+        return caching.key(image.sha256)
+    rule = await to_thread.run_sync(workbench.registry.existing_rule, version.id)
+    return caching.key(image.sha256, *_key_parts(version, rule), *([] if contour == "threshold" else [contour]))
+
+
+def _key_parts(version: Version, rule: DecisionRule | None) -> list[str]:
+    """Return what the drawing of an anomaly map depends on: the model, and where the colours begin."""
+    return [version.checksum, "" if rule is None else repr(rule.map_threshold)]
 
 
 @router.get("/images/{number}/score")
@@ -234,10 +257,18 @@ async def compute_score(
     return await admission.run_patiently(threads.drawing, compute)
 
 
-def _recorded(row: RecordedScore, limits: dict[str, float] | None) -> schemas.RecordedScore:
-    return schemas.RecordedScore(**asdict(row), limits=limits, reason=_reason(row, limits))
+def _recorded(row: RecordedScore, rule: DecisionRule | None) -> schemas.RecordedScore:
+    limits = None if rule is None else rule.part_limits
+    return schemas.RecordedScore(**asdict(row) | _explanation(row, rule), limits=limits)
 
 
-def _reason(row: ListedImage | RecordedScore, limits: dict[str, float] | None) -> str | None:
-    """Return why the present decision on an image is anomalous: it is not stored, because the threshold may change."""
-    return None if limits is None else explain(limits, row.is_anomaly, row.parts, row.region) or None
+def _explanation(row: ListedImage | RecordedScore, rule: DecisionRule | None) -> dict[str, Any]:
+    """Return why the present decision on an image is anomalous, and the region that stands out at the present rate.
+
+    Neither is stored, because the thresholds may change. The box of the region is that of the time of scoring.
+    """
+    if rule is None:
+        return {"reason": None, "region": row.region}
+    has_region = row.map_max is not None and row.map_max > rule.map_threshold
+    reason = explain(rule.part_limits, row.is_anomaly, row.parts, has_region=has_region)
+    return {"reason": reason or None, "region": row.region if has_region else None}

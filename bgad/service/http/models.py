@@ -104,6 +104,7 @@ def _model(workbench: Workbench, name: str) -> schemas.Model:
         versions=versions,
         threshold=rule.threshold,
         rate=rule.rate,
+        map_threshold=rule.map_threshold,
         guarantee=rule.guarantee,
         calibration=rule.calibration_normals,
         size=rule.input_size,

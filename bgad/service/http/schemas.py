@@ -36,8 +36,9 @@ Reason = Annotated[
 Region = Annotated[
     list[int] | None,
     Field(
-        description="left, top, right and bottom, in pixels of the image, of the region that stands out in the anomaly "
-        "map, whatever the decision; null if none does"
+        description="left, top, right and bottom, in pixels of the image, of the contour around the maximum of the "
+        "anomaly map, whatever the decision; null if the map does not exceed the map threshold, or if the contour was "
+        "not drawn when the image was scored"
     ),
 ]
 
@@ -79,6 +80,9 @@ class Model(BaseModel):
     versions: list[Version]
     threshold: float
     rate: float = Field(description="false-reject rate: the largest share of good parts that is rejected")
+    map_threshold: float = Field(
+        description="map value above which a contour is drawn; the share of good images that show any is at most `rate`"
+    )
     guarantee: str
     calibration: int = Field(description="number of calibration normals behind the threshold")
     size: int = Field(description="side of the model's input in pixels")

@@ -284,17 +284,24 @@ def _stuck_error() -> EngineStuckError:
 
 def decide_again(scores: Scores, scorer: BaseScorer) -> Scores:
     """Apply the scorer's present threshold, which may have been set while the image was being scored."""
-    threshold = scorer.threshold
-    is_anomaly = scores.score > threshold
-    reason = explain(scorer.card.part_limits, is_anomaly, scores.parts, scores.region)
-    return replace(scores, threshold=threshold, is_anomaly=is_anomaly, reason=reason)
+    threshold, map_threshold = scorer.threshold, scorer.map_threshold
+    is_anomaly, has_region = scores.score > threshold, bool(scores.map.max() > map_threshold)
+    reason = explain(scorer.card.part_limits, is_anomaly, scores.parts, has_region=has_region)
+    return replace(
+        scores,
+        threshold=threshold,
+        is_anomaly=is_anomaly,
+        map_threshold=map_threshold,
+        reason=reason,
+        region=scores.region if has_region else None,
+    )
 
 
 def _limit_map(scores: Scores, max_side: int) -> Scores:
     shape = _shape(scores.map)
     if not max_side or max(shape) <= max_side:
         return scores
-    return replace(scores, map=images.resize_map(scores.map, images.fit_shape(shape, max_side)))
+    return replace(scores, map=images.shrink_map(scores.map, images.fit_shape(shape, max_side)))
 
 
 def _shape(array: FloatArray) -> Shape:

@@ -116,7 +116,7 @@ class Ingest:
                     version = self._registry.released(model)
             if not self._blobs.has(BlobKind.IMAGE, sha256, len(content)):
                 self._blobs.put_as(BlobKind.IMAGE, sha256, content)  # another service had just removed it
-        self._thumbnails.enqueue(sha256, version.id, scores.map, scorer.card)
+        self._thumbnails.enqueue(sha256, version.id, scores, scorer.card)
         return ScoredImage(image, version, scores)
 
     def _record(self, new: NewImage, version: Version, scores: Scores) -> int | None:

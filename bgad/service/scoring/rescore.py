@@ -194,7 +194,7 @@ class Rescorer:
             answer, scorer = self._cache.score(version, path, patient=True)
             scores = decide_again(answer.scores, scorer)
             self._store.scores.add_rescored(image.id, version.id, scores, image.created)
-            self._thumbnails.draw(image.sha256, version.id, answer.scores.map, scorer.card)
+            self._thumbnails.draw(image.sha256, version.id, scores, scorer.card)
         except (BgadError, OSError) as error:
             if not self._closed.is_set():
                 logger.warning("image %d is not rescored: %s", image.id, error)

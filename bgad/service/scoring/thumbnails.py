@@ -1,14 +1,21 @@
-"""Thumbnails of images with their anomaly maps, drawn while no request waits for a score."""
+"""Thumbnails of images with their anomaly maps, drawn while no request waits for a score.
+
+The colours of a thumbnail begin at the map threshold of the time when it was drawn. Its file names this threshold in
+a comment, so that it is drawn anew when somebody opens it after the false-reject rate has changed.
+"""
 
 from __future__ import annotations
 
+import io
 import logging
 import queue
 import time
 from collections.abc import Callable, Iterable
 from contextlib import suppress
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from pathlib import Path
+
+from PIL import Image
 
 from bgad.artifact.card import Card
 from bgad.errors import BgadError, DataError
@@ -17,7 +24,7 @@ from bgad.io import render as heat_maps
 from bgad.service.blobs import BlobKind, BlobStore
 from bgad.service.scoring.decoding import DecodingBudget
 from bgad.service.threads import SupervisedThread
-from bgad.types import FloatArray
+from bgad.types import FloatArray, Scores
 
 MAX_SIDE = 192  # pixels
 POLL_SECONDS = 0.05  # between two checks whether requests still wait
@@ -30,7 +37,7 @@ logger = logging.getLogger(__name__)
 class _Drawing:
     sha256: str
     version: int
-    small_map: FloatArray
+    scores: Scores  # with a small map
     card: Card
 
 
@@ -52,33 +59,34 @@ class Thumbnails:
             self._queue.put_nowait(None)
         self.thread.stop()
 
-    def has(self, sha256: str, version: int) -> bool:
-        """Return whether a thumbnail has been drawn."""
-        return self._blobs.has(BlobKind.THUMBNAIL, _name(sha256, version))
+    def read(self, sha256: str, version: int, map_threshold: float | None) -> bytes | None:
+        """Return a thumbnail as JPEG; None if it has not been drawn with this map threshold (None: with any)."""
+        try:
+            content = self._blobs.location(BlobKind.THUMBNAIL, _name(sha256, version)).read_bytes()
+        except FileNotFoundError:
+            return None
+        return content if map_threshold is None or _map_threshold(content) == map_threshold else None
 
-    def read(self, sha256: str, version: int) -> bytes:
-        """Return a thumbnail as JPEG."""
-        return self._blobs.path(BlobKind.THUMBNAIL, _name(sha256, version)).read_bytes()
-
-    def enqueue(self, sha256: str, version: int, map: FloatArray, card: Card) -> None:
+    def enqueue(self, sha256: str, version: int, scores: Scores, card: Card) -> None:
         """Draw a thumbnail when there is time; skip it if the queue is full."""
-        if self._queue.full() or self.has(sha256, version):
+        if self._queue.full() or self.read(sha256, version, scores.map_threshold) is not None:
             return
-        small_map = images.resize_map(map, images.fit_shape(map.shape, MAX_SIDE))
         with suppress(queue.Full):
-            self._queue.put_nowait(_Drawing(sha256, version, small_map, card))
+            self._queue.put_nowait(_Drawing(sha256, version, replace(scores, map=_small(scores.map), levels=()), card))
 
-    def draw(self, sha256: str, version: int, map: FloatArray, card: Card) -> None:
-        """Draw a thumbnail now unless it exists."""
-        if self.has(sha256, version):
-            return
+    def draw(self, sha256: str, version: int, scores: Scores, card: Card) -> bytes:
+        """Draw a thumbnail now unless it exists, and return it."""
+        drawn = self.read(sha256, version, scores.map_threshold)
+        if drawn is not None:
+            return drawn
         path = self._blobs.path(BlobKind.IMAGE, sha256)
         with self._budget.hold_file(path):
-            content = render(path, map, card)
+            content = render(path, scores, card)
         self._blobs.put_as(BlobKind.THUMBNAIL, _name(sha256, version), content)
         if not self._blobs.has(BlobKind.IMAGE, sha256):  # retention removed the image meanwhile
             self.remove(sha256, [version])
             raise DataError("the image file is not there any more")
+        return content
 
     def remove(self, sha256: str, versions: Iterable[int]) -> int:
         """Remove an image's thumbnails by these versions; return the number of bytes freed."""
@@ -92,17 +100,30 @@ class Thumbnails:
             if self._closed:
                 return
             try:
-                self.draw(drawing.sha256, drawing.version, drawing.small_map, drawing.card)
+                self.draw(drawing.sha256, drawing.version, drawing.scores, drawing.card)
             except (BgadError, OSError) as error:  # whoever opens it later has it drawn again and sees the error
                 logger.warning("no thumbnail of %s: %s", drawing.sha256[:12], error)
 
 
-def render(path: Path, map: FloatArray, card: Card) -> bytes:
+def render(path: Path, scores: Scores, card: Card) -> bytes:
     """Draw a small JPEG of an image with its anomaly map."""
-    small_map = images.resize_map(map, images.fit_shape(map.shape, MAX_SIDE))
+    small_map = _small(scores.map)
     image = images.load(path).fit((small_map.shape[0], small_map.shape[1]), card.input.bits)
-    overlay = heat_maps.overlay(image, small_map, card.map.boundary, card.map.mean)
-    return heat_maps.encode(overlay, "JPEG", quality=80)
+    overlay = heat_maps.overlay(image, small_map, scores.map_threshold, card.map.mean)
+    return heat_maps.encode(overlay, "JPEG", quality=80, comment=repr(scores.map_threshold).encode())
+
+
+def _small(map: FloatArray) -> FloatArray:
+    return images.shrink_map(map, images.fit_shape(map.shape, MAX_SIDE))
+
+
+def _map_threshold(content: bytes) -> float | None:
+    """Return the map threshold that a thumbnail was drawn with; None where its file is damaged."""
+    try:
+        with Image.open(io.BytesIO(content), formats=("JPEG",)) as image:
+            return float(image.info.get("comment", b""))
+    except (OSError, SyntaxError, ValueError):
+        return None
 
 
 def _name(sha256: str, version: int) -> str:

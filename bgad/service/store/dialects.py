@@ -126,7 +126,7 @@ def upserts(backend: str) -> Upserts:
         index_elements=["sha256"], set_={"width": image.excluded.width, "dropped": None}
     )
     score, key = dialect.insert(scores), ["image", "version"]
-    columns = ("score", "p_value", "threshold", "is_anomaly", "created", "parts", "region")
+    columns = ("score", "p_value", "threshold", "is_anomaly", "created", "parts", "region", "map_max")
     replace = score.on_conflict_do_update(index_elements=key, set_={name: score.excluded[name] for name in columns})
     keep = score.on_conflict_do_nothing(index_elements=key)
     sender = dialect.insert(senders).on_conflict_do_nothing()

@@ -80,7 +80,8 @@ class ListedImage:
     is_anomaly: bool
     created: float
     parts: dict[str, float]  # of the score, by name
-    region: list[int] | None  # left, top, right, bottom of the region that stands out
+    region: list[int] | None  # left, top, right, bottom of the region that stood out
+    map_max: float | None  # of the anomaly map
     verdict: str | None
     mask: str | None
     note: str | None
@@ -197,7 +198,7 @@ def _filtered(query: ImageQuery, rule: _Rule) -> sa.Select[Any]:
     rows = (
         sa.select(
             images,
-            *(scores.c[key] for key in ("score", "p_value", "created", "parts", "region")),
+            *(scores.c[key] for key in ("score", "p_value", "created", "parts", "region", "map_max")),
             sa.literal(rule.threshold, sa.Double).label("threshold"),
             is_anomaly.label("is_anomaly"),
             *(current.c[key] for key in ("verdict", "mask", "note")),

@@ -41,7 +41,8 @@ class RecordedScore:
     sent_is_anomaly: bool
     created: float
     parts: dict[str, float]  # of the score, by name
-    region: list[int] | None  # left, top, right, bottom of the region that stands out
+    region: list[int] | None  # left, top, right, bottom of the region that stood out
+    map_max: float | None  # of the anomaly map
     model: str
     checksum: str
 
@@ -156,12 +157,14 @@ class Scores:
     def _values(self, image: int, version: int, result: types.Scores) -> dict[str, Any]:
         values = {key: getattr(result, key) for key in ("score", "p_value", "threshold", "is_anomaly")}
         values |= {"parts": dict(result.parts), "region": result.region and list(result.region)}
+        values |= {"map_max": float(result.map.max())}
         return values | {"image": image, "version": version, "created": self._database.clock()}
 
     def of_image(self, image: int) -> list[RecordedScore]:
         """Return all scores of an image, oldest first."""
         query = sa.select(
-            *(scores.c[key] for key in ("id", "image", "version", "score", "p_value", "created", "parts", "region")),
+            *(scores.c[key] for key in ("id", "image", "version", "score", "p_value", "created")),
+            *(scores.c[key] for key in ("parts", "region", "map_max")),
             CURRENT_THRESHOLD.label("threshold"),
             _IS_ANOMALY,
             scores.c.threshold.label("sent_threshold"),

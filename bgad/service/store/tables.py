@@ -52,7 +52,8 @@ sweeps = sa.Table(
 )
 
 # A score keeps the threshold and the decision that the client was told. What counts now follows from the score and from
-# the threshold of its version, so that a new threshold changes no score.
+# the threshold of its version, so that a new threshold changes no score. So does whether a region stands out, from the
+# maximum of the map and the version's map threshold.
 scores = sa.Table(
     "scores",
     metadata,
@@ -65,7 +66,8 @@ scores = sa.Table(
     sa.Column("is_anomaly", sa.Boolean, nullable=False),  # as sent
     sa.Column("created", sa.Double, nullable=False),
     sa.Column("parts", sa.JSON, nullable=False),  # by name; their sum is `score`
-    sa.Column("region", sa.JSON(none_as_null=True), nullable=True),  # left, top, right, bottom of what stands out
+    sa.Column("region", sa.JSON(none_as_null=True), nullable=True),  # as sent: left, top, right, bottom
+    sa.Column("map_max", sa.Double, nullable=True),  # of the anomaly map; null in rows from before the column
     sa.UniqueConstraint("image", "version", name="uq_scores_image_version"),
 )
 sa.Index("ix_scores_version_score", scores.c.version, scores.c.score)

@@ -105,7 +105,7 @@ class Comparison:
             return
         for side, scores, scorer in (("before", old, self.before), ("after", new, self.after)):
             with suppress(OSError):  # a full disk only costs the comparison its thumbnails
-                (self._thumbnails / f"{sha256}.{side}").write_bytes(render(case.path, scores.map, scorer.card))
+                (self._thumbnails / f"{sha256}.{side}").write_bytes(render(case.path, scores, scorer.card))
 
 
 def validation_images(model: BaseScorer, data: Path | None) -> tuple[list[tuple[Sample, str]], str]:

@@ -101,15 +101,15 @@ def test_beyond_all_held_out_normals() -> None:
 
 def test_a_rejected_image_says_why() -> None:
     parts = {"map": 3.0, "image": 0.5, "known": 0.0}
-    rejected = ImageRow("a", "cut", 1, 3.5, 0.1, True, parts=parts, reason="one region stands out", region=[1, 2, 3, 4])
+    rejected = ImageRow("a", "cut", 1, 3.5, 0.1, True, parts=parts, reason="a region stands out", region=[1, 2, 3, 4])
     passed = ImageRow("b", "good", 0, 0.5, 0.9, False, parts=parts, region=[1, 2, 3, 4])
     page = report.render("t", [section(images=[rejected, passed])], [])
-    words = '<p class="why" title="map 3 + image 0.5 + known 0 = 3.5">One region stands out</p>'
+    words = '<p class="why" title="map 3 + image 0.5 + known 0 = 3.5">A region stands out</p>'
     assert page.count('<p class="why"') == page.count(words) == 1
 
 
 def test_a_frame_is_around_the_region_of_a_rejected_image() -> None:
-    scores = Scores(2.0, 0.1, 1.0, True, np.zeros((100, 200), np.float32), 1.0, region=(80, 40, 120, 60))
+    scores = Scores(2.0, 0.1, 1.0, True, np.zeros((100, 200), np.float32), 1.0, 1.0, region=(80, 40, 120, 60))
     frame = _frame(scores, (100, 200), (50, 100))
     assert frame is not None
     rows, columns = np.nonzero(frame)

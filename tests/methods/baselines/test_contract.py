@@ -88,6 +88,9 @@ def test_a_baseline_on_pixels_is_an_ordinary_model(toy: Config, data_set: Path, 
     bad, good = scores["onnx"][:8], scores["onnx"][8:]
     assert min(s.parts["map"] for s in bad) > max(s.parts["map"] for s in good)
     assert all(s.score == pytest.approx(sum(s.parts.values()), rel=1e-4) for s in bad)
+    held_out = [data_set / image["name"] for image in card.split["images"] if image["role"] == "calibration"]
+    maxima = sorted(float(s.map.max()) for s in load(out, "cpu").score_many(held_out))
+    assert maxima == pytest.approx(card.calibration_at().map_maxima, rel=1e-3)
     np.testing.assert_allclose([s.score for s in scores["torch"]], [s.score for s in scores["onnx"]], rtol=1e-4)
 
 

@@ -47,7 +47,7 @@ def row(image: int, version: Version, score: float) -> dict[str, Any]:
 
 
 def said(score: float) -> Scores:
-    return Scores(score, 0.5, 2.0, score > 2, np.zeros((2, 2), np.float32), 0.0)
+    return Scores(score, 0.5, 2.0, score > 2, np.zeros((2, 2), np.float32), 0.0, 0.0)
 
 
 def images_of(seen: DriftState) -> list[int]:

@@ -61,7 +61,7 @@ def test_with_a_full_queue_and_many_who_want_maps_all_else_is_answered(
     kept = f"/v1/images/{number}/thumbnail.jpg?model=plate"
     assert service.client.get(kept).status_code == 200
     lost = service.score(png(1))
-    wait_for(lambda: service.bench.thumbnails.has(service.store.images.get(lost).sha256, 1))
+    wait_for(lambda: service.bench.thumbnails.read(service.store.images.get(lost).sha256, 1, None) is not None)
     service.bench.blobs.remove(BlobKind.THUMBNAIL, f"{service.store.images.get(lost).sha256}.1")
     for module in (admission, image_views):
         monkeypatch.setattr(module, "PATIENCE_SECONDS", 0.2)

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import io
 import json
 import shutil
 import threading
@@ -11,8 +12,10 @@ from typing import Any
 import numpy as np
 import pytest
 import sqlalchemy as sa
+from PIL import Image
 
 from bgad.calibration import rate_bound
+from bgad.service.http.caching import FOR_GOOD
 from bgad.service.store import tables
 from bgad.service.store.image_list import ImageQuery
 from tests.conftest import SIZE
@@ -137,6 +140,28 @@ def test_an_image_that_is_kept_while_a_threshold_is_set_is_listed_by_it_and_kept
     assert row.threshold == changed["threshold"]
     (sent,) = store.scores.of_image(row.id)
     assert sent.sent_threshold == told[0]["threshold"] != changed["threshold"]
+
+
+def test_contours_follow_the_rate(service: Service) -> None:
+    """Another rate moves the map threshold: map, words, regions and thumbnails follow without a new score."""
+    numbers = [service.score(png(i, defect=i > 5)) for i in range(8)]
+    for changed in (False, True):
+        if changed:
+            service.client.put("/v1/models/plate/threshold", json={"rate": 0.5})
+        map_threshold = service.client.get("/v1/models/plate").json()["map_threshold"]
+        rows = service.client.get("/v1/images?model=plate").json()["images"]
+        assert sorted(row["id"] for row in rows) == numbers
+        for row in rows:
+            answer = service.client.get(f"/v1/images/{row['id']}/map.png?model=plate")
+            assert float(answer.headers["X-Map-Threshold"]) == map_threshold
+            assert float(answer.headers["X-Rate"]) == (0.5 if changed else pytest.approx(1 / 6))
+            has_contour = float(answer.headers["X-High"]) > map_threshold
+            assert bool(row["reason"] and row["reason"].startswith("a region")) == (row["is_anomaly"] and has_contour)
+            assert has_contour if row["region"] else changed or not has_contour
+            thumbnail = service.client.get(row["thumbnail"])
+            assert thumbnail.headers["cache-control"] == FOR_GOOD
+            with Image.open(io.BytesIO(thumbnail.content)) as drawn:
+                assert float(drawn.info["comment"]) == map_threshold
 
 
 def test_another_rate_is_there_after_a_restart(make: Maker) -> None:

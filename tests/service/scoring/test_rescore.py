@@ -58,7 +58,7 @@ def test_a_release_says_how_far_it_is_and_draws_thumbnails(service: Service, gat
     wait_for(lambda: progress(service) == NOTHING)
     assert scored_by(service.store, second) == numbers
     digests = [service.store.images.get(number).sha256 for number in numbers]
-    assert all(service.bench.thumbnails.has(digest, second.id) for digest in digests)
+    assert all(service.bench.thumbnails.read(digest, second.id, None) for digest in digests)
 
 
 def test_what_a_service_did_not_get_to_the_next_one_scores(make: Maker, monkeypatch: pytest.MonkeyPatch) -> None:

@@ -41,7 +41,7 @@ def version(store: Store) -> Version:
 
 def said(score: float, threshold: float = 1.0) -> Scores:
     none, parts = np.zeros((2, 2), np.float32), {"map": score, "image": 0.0, "known": 0.0}
-    return Scores(score, 0.5, threshold, score > threshold, none, 0.0, parts=parts)
+    return Scores(score, 0.5, threshold, score > threshold, none, 0.0, 0.0, parts=parts)
 
 
 def scored(store: Store, version: Version, score: float, name: str = "part.png") -> int:

@@ -64,7 +64,7 @@ def paint_ring(page: Any) -> None:
 def open_first(page: Any) -> None:
     """The first image of the queue, with its map."""
     page.locator("#cell-0 .name").click()
-    sync_api.expect(page.locator(".side")).to_contain_text("boundary")
+    sync_api.expect(page.locator(".side")).to_contain_text("map threshold")
 
 
 def marked(page: Any) -> int:

@@ -44,7 +44,7 @@ def test_the_whole_loop(page: Any, live: Start) -> None:
     sync_api.expect(page.locator("#cell-1")).to_have_attribute("aria-selected", "true")
     page.keyboard.press("Enter")
     sync_api.expect(page.locator(".words")).to_contain_text("good parts")
-    sync_api.expect(page.locator(".side")).to_contain_text("boundary")  # the map has come
+    sync_api.expect(page.locator(".side")).to_contain_text("map threshold")  # the map has come
     first = page.url
 
     # paint and confirm

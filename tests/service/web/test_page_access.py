@@ -67,7 +67,7 @@ def test_axe_finds_nothing_serious_in_any_view(page: Any, busy: Live) -> None:
     said(page, ": unsure")
     check(page, "queue with a message")
     page.keyboard.press("Enter")
-    expect(page.locator(".side")).to_contain_text("boundary")
+    expect(page.locator(".side")).to_contain_text("map threshold")
     check(page, "image")
     number = int(page.url.split("/")[-1])
     Client(busy.address).review(number, "bad", note="a blot")
@@ -156,7 +156,7 @@ def test_no_message_covers_a_score(page: Any, live: Start, tablet: bool) -> None
     assert message["y"] >= main["y"] + main["height"] - 1, "it is below everything that a view shows"
     assert main == before, "and nothing moves when it comes"
     shown.goto(f"{service.address}/#/image/1")
-    expect(shown.locator(".side")).to_contain_text("boundary")
+    expect(shown.locator(".side")).to_contain_text("map threshold")
     shown.keyboard.press("u")
     expect(shown.locator("#message")).to_contain_text("unsure")
     message, main = shown.locator("#message").bounding_box(), shown.locator("main").bounding_box()
@@ -179,7 +179,7 @@ def test_the_keys_of_verdicts_can_be_switched_off(page: Any, live: Start) -> Non
     for key in ("g", "b", "u"):
         page.keyboard.press(key)
     page.keyboard.press("Enter")
-    expect(page.locator(".side")).to_contain_text("boundary")
+    expect(page.locator(".side")).to_contain_text("map threshold")
     for key in ("g", "b", "u"):
         page.keyboard.press(key)
     page.keyboard.press("2")  # other keys work

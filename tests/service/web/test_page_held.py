@@ -174,11 +174,11 @@ def test_verdicts_in_the_queue(page: Any, live: Start) -> None:
 
     page.keyboard.press("Home")
     page.keyboard.press("Enter")
-    sync_api.expect(page.locator(".side")).to_contain_text("boundary")
+    sync_api.expect(page.locator(".side")).to_contain_text("map threshold")
     first = page.url
     page.keyboard.down("u")
     page.wait_for_url(lambda address: address != first)
-    sync_api.expect(page.locator(".side")).to_contain_text("boundary")
+    sync_api.expect(page.locator(".side")).to_contain_text("map threshold")
     page.keyboard.down("u")
     page.wait_for_timeout(200)
     assert [verdicts(number) for number in numbers] == [["unsure", "bad", "unsure"], ["good"], []]

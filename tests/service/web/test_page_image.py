@@ -39,7 +39,7 @@ def sent(service: Live, content: bytes, name: str, model: str = "plate") -> int:
 def opened(page: Any, service: Live, rest: str) -> None:
     """With its map."""
     page.goto(f"{service.address}/#/image/{rest}")
-    expect(page.locator(".side")).to_contain_text("boundary")
+    expect(page.locator(".side")).to_contain_text("map threshold")
 
 
 def verdicts(service: Live, image: int) -> list[str]:
@@ -63,7 +63,7 @@ def test_tools_stay_and_keys_reach_the_image(page: Any, live: Start) -> None:
     for layer, colour in (("defect", "rgb(255, 0, 200)"), ("ignore", "rgb(0, 140, 255)")):
         expect(page.locator(f"[data-layer={layer}] .swatch")).to_have_css("background-color", colour)
     module = "await import('/static/views/image_details.js')"
-    line = f"async (said) => ({module}).contourText({{ high: 2, boundary: said.line }}, said)"
+    line = f"async (said) => ({module}).contourText({{ high: 2, threshold: said.line, rate: 0.05 }}, said)"
     by_score = "The decision is made by the score, not by this line."
     cases = [{"line": at, "is_anomaly": bad} for at in (1, 3) for bad in (True, False)]
     assert [by_score in page.evaluate(line, case) for case in cases] == [True, True, True, False]
@@ -183,11 +183,11 @@ def test_the_model_the_version_and_the_way_back(page: Any, live: Start, models: 
     model, side = page.locator("#model"), page.locator(".side")
     page.goto(f"{service.address}/#/history")
     page.get_by_role("link", name="one.png").click()
-    expect(side).to_contain_text("boundary")
+    expect(side).to_contain_text("map threshold")
     expect(model).to_have_value("plate")
     assert page.url.endswith(f"#/image/{one}/plate")
     page.reload()
-    expect(side).to_contain_text("boundary")
+    expect(side).to_contain_text("map threshold")
     page.get_by_role("button", name="Back").click()
     expect(page.locator("h1")).to_have_text("History")
 
@@ -201,7 +201,7 @@ def test_the_model_the_version_and_the_way_back(page: Any, live: Start, models: 
     expect(model).to_have_value("disk")
     assert not [url for url in asked if "map.png?model=disk" in url]
     page.get_by_role("button", name="Score it now").click()
-    expect(side).to_contain_text("boundary")
+    expect(side).to_contain_text("map threshold")
     expect(side).to_contain_text("the score is not stored")
 
     # a candidate says what it thinks
@@ -212,7 +212,7 @@ def test_the_model_the_version_and_the_way_back(page: Any, live: Start, models: 
     expect(facts).to_contain_text(f"version {new}")
     assert page.url.endswith(f"#/image/{two}/plate/{new}")
     assert facts.text_content().split("p-value")[0] != released.split("p-value")[0], "it has another threshold"
-    expect(side).to_contain_text("boundary")
+    expect(side).to_contain_text("map threshold")
     assert new not in [score["version"] for score in ask(service, f"images/{two}")["scores"]]
 
     # the images nearby say their verdict; from one of them the way back leads here
@@ -228,7 +228,7 @@ def test_the_model_the_version_and_the_way_back(page: Any, live: Start, models: 
     expect(page.locator(".empty")).to_be_visible()
     page.get_by_role("link", name="History").click()
     page.get_by_role("link", name="one.png").click()
-    expect(side).to_contain_text("boundary")
+    expect(side).to_contain_text("map threshold")
     page.keyboard.press("g")
     said(page, "one.png: good. This image is not in the queue with its present filters")
     expect(side).to_contain_text("2 reviews")
@@ -264,7 +264,9 @@ def test_next_from_a_image_far_down_the_queue(page: Any, live: Start) -> None:
     numbers = []
     for i in range(450):
         sha256 = files.put(BlobKind.IMAGE, png(i)) if i in (420, 421) else f"{i:064x}"
-        said_of_it = Scores(1.0 + i, 0.5, 1.0, i > 0, none, 0.0, parts={"map": 1.0 + i, "image": 0.0, "known": 0.0})
+        said_of_it = Scores(
+            1.0 + i, 0.5, 1.0, i > 0, none, 0.0, 0.0, parts={"map": 1.0 + i, "image": 0.0, "known": 0.0}
+        )
         numbers.append(store.scores.add_image(NewImage(sha256, f"{i}.png", 64, 64), version, said_of_it))
     store.close()
     opened(page, service, str(numbers[420]))

@@ -16,10 +16,11 @@ import { bitmapPixels, canvasContext } from "./mask_overlay.js";
 export function decodeMap(bitmap, headers) {
   const { width, height } = bitmap;
   const pixels = bitmapPixels(bitmap);
-  const [low, high, boundary] = ["X-Low", "X-High", "X-Boundary"].map((name) => Number(headers.get(name)));
+  const names = ["X-Low", "X-High", "X-Map-Threshold", "X-Rate"];
+  const [low, high, threshold, rate] = names.map((name) => Number(headers.get(name)));
   const values = new Float32Array(width * height);
   for (let i = 0; i < values.length; i += 1) values[i] = low + (pixels[4 * i] / 255) * (high - low);
-  return { width, height, values, low, high, boundary };
+  return { width, height, values, low, high, threshold, rate };
 }
 
 /**

@@ -1,30 +1,31 @@
 // Contours of an anomaly map by marching squares. Nothing here touches the page.
 
 /**
- * An anomaly map: values row by row, and the boundary above which they are anomalous.
+ * An anomaly map: values row by row, and the map threshold, at which the contour is.
  * @typedef {object} AnomalyMap
  * @property {number} width
  * @property {number} height
  * @property {Float32Array} values
  * @property {number} low the lowest value that the map can show
  * @property {number} high
- * @property {number} boundary
+ * @property {number} threshold
+ * @property {number} rate the largest share of good images that show any contour
  */
 
 /** @typedef {[x: number, y: number]} Point */
 /** @typedef {[from: Point, to: Point]} Segment */
 
 /**
- * Returns the segments along which the map crosses its boundary, in pixels of the map. Values lie at pixel centres;
+ * Returns the segments along which the map crosses its threshold, in pixels of the map. Values lie at pixel centres;
  * outside the map the value is its lowest, so that every contour is closed.
- * @param {AnomalyMap} map
+ * @param {Omit<AnomalyMap, "rate">} map
  */
-export function contourSegments({ width, height, values, low, boundary }) {
+export function contourSegments({ width, height, values, low, threshold }) {
   /** @type {Segment[]} */
   const segments = [];
   const excess = (/** @type {number} */ x, /** @type {number} */ y) => {
     const isInside = x >= 0 && y >= 0 && x < width && y < height;
-    return (isInside ? values[y * width + x] : low) - boundary;
+    return (isInside ? values[y * width + x] : low) - threshold;
   };
   for (let y = -1; y < height; y += 1) {
     for (let x = -1; x < width; x += 1) {
@@ -39,7 +40,7 @@ export function contourSegments({ width, height, values, low, boundary }) {
  * Returns the segments through one square of side 1.
  * @param {number} x of its upper left corner
  * @param {number} y
- * @param {number[]} corners values minus the boundary, clockwise from the upper left corner
+ * @param {number[]} corners values minus the threshold, clockwise from the upper left corner
  */
 export function squareSegments(x, y, [a, b, c, d]) {
   /** @type {Point[]} */

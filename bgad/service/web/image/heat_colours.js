@@ -6,20 +6,20 @@
 
 /** @type {Colour[]} */
 const RAMP = [[255, 237, 130], [254, 178, 76], [240, 90, 40], [165, 0, 38]]; // yellow to dark red, as in the thumbnails
-const FAINT_ALPHA = 0.12; // at the boundary, from below
-const LEAST_ALPHA = 0.55; // at the boundary, from above
+const FAINT_ALPHA = 0.12; // at the threshold, from below
+const LEAST_ALPHA = 0.55; // at the threshold, from above
 const ALPHA_RANGE = 0.4;
 
 /**
- * Returns the colour of a map value: almost transparent below the boundary, from yellow to dark red above it.
+ * Returns the colour of a map value: almost transparent below the threshold, from yellow to dark red above it.
  * @param {number} value
- * @param {Pick<AnomalyMap, "low" | "boundary">} map
+ * @param {Pick<AnomalyMap, "low" | "threshold">} map
  * @returns {[red: number, green: number, blue: number, alpha: number]} from 0 to 255
  */
-export function heatColour(value, { low, boundary }) {
-  const unit = boundary > low ? boundary - low : 1;
-  const heat = 1 - Math.exp(-Math.max(value - boundary, 0) / unit);
-  const alpha = value > boundary ? LEAST_ALPHA + ALPHA_RANGE * heat : FAINT_ALPHA * Math.min(1, (value - low) / unit);
+export function heatColour(value, { low, threshold }) {
+  const unit = threshold > low ? threshold - low : 1;
+  const heat = 1 - Math.exp(-Math.max(value - threshold, 0) / unit);
+  const alpha = value > threshold ? LEAST_ALPHA + ALPHA_RANGE * heat : FAINT_ALPHA * Math.min(1, (value - low) / unit);
   return [...rampColour(heat), 255 * alpha];
 }
 

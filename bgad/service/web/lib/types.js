@@ -29,6 +29,7 @@ export {};
  * @property {Version[]} versions
  * @property {number} threshold
  * @property {number} rate
+ * @property {number} map_threshold
  * @property {string} guarantee
  * @property {number} calibration
  * @property {number} size

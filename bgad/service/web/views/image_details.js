@@ -68,14 +68,14 @@ function pValueText(pValue, calibrationCount) {
 
 /**
  * Explains the contour of a map.
- * @param {{ high: number, boundary: number }} map
+ * @param {{ high: number, threshold: number, rate: number }} map
  * @param {{ is_anomaly: boolean }} score
  */
 export function contourText(map, score) {
-  const isReached = map.high > map.boundary;
+  const isReached = map.high > map.threshold;
   const meaning = isReached
-    ? "The bright line is the boundary of the map: what lies inside looks anomalous."
-    : "Nothing in the map reaches the boundary.";
+    ? `The bright line is the map threshold: at most ${formatPercent(map.rate)} of good images show any.`
+    : "Nothing in the map exceeds the map threshold, so there is no contour.";
   return isReached || score.is_anomaly ? `${meaning} The decision is made by the score, not by this line.` : meaning;
 }
 
