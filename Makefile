@@ -41,7 +41,7 @@ bench: $(VENV)/.dev  ## measure speed against other implementations
 	$(BIN)/python -m benchmarks.table
 
 docs: $(VENV)/.docs  ## build the documentation site (./site); a broken link is an error
-	$(BIN)/mkdocs build --strict --quiet
+	$(BIN)/mkdocs build --strict  # with --quiet, it does not count warnings
 
 clean:  ## remove the environment and caches
 	rm -rf $(VENV) node_modules site build .pytest_cache .mypy_cache .ruff_cache .hypothesis
