@@ -18,7 +18,7 @@ from bgad.io.image_file import Stored, lay_on_white, three_channels
 from bgad.types import AnyArray, BoolArray, Box, FloatArray, ImageLike, LazyImage, Shape
 
 MAX_PIXELS = 200_000_000
-MAX_ASPECT = 32  # of the sides of an image that is resized to the input of a model
+MAX_ASPECT = 64  # of the sides of an image that is resized to the input of a model
 _DEPTHS = (8, 10, 12, 14, 16)
 _LONG = 2**14  # pixels that a side keeps when it is shortened before it is resized
 

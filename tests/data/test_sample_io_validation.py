@@ -27,7 +27,7 @@ def test_unreadable_files_are_counted_once(tmp_path: Path) -> None:
 
 def test_an_image_that_is_too_thin_to_be_resized_is_skipped_by_name(tmp_path: Path) -> None:
     Image.new("L", (400, 1)).save(tmp_path / "thin.png")
-    Image.new("L", (320, 10)).save(tmp_path / "strip.png")
+    Image.new("L", (640, 10)).save(tmp_path / "strip.png")
     samples = [Sample(tmp_path / name, name, 0) for name in ("thin.png", "strip.png")]
     dataset = Dataset("strips", tmp_path, samples, "plain")
     kept, _ = validate_images(dataset, 1, ImageCache(32))

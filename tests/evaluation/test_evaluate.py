@@ -169,7 +169,7 @@ def test_wrong_decisions_are_shown(
     assert rejected >= 9
     assert cell["decisions"]["false_rejects"]["count"] == rejected
     low, high = cell["decisions"]["false_rejects"]["interval"]
-    assert f"{rejected} of 12 ({rejected / 12:.1%})" in said.out
+    assert f"{rejected} of 12 ({100 * rejected / 12:.1f} %)" in said.out
     assert f"{100 * low:.1f} to {100 * high:.1f} %" in said.out
     assert "no images" in said.out  # misses
     warning = f"{rejected} of 12 normals are rejected, more than the false-reject rate of 16.7 % allows"

@@ -113,7 +113,7 @@ def test_the_files_hold_all_of_the_model(detector: Detector, model: Path) -> Non
         assert (model / name).read_bytes() == content
 
 
-@pytest.mark.parametrize("shape", [(40, 90), (130, 70), (64, 64), (1, 300)])
+@pytest.mark.parametrize("shape", [(40, 90), (130, 70), (64, 64), (5, 300)])
 def test_the_map_is_in_the_grid_of_the_image(detector: Detector, shape: tuple[int, int]) -> None:
     scores = detector.score(np.full((*shape, 3), 128, np.uint8))
     assert scores.map.shape == shape

@@ -42,7 +42,7 @@ from bgad.training import pipeline
 from bgad.training import training_set as training_set_module
 from bgad.training.loop import TrainingLoop
 from bgad.training.shared_phases import flow_key, phase_two_key
-from bgad.training.training_set import build_training_set, mask_cells
+from bgad.training.training_set import SampleScore, build_training_set, mask_cells
 from bgad.types import Sample, StopRequest
 from tests.conftest import SIZE, draw_image, level_model, printed_config, save, tiny_config, write_set
 
@@ -793,7 +793,7 @@ def test_only_scores_are_kept_of_normals_that_calibrate(
             for _ in samples:
                 anomaly = np.zeros((SIZE, SIZE), np.float32)
                 alive.append(weakref.ref(anomaly))
-                yield Output(float(len(alive)), np.zeros(3, np.float32), anomaly)
+                yield SampleScore(Output(float(len(alive)), np.zeros(3, np.float32), anomaly), float(len(alive)))
                 del anomaly
                 most.append(sum(ref() is not None for ref in alive))
 
@@ -802,6 +802,7 @@ def test_only_scores_are_kept_of_normals_that_calibrate(
     monkeypatch.setattr(pipeline, "build_training_set", prepared)
     trained = quick(data_set, tmp_path / "plate.bgad", known=4)
     assert trained.card.calibration_at().scores == pytest.approx((1, 2, 3, 4, 5), abs=1e-3)
+    assert trained.card.calibration_at().map_maxima == (1, 2, 3, 4, 5)
     assert max(most[-5:]) <= 1
 
 
