@@ -55,7 +55,7 @@ def count(
         defects += len(set(np.unique(regions[above]).tolist()) - {0})
         hit, drawn, area = hit + int((above & mask).sum()), drawn + int(above.sum()), area + int(mask.sum())
     with_contour, fresh_with_contour = (sum(bool(m.max() > contour) for m in maps) for maps in (good, fresh))
-    return Counts(with_contour, fresh_with_contour, images, defects, hit / area, hit / max(1, drawn))
+    return Counts(with_contour, fresh_with_contour, images, defects, hit / max(1, area), hit / max(1, drawn))
 
 
 def measure(scorer: BaseScorer, folder: Path, fresh: int) -> None:

@@ -143,7 +143,7 @@ def _column_recipes(table: PaperTable, configs: Mapping[str, Config]) -> list[Co
     recipes = []
     for column in dict.fromkeys(column for matrix in table.matrices for column in matrix.columns):
         try:
-            recipes.append(override(configs[column.method], list(column.changes)))
+            recipes.append(backbones.resolve(override(configs[column.method], list(column.changes))))
         except ConfigError as error:
             raise ConfigError(f"column {column.title!r}: {error}") from error
     return recipes
@@ -231,7 +231,7 @@ def _failure(request: Request, error: Exception, setup: Setup) -> Outcome:
 
 def _recipe(request: Request, setup: Setup) -> Config:
     """Return the recipe of a cell."""
-    config = override(setup.configs[request.column.method], list(request.column.changes))
+    config = backbones.resolve(override(setup.configs[request.column.method], list(request.column.changes)))
     return replace(config, seed=request.seed)
 
 

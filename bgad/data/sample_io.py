@@ -393,9 +393,8 @@ def _check(sample: Sample, cache: ImageCache) -> _Checked:
     notes = []
     if mask.shape != shape:
         notes.append(f"{sample.mask} is {_size(mask.shape)} instead of {_size(shape)}: it is resized to its image")
-    marks = "no pixel" if not mask.any() else "the whole image" if mask.all() and sample.box is None else ""
-    if marks:
-        notes.append(f"{sample.mask} marks {marks}: {sample.name} is used as an anomaly without a mask")
+    if not mask.any():
+        notes.append(f"{sample.mask} marks no pixel: {sample.name} is used as an anomaly without a mask")
         sample = replace(sample, mask=None)
     return _Checked(sample, shape, notes)
 

@@ -20,6 +20,7 @@ from bgad.types import AnyArray, BoolArray, Box, FloatArray, ImageLike, LazyImag
 MAX_PIXELS = 200_000_000
 MAX_ASPECT = 64  # of the sides of an image that is resized to the input of a model
 _DEPTHS = (8, 10, 12, 14, 16)
+_FEW = 4  # multiples of 257 that are no chance
 _LONG = 2**14  # pixels that a side keeps when it is shortened before it is resized
 
 
@@ -91,7 +92,9 @@ def load(source: ImageLike, *, max_pixels: int = MAX_PIXELS) -> Loaded:
     if isinstance(source, str | Path):
         stored = image_file.load(Path(source), max_pixels)
         bits, alpha_bits = _scan(stored, str(source))
-        return Loaded(_compact(stored, bits), bits, alpha_bits)
+        if _is_widened(stored, bits):
+            return Loaded(_narrowed(stored), 16, 16)
+        return Loaded(stored, bits, alpha_bits)
     decoded = decode(source, max_pixels=max_pixels)
     values = decoded.values
     stored = Stored((values.shape[0], values.shape[1]), partial(cut, values))
@@ -103,16 +106,27 @@ def _decoded(raw: AnyArray, where: str) -> Decoded:
         return Decoded(_rgb8(raw), 8)
     stored = Stored((raw.shape[0], raw.shape[1]), partial(cut, raw))
     bits, alpha_bits = _scan(stored, where)
-    if raw.dtype != np.uint16:
-        return Decoded(raw.astype(np.float32, copy=False), bits, alpha_bits)
-    compact = _compact(stored, bits)
-    return Decoded(raw if compact is stored else compact.array(), bits, alpha_bits)
+    if _is_widened(stored, bits):
+        return Decoded(_narrowed(stored).array(), 16, 16)
+    return Decoded(raw if raw.dtype == np.uint16 else raw.astype(np.float32, copy=False), bits, alpha_bits)
 
 
-def _compact(stored: Stored, bits: int) -> Stored:
-    """Return 16-bit values that are those of 8 bits times 257 as 8 bits, so that equal pixels have equal scores."""
-    if bits < 16 or any((band % 257).any() for _, band in stored.bands()):
-        return stored
+def _is_widened(stored: Stored, bits: int) -> bool:
+    """Return whether 16-bit values are those of 8 bits times 257; equal pixels are to have equal scores.
+
+    A few values of a camera with less than 16 bits may be multiples of 257 by chance.
+    """
+    if bits == 8:
+        return False
+    values: set[int] = set()
+    for _, band in stored.bands():
+        if (band % 257).any():
+            return False
+        values.update(np.unique(band).tolist())
+    return bits == 16 or len(values - {0}) >= _FEW
+
+
+def _narrowed(stored: Stored) -> Stored:
     return Stored(stored.shape, lambda box: _rgb8((stored.values(box) // 257).astype(np.uint8)))
 
 

@@ -30,6 +30,7 @@ from torch.nn.utils.fusion import fuse_conv_bn_eval
 
 from bgad.config import BackboneConfig, Config
 from bgad.config.baselines import PIXELS
+from bgad.config.sections import need
 from bgad.errors import ConfigError, ModelError, first_line
 from bgad.io.files import sha256_file
 from bgad.model import transformer
@@ -186,6 +187,7 @@ def resolve(config: Config) -> Config:
             raise ConfigError(
                 f"backbone.{key} is for vision transformers, and {backbone.name} is none: set backbone.strides"
             )
+    need(backbone.size % 16 == 0, "backbone.size", "a multiple of 16")  # a name with "patch" is checked here first
     return config
 
 

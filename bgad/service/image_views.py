@@ -17,7 +17,7 @@ from bgad.inference.base import BaseScorer
 from bgad.inference.batch import BOUNDARY, THRESHOLD
 from bgad.io import images, render
 from bgad.service.blobs import BlobKind, BlobStore
-from bgad.service.scoring.batcher import Answer
+from bgad.service.scoring.batcher import Answer, decide_again
 from bgad.service.scoring.decoding import DecodingBudget
 from bgad.service.scoring.model_cache import ModelCache
 from bgad.service.scoring.thumbnails import Thumbnails
@@ -91,7 +91,7 @@ class ImageViews:
         answer, scorer = self.score(number, version, full_size_map=True)
         with self.reading(number) as path, self._budget.hold_file(path):
             image = images.load(path).uint8(scorer.card.input.bits)
-            scores = answer.scores
+            scores = decide_again(answer.scores, scorer)
             begins_at = scores.boundary if contour == BOUNDARY else scores.map_threshold
             drawn = render.overlay(image, scores.map, begins_at, scorer.card.map.mean)
             return render.encode(drawn, "PNG")
@@ -99,7 +99,7 @@ class ImageViews:
     def grey_map(self, number: int, version: Version) -> GreyMap:
         """Return the anomaly map of an image at the model's input size."""
         answer, scorer = self.score(number, version)
-        scores, values = answer.scores, answer.scores.map
+        scores, values = decide_again(answer.scores, scorer), answer.scores.map
         low, high = float(values.min()), float(values.max())
         grey = np.rint((values - low) / max(high - low, 1e-9) * 255).astype(np.uint8)
         return GreyMap(
@@ -120,7 +120,7 @@ class ImageViews:
         """Score an image and return its thumbnail, drawing it if necessary."""
         with self.reading(number) as path:
             answer, scorer = self.score(number, version)
-            return self._thumbnails.draw(path.name, version.id, answer.scores, scorer.card)
+            return self._thumbnails.draw(path.name, version.id, decide_again(answer.scores, scorer), scorer.card)
 
 
 def _browser_type(content: bytes) -> str:

@@ -156,16 +156,22 @@ def sample_scorer(config: Config, images: ImageCache, device: torch.device) -> S
 
 
 def with_visible_defect(split: Split, images: ImageCache) -> Split:
-    """Return the split without known anomalies whose marked defect the model does not see: cropped off or outside."""
+    """Return the split without known anomalies whose marked defect the model does not see: cropped off or outside.
+
+    A mask that marks a whole image tells nothing about its defect, so it is not used.
+    """
     kept = []
     for sample in split.known:
-        mask = images.read_mask(sample) if images.crop or sample.roi is not None else None
-        if mask is None or mask.any():
+        mask = images.read_mask(sample)
+        if mask is not None and mask.all() and sample.box is None:
+            logger.warning(f"{sample.mask} marks the whole image: {sample.name} is used as an anomaly without a mask")
+            kept.append(replace(sample, mask=None, more_masks=()))
+        elif mask is None or mask.any():
             kept.append(sample)
     if len(kept) < len(split.known):
         hidden = len(split.known) - len(kept)
         logger.warning(f"{hidden} known anomalies are left out: their defect lies outside of what the model sees")
-    return split if len(kept) == len(split.known) else replace(split, known=kept)
+    return split if kept == split.known else replace(split, known=kept)
 
 
 def known_anomalies(

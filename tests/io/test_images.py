@@ -257,10 +257,12 @@ def test_depth_is_the_smallest_that_holds_the_largest_value(tmp_path: Path, kind
 
 
 @pytest.mark.parametrize("channels", [1, 3, 4])
-@pytest.mark.parametrize("factor", [1, 257])
-def test_pixels_of_8_bits_in_a_file_of_16_are_the_same_image(tmp_path: Path, channels: int, factor: int) -> None:
-    shallow = RNG.integers(0, 256, (40, 30, channels), np.uint8)
-    shallow[0, 0] = 255
+@pytest.mark.parametrize(("factor", "top"), [(1, 255), (257, 255), (257, 63), (257, 15)])
+def test_pixels_of_8_bits_in_a_file_of_16_are_the_same_image(
+    tmp_path: Path, channels: int, factor: int, top: int
+) -> None:
+    shallow = RNG.integers(0, top + 1, (40, 30, channels), np.uint8)
+    shallow[0, 0] = top
     deep = shallow.astype(np.uint16) * np.uint16(factor)
     sources: list[Any] = [deep]
     if channels != 4 or factor == 257:  # alpha in a file has its full scale

@@ -63,9 +63,10 @@ class Thumbnails:
         """Return a thumbnail as JPEG; None if it has not been drawn with this map threshold (None: with any)."""
         try:
             content = self._blobs.location(BlobKind.THUMBNAIL, _name(sha256, version)).read_bytes()
-        except FileNotFoundError:
+        except OSError:  # a thumbnail that cannot be read is drawn again
             return None
-        return content if map_threshold is None or _map_threshold(content) == map_threshold else None
+        is_current = map_threshold is None or _map_threshold(content) == map_threshold
+        return content if content and is_current else None
 
     def enqueue(self, sha256: str, version: int, scores: Scores, card: Card) -> None:
         """Draw a thumbnail when there is time; skip it if the queue is full."""
