@@ -144,24 +144,30 @@ def test_an_image_that_is_kept_while_a_threshold_is_set_is_listed_by_it_and_kept
 
 def test_contours_follow_the_rate(service: Service) -> None:
     """Another rate moves the map threshold: map, words, regions and thumbnails follow without a new score."""
-    numbers = [service.score(png(i, defect=i > 5)) for i in range(8)]
-    for changed in (False, True):
-        if changed:
-            service.client.put("/v1/models/plate/threshold", json={"rate": 0.5})
+    numbers: list[int] = []
+    contours: list[bool] = []
+    links: set[str] = set()
+    for rate in (0.9, 0.2):
+        service.client.put("/v1/models/plate/threshold", json={"rate": rate}).raise_for_status()
+        numbers = numbers or [service.score(png(i, defect=i > 5)) for i in range(8)]
         map_threshold = service.client.get("/v1/models/plate").json()["map_threshold"]
         rows = service.client.get("/v1/images?model=plate").json()["images"]
         assert sorted(row["id"] for row in rows) == numbers
         for row in rows:
             answer = service.client.get(f"/v1/images/{row['id']}/map.png?model=plate")
             assert float(answer.headers["X-Map-Threshold"]) == map_threshold
-            assert float(answer.headers["X-Rate"]) == (0.5 if changed else pytest.approx(1 / 6))
+            assert float(answer.headers["X-Rate"]) == rate
             has_contour = float(answer.headers["X-High"]) > map_threshold
             assert bool(row["reason"] and row["reason"].startswith("a region")) == (row["is_anomaly"] and has_contour)
-            assert has_contour if row["region"] else changed or not has_contour
+            assert bool(row["region"]) == has_contour
+            contours.append(has_contour)
             thumbnail = service.client.get(row["thumbnail"])
             assert thumbnail.headers["cache-control"] == FOR_GOOD
+            links.add(row["thumbnail"])
             with Image.open(io.BytesIO(thumbnail.content)) as drawn:
                 assert float(drawn.info["comment"]) == map_threshold
+    assert sum(contours[:8]) > sum(contours[8:]) > 0
+    assert len(links) == 16  # no browser shows a thumbnail of the other rate
 
 
 def test_another_rate_is_there_after_a_restart(make: Maker) -> None:
