@@ -146,6 +146,7 @@ def test_contours_follow_the_rate(service: Service) -> None:
     """Another rate moves the map threshold: map, words, regions and thumbnails follow without a new score."""
     numbers: list[int] = []
     contours: list[bool] = []
+    links: set[str] = set()
     for rate in (0.9, 0.2):
         service.client.put("/v1/models/plate/threshold", json={"rate": rate}).raise_for_status()
         numbers = numbers or [service.score(png(i, defect=i > 5)) for i in range(8)]
@@ -162,9 +163,11 @@ def test_contours_follow_the_rate(service: Service) -> None:
             contours.append(has_contour)
             thumbnail = service.client.get(row["thumbnail"])
             assert thumbnail.headers["cache-control"] == FOR_GOOD
+            links.add(row["thumbnail"])
             with Image.open(io.BytesIO(thumbnail.content)) as drawn:
                 assert float(drawn.info["comment"]) == map_threshold
     assert sum(contours[:8]) > sum(contours[8:]) > 0
+    assert len(links) == 16  # no browser shows a thumbnail of the other rate
 
 
 def test_another_rate_is_there_after_a_restart(make: Maker) -> None:
