@@ -5,7 +5,7 @@ import { formatApart, formatNumber, formatPercent, formatPlural, versionText } f
 
 test("numbers have three significant digits, large ones none after the point", () => {
   assert.deepEqual([0, 0.012345, 3.14159, 99.96, 1234.4, -1234.6].map(formatNumber),
-    ["0", "0.0123", "3.14", "100", "1234", "-1235"]);
+    ["0", "0.0123", "3.14", "100", "1234", "−1235"]);
 });
 
 test("percentages have two significant digits below ten", () => {

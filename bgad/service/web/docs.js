@@ -108,7 +108,7 @@ function examples() {
   ];
   return el("section", { class: "card", "aria-label": "Score images" },
     el("h2", {}, "Score images"),
-    el("pre", { tabindex: 0 }, lines.join("\n")),
+    el("pre", {}, lines.join("\n")),
     el("p", { class: "dim" }, "NAME is the name of the model. A service without tokens needs no Authorization header."));
 }
 

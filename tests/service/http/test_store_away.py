@@ -131,7 +131,9 @@ def test_a_camera_with_a_token_has_its_score_while_the_server_is_silent(
     monkeypatch.setattr(recorder, "PROBE_SECONDS", 0.02)
     assert service.client.post(SCORE, content=png(1)).json()["kept"] is True
     with impatient(stopped(service), monkeypatch):
+        began = time.monotonic()
         assert [service.client.post(SCORE, content=png(i)).json()["kept"] for i in (2, 3)] == [False, False]
+        assert time.monotonic() - began < 20  # about 4 s on a machine that is not busy
         assert service.client.get("/readyz").status_code == 503
     wait_for(lambda: service.client.get("/readyz").status_code == 200)
     assert service.client.post(SCORE, content=png(2)).json()["kept"] is True

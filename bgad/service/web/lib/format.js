@@ -13,7 +13,7 @@ export function formatTime(seconds) {
  * @param {number} value
  */
 export function formatNumber(value) {
-  return Math.abs(value) >= 1000 || value === 0 ? value.toFixed(0) : value.toPrecision(3);
+  return withMinus(Math.abs(value) >= 1000 || value === 0 ? value.toFixed(0) : value.toPrecision(3));
 }
 
 const ALL_DIGITS = 17; // as many tell any two numbers apart
@@ -39,7 +39,15 @@ export function formatApart(one, other, format = withDigits, maxDigits = ALL_DIG
  * @param {number} digits significant ones
  */
 function withDigits(value, digits) {
-  return digits > 3 && value !== 0 ? Number(value.toPrecision(digits)).toString() : formatNumber(value);
+  return digits > 3 && value !== 0 ? withMinus(Number(value.toPrecision(digits)).toString()) : formatNumber(value);
+}
+
+/**
+ * Replaces the hyphen of a negative number by a minus, which is as wide as a plus.
+ * @param {string} number
+ */
+function withMinus(number) {
+  return number.replace(/^-/, "−");
 }
 
 /**
