@@ -7,6 +7,7 @@ import platform
 import subprocess
 import sys
 from pathlib import Path
+from typing import Any
 
 from bgad.io.cpus import usable_cpus
 
@@ -43,3 +44,12 @@ def record(name: str, ours: float, other: float, unit: str) -> None:
     row = {"name": name, "ours": ours, "other": other, "ratio": other / ours, "unit": unit}
     with RESULTS.open("a", encoding="utf-8") as file:
         file.write(json.dumps(row) + "\n")
+
+
+def read_stored(path: Path, key: str) -> dict[str, Any] | None:
+    """Read a result that was stored under a key; None where there is none, or one of another key."""
+    try:
+        stored: dict[str, Any] = json.loads(path.read_bytes())
+    except (OSError, ValueError):
+        return None
+    return stored if isinstance(stored, dict) and stored.get("key") == key else None

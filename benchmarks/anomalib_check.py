@@ -20,7 +20,7 @@ from typing import Any
 import numpy as np
 import torch
 
-from benchmarks import ANOMALIB, anomalib_python, machine
+from benchmarks import ANOMALIB, anomalib_python, machine, read_stored
 from bgad import metrics
 from bgad._version import __version__
 from bgad.benchmark.paper_tables import Column, Matrix, PaperTable
@@ -209,12 +209,9 @@ def _pixels(setting: Setting, backbone: BackboneConfig) -> Path:
 def measured(system: str, side: str, setting: Setting) -> dict[str, Any]:
     """Return what one side gives, from its file where that is of the same setting."""
     path, key = setting.out / f"{system}-{side}.json", setting.key(system, side)
-    try:
-        stored: dict[str, Any] = json.loads(path.read_bytes())
-        if stored["key"] == key:
-            return stored
-    except (OSError, ValueError, KeyError, TypeError):
-        pass
+    stored = read_stored(path, key)
+    if stored is not None:
+        return stored
     print(f"{system}, {side}: running", flush=True)
     found = (ours if side == OURS else theirs)(system, setting)
     auroc = metrics.auroc(found["scores"], [sample.label for sample in setting.split.test])

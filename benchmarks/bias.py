@@ -32,6 +32,7 @@ from pathlib import Path
 from statistics import mean
 from typing import Any
 
+from benchmarks import read_stored
 from bgad import metrics
 from bgad.benchmark.paper_tables import IMAGE, Column, Matrix, PaperTable
 from bgad.benchmark.plan import Group, Outcome, plan
@@ -139,12 +140,9 @@ def known_class_scores(outcome: Outcome, dataset: Dataset, out: Path, device: st
     cell = json.loads((out / outcome.file).read_bytes())
     key = cell["key"]
     path = out / "known" / Path(outcome.file).name
-    try:
-        stored: dict[str, Any] = json.loads(path.read_bytes())
-        if stored["key"] == key:
-            return stored
-    except (OSError, ValueError, KeyError, TypeError):
-        pass
+    stored = read_stored(path, key)
+    if stored is not None:
+        return stored
     split = json.loads((out / cell["split"]).read_bytes())
     normals, rest = rest_of(dataset, split, outcome.request.case.known_class)
     detector = Detector.load(kept_model(out, outcome.request, key), device)

@@ -12,6 +12,7 @@ import difflib
 import importlib
 import logging
 import os
+import pickle
 import re
 import socket
 from collections.abc import Iterator
@@ -362,6 +363,8 @@ def _read_weights(path: Path) -> dict[str, Tensor]:
         if path.suffix == ".safetensors":
             return safetensors.torch.load_file(path)
         loaded: Any = torch.load(path, map_location="cpu", weights_only=True)
+    except pickle.UnpicklingError as error:  # torch would advise to run pickled code
+        raise ModelError(f"cannot read the weights {path}: neither safetensors nor a state dict of tensors") from error
     except Exception as error:
         raise ModelError(f"cannot read the weights {path}: {first_line(error)}") from error
     for key in ("state_dict", "model", "model_state_dict"):
