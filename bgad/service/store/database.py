@@ -40,8 +40,11 @@ class Database:
         self.engine = dialects.engine(address)
         embedded = self.engine.dialect.name == "sqlite"
         self._relaxed = dialects.engine(address, "NORMAL", dialects.RELAXED_SECONDS) if embedded else self.engine
-        # SQLite admits one writer at a time. Queueing here is faster than SQLite's own polling for its file lock.
+        # SQLite admits one writer at a time. Queueing here is faster than SQLite's own polling for its file lock, and
+        # fair: polling starves a writer among busy ones. Durable writers have a queue of their own, because a score
+        # must not wait as long as they do for a file that another program has locked.
         self._write_lock = threading.Lock() if embedded else nullcontext()
+        self._durable_lock = threading.Lock() if embedded else None
         self._closed = threading.Event()
         self.thread: SupervisedThread | None = None
         try:
@@ -83,14 +86,14 @@ class Database:
 
     @contextmanager
     def begin(self) -> Iterator[sa.Connection]:
-        """Open a durable transaction."""
-        with self.engine.begin() as connection:
+        """Open a durable transaction. It must not be opened inside another one."""
+        with self._durable_turn(), self.engine.begin() as connection:
             yield connection
 
     @contextmanager
     def begin_queued(self) -> Iterator[sa.Connection]:
         """Open a durable transaction that takes its turn among the writers of scores."""
-        with self._write_lock, self.engine.begin() as connection:
+        with self._durable_turn(), self._write_lock, self.engine.begin() as connection:
             yield connection
 
     @contextmanager
@@ -104,6 +107,19 @@ class Database:
                 connection.execute(sa.text("SET LOCAL synchronous_commit TO off"))
                 dialects.limit_waiting(connection, dialects.RELAXED_SECONDS)
             yield connection
+
+    @contextmanager
+    def _durable_turn(self) -> Iterator[None]:
+        """Wait until no other thread has a durable transaction open, if the database is SQLite."""
+        if self._durable_lock is None:
+            yield
+            return
+        if not self._durable_lock.acquire(timeout=dialects.BUSY_SECONDS):
+            raise sa.exc.TimeoutError(f"another write of this service took more than {dialects.BUSY_SECONDS:g} s")
+        try:
+            yield
+        finally:
+            self._durable_lock.release()
 
     def check_writable(self) -> None:
         """Raise the database's error unless a score could be written now; nothing is written."""

@@ -137,7 +137,7 @@ class ImageLists:
         version = self._versions.released(name).id
         highest = []
         for table in (scores, reviews):
-            with self._database.begin() as connection:
+            with self._database.engine.begin() as connection:
                 highest.append(dialects.highest_id(connection, table, settled=settled))
         with self._database.engine.connect() as connection:
             return Snapshot(version, highest[0], highest[1], last_drop(connection))

@@ -68,7 +68,7 @@ class Images:
     @contextmanager
     def removing(self, sha256: str) -> Iterator[bool]:
         """Yield whether the file of this content may be removed: no other service records the image meanwhile."""
-        with self._database.begin() as connection:
+        with self._database.engine.begin() as connection:
             dialects.lock_content(connection, sha256)
             kept = sa.select(images.c.id).where(images.c.sha256 == sha256, images.c.dropped.is_(None))
             yield connection.execute(kept).first() is None

@@ -1,6 +1,7 @@
 from __future__ import annotations
 
 import sqlite3
+import threading
 from pathlib import Path
 
 import alembic.autogenerate
@@ -12,6 +13,7 @@ import sqlalchemy as sa
 
 from bgad.errors import ConfigError
 from bgad.service.store import dialects, tables
+from bgad.service.store.database import Database
 from bgad.service.store.store import Store
 from bgad.service.store.versions import Version
 from tests.service.conftest import new_database
@@ -76,6 +78,42 @@ def test_what_sqlite_acknowledges_is_on_the_disk(tmp_path: Path) -> None:
         assert connection.execute(sa.text("PRAGMA cache_size")).scalar() == -dialects.CACHE_KIB
     assert pragmas == {"journal_mode": "wal", "synchronous": 2}  # 2: FULL
     store.close()
+
+
+def test_durable_writers_of_sqlite_queue_instead_of_polling(tmp_path: Path) -> None:
+    database = Database(f"sqlite:///{tmp_path / 'store.sqlite'}")
+    pool = database.engine.pool
+    assert isinstance(pool, sa.pool.QueuePool)
+    began, written = threading.Event(), threading.Event()
+
+    def write() -> None:
+        began.set()
+        with database.begin() as connection:
+            connection.execute(tables.events.update().values(who="second"))
+        written.set()
+
+    with database.begin() as connection:
+        connection.execute(tables.events.update().values(who="first"))
+        second = threading.Thread(target=write)
+        second.start()
+        assert began.wait(10)
+        assert not written.wait(0.3)
+        assert pool.checkedout() == 1  # a writer that polls has a connection of its own
+    assert written.wait(10)
+    second.join()
+    database.close()
+
+
+def test_a_durable_write_waits_for_another_no_longer_than_for_the_file(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    database = Database(f"sqlite:///{tmp_path / 'store.sqlite'}")
+    monkeypatch.setattr(dialects, "BUSY_SECONDS", 0.05)
+    with database.begin(), pytest.raises(dialects.UNAVAILABLE, match=r"another write .* took more than 0\.05 s"):
+        database.begin().__enter__()
+    with database.begin_queued() as connection:  # nothing is left locked
+        connection.execute(tables.events.update().values(who="third"))
+    database.close()
 
 
 def test_a_store_that_is_gone_is_not_alive(postgres: Path) -> None:

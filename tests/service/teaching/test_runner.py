@@ -373,7 +373,7 @@ def test_every_review_that_was_acknowledged_survives_a_kill(live: Any, models: P
             except (OSError, http.client.HTTPException):
                 return
             acknowledged.append(i)
-            if len(acknowledged) >= 80:
+            if len(acknowledged) >= 80 and {n % 4 for n in acknowledged} == {0, 1, 2, 3}:
                 stopped.set()
 
     threads = [threading.Thread(target=review, args=(i,)) for i in range(4)]
