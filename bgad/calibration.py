@@ -1,7 +1,8 @@
 """Split conformal prediction: p-values and thresholds from the scores of calibration normals, held out from training.
 
 If the calibration normals and a new normal image come from the same distribution, its p-value is (super-)uniform:
-P(p <= rate) <= rate. The guarantee needs no assumption about the model.
+P(p <= rate) <= rate. The guarantee needs no assumption about the model. It is an average over sets of calibration
+normals; with a confidence, the threshold is higher and the rate holds for the set at hand with that probability.
 """
 
 from __future__ import annotations
@@ -29,20 +30,23 @@ class Calibration:
     scores: tuple[float, ...]
     rate: float
     is_default: bool = False  # nobody asked for the rate; see `effective_rate`
+    confidence: float | None = None  # with which the rate holds for these scores; None: on average over such sets
 
     def __post_init__(self) -> None:
         if not self.scores:
             raise ConfigError("calibration needs at least one held-out normal image")
-        require_supported(len(self.scores), self.rate)
+        require_supported(len(self.scores), self.rate, self.confidence)
 
     @classmethod
-    def from_scores(cls, scores: Sequence[float], rate: float, *, is_default: bool = False) -> Calibration:
+    def from_scores(
+        cls, scores: Sequence[float], rate: float, *, is_default: bool = False, confidence: float | None = None
+    ) -> Calibration:
         """Calibrate with scores as an engine gives them; each is raised by one to two steps of MARGIN.
 
         Another engine or batch then never puts a calibration image above its own score, and p-values stay valid.
         """
         step = _step(scores, MARGIN)
-        return cls(tuple((math.ceil(score / step) + 1) * step for score in scores), rate, is_default)
+        return cls(tuple((math.ceil(score / step) + 1) * step for score in scores), rate, is_default, confidence)
 
     @cached_property
     def _resolution(self) -> float:
@@ -62,16 +66,16 @@ class Calibration:
 
     @property
     def threshold(self) -> float:
-        """Score above which an image is called anomalous; equivalently, its p-value is at most the rate."""
+        """Score above which an image is called anomalous; without a confidence, its p-value is at most the rate."""
         return self.threshold_at(self.rate)
 
     def threshold_at(self, rate: float) -> float:
-        """Return the threshold of a rate: the k-th highest of the n scores, k = floor(rate (n + 1)).
+        """Return the threshold of a rate: the k-th highest of the n scores, where k is their `rank`.
 
         >>> Calibration(tuple(range(1, 100)), 0.05).threshold_at(0.05)
         95.0
         """
-        k = require_supported(len(self.scores), rate)
+        k = require_supported(len(self.scores), rate, self.confidence)
         return float(self._ascending[-k])
 
     def p_value(self, score: float) -> float:
@@ -83,9 +87,16 @@ class Calibration:
     def guarantee(self) -> str:
         """State in words what the threshold guarantees."""
         n = len(self.scores)
-        k = rank(n, self.rate)
-        bound = rate_bound(n, k)
+        k = rank(n, self.rate, self.confidence)
+        bound = rate_bound(n, k, self.confidence or CONFIDENCE)
         source = "default" if self.is_default else "asked for"
+        if self.confidence is not None:
+            return (
+                f"With {self.confidence:.4g} confidence, a good part is rejected with probability at most {bound:.4g} "
+                f"({source}: {self.rate:.4g}), if the parts to come are drawn like the {n} held-out normals; "
+                f"the average over such sets is {k / (n + 1):.4g}. The smallest rate that {n} held-out normals can "
+                f"support with this confidence is {smallest_rate(n, self.confidence):.4g}."
+            )
         return (
             f"A good part is rejected with probability at most {k / (n + 1):.4g} ({source}: {self.rate:.4g}), "
             f"on average over sets of {n} held-out normals drawn like the parts to come; for the set at hand the "
@@ -99,27 +110,55 @@ def _step(scores: Sequence[float], share: float) -> float:
     return 2.0 ** math.floor(math.log2((float(np.std(scores)) or 1.0) * share))
 
 
-def rank(n: int, rate: float) -> int:
-    """Return the rank of the threshold among n scores, floor(rate (n + 1)), safe against rounding of the product.
+def rank(n: int, rate: float, confidence: float | None = None) -> int:
+    """Return the rank of the threshold among n scores, counted from the highest; 0 if n is too small for the rate.
+
+    On average over sets of n normals, the rate holds at the rank floor(rate (n + 1)), made safe against rounding of the
+    product. With a confidence, the rank is the largest k whose `rate_bound` is at most the rate. The true rate at rank
+    k exceeds r with probability P(Binomial(n, r) < k), so that is the largest k with P(Binomial(n, rate) < k) <=
+    1 - confidence.
 
     >>> rank(99, 0.01), rank(98, 0.01), rank(5, 1 - 2**-52)
     (1, 0, 5)
+    >>> rank(100, 0.05), rank(100, 0.05, 0.9), rank(44, 0.05, 0.9)
+    (5, 2, 0)
     """
-    return min(n, math.floor(rate * (n + 1) + 1e-9))
+    if confidence is None:
+        return min(n, math.floor(rate * (n + 1) + 1e-9))
+    count = np.arange(n)
+    steps = np.log(n - count) - np.log(count + 1) + math.log(rate) - math.log1p(-rate)
+    log_probability = n * math.log1p(-rate) + np.concatenate([[0.0], np.cumsum(steps)])
+    below = np.cumsum(np.exp(log_probability[:n]))  # P(Binomial(n, rate) < k) for k = 1 to n
+    return int(np.sum(below <= (1 - confidence) * (1 + 1e-9)))
 
 
-def smallest_rate(n: int) -> float:
+def smallest_rate(n: int, confidence: float | None = None) -> float:
     """Return the smallest false-reject rate that n calibration normals support."""
-    return 1 / (n + 1)
+    return 1 / (n + 1) if confidence is None else -math.expm1(math.log1p(-confidence) / n)
 
 
-def normals_needed(rate: float) -> int:
-    """Return the number of calibration normals that a rate needs: ceil(1 / rate) - 1.
+def normals_needed(rate: float, confidence: float | None = None) -> int:
+    """Return the number of calibration normals that a rate needs.
 
-    >>> normals_needed(0.01), normals_needed(0.05)
-    (99, 19)
+    It is ceil(1 / rate) - 1, and with a confidence the smallest n with (1 - rate) ** n <= 1 - confidence.
+
+    >>> normals_needed(0.01), normals_needed(0.05), normals_needed(0.05, 0.9)
+    (99, 19, 45)
     """
-    return math.ceil(1 / rate - 1e-9) - 1
+    if confidence is None:
+        return math.ceil(1 / rate - 1e-9) - 1
+    return math.ceil(math.log1p(-confidence) / math.log1p(-rate) - 1e-9)
+
+
+def typeable_rate(n: int, confidence: float | None = None) -> float:
+    """Return the smallest rate that n normals support, rounded up to four digits, so that it works when typed back."""
+    return math.ceil(1e4 * smallest_rate(n, confidence) - 1e-9) / 1e4
+
+
+def check_confidence(confidence: float) -> None:
+    """Raise ConfigError unless the confidence is at least 0.5 and below 1."""
+    if not 0.5 <= confidence < 1:
+        raise ConfigError(f"a confidence is at least 0.5 and below 1, such as 0.9, not {confidence:g}")
 
 
 def check_rate(rate: float) -> None:
@@ -128,21 +167,32 @@ def check_rate(rate: float) -> None:
         raise ConfigError(f"a false-reject rate lies between 0 and 1, such as 0.01, not {rate:g}")
 
 
-def is_supported(n: int, rate: float) -> bool:
+def is_supported(n: int, rate: float, confidence: float | None = None) -> bool:
     """Return whether n calibration normals are enough for a false-reject rate."""
-    return rank(n, rate) >= 1
+    return rank(n, rate, confidence) >= 1
 
 
-def require_supported(n: int, rate: float) -> int:
+def require_supported(n: int, rate: float, confidence: float | None = None) -> int:
     """Return the rank of the threshold among n scores; ConfigError when n is too small for the rate."""
     check_rate(rate)
-    k = rank(n, rate)
+    if confidence is not None:
+        check_confidence(confidence)
+    k = rank(n, rate, confidence)
     if k < 1:
         raise ConfigError(
-            f"a false-reject rate of {rate:g} needs {normals_needed(rate)} held-out normals, there are {n}: "
-            f"add normals, or ask for {math.ceil(1e4 / (n + 1)) / 1e4:g} or more"  # rounded up: works when typed back
+            f"{rate_words(rate, confidence)} needs {normals_needed(rate, confidence)} held-out normals, there are {n}: "
+            f"add normals, or ask for {typeable_rate(n, confidence):g} or more"
         )
     return k
+
+
+def rate_words(rate: float, confidence: float | None = None) -> str:
+    """Name a false-reject rate.
+
+    >>> rate_words(0.05, 0.9)
+    'a false-reject rate of 0.05 with a confidence of 0.9'
+    """
+    return f"a false-reject rate of {rate:g}" + (f" with a confidence of {confidence:g}" if confidence else "")
 
 
 def rate_bound(n: int, k: int, confidence: float = CONFIDENCE) -> float:
@@ -215,7 +265,7 @@ def rate_table(
     """
     rows: list[tuple[float, float | None, float | None, float | None]] = []
     for rate in rates:
-        if not is_supported(len(calibration.scores), rate):
+        if not is_supported(len(calibration.scores), rate, calibration.confidence):
             rows.append((rate, None, None, None))
             continue
         threshold = calibration.threshold_at(rate)

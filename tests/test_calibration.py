@@ -12,6 +12,7 @@ from bgad.calibration import (
     Calibration,
     binomial_interval,
     effective_rate,
+    is_supported,
     normals_needed,
     rank,
     rate_bound,
@@ -126,3 +127,42 @@ def test_rounding_is_far_below_the_spread_and_exact(spread: float) -> None:
         rounded = calibration.rounded(float(score))
         assert abs(rounded - score) <= 0.5 * RESOLUTION * unit
         assert calibration.rounded(rounded) == rounded
+
+
+@pytest.mark.parametrize("confidence", [0.5, 0.9, 0.999])
+@pytest.mark.parametrize("rate", [0.01, 0.05, 0.3])
+@pytest.mark.parametrize("n", [5, 45, 230, 3000])
+def test_confident_rank_is_the_largest_whose_bound_is_below_the_rate(n: int, rate: float, confidence: float) -> None:
+    bounds = beta.ppf(confidence, np.arange(1, n + 1), n - np.arange(n))
+    assert rank(n, rate, confidence) == np.sum(bounds <= rate)
+    assert is_supported(n, rate, confidence) == (n >= normals_needed(rate, confidence))
+    assert smallest_rate(n, confidence) == pytest.approx(bounds[0])
+    for k in {1, n // 2 + 1}:  # a bound that is given as the rate gives its own rank
+        assert rank(n, rate_bound(n, k, confidence), confidence) == k
+
+
+def test_a_confident_rate_holds_for_the_set_at_hand_in_as_many_sets_as_promised() -> None:
+    rng = np.random.default_rng(0)
+    rate, confidence, sets = 0.05, 0.9, 4000
+    exceeded = {None: 0, confidence: 0}
+    for _ in range(sets):
+        scores = tuple(rng.uniform(size=100))  # the true rate above a threshold t is 1 - t
+        for asked in exceeded:
+            exceeded[asked] += 1 - Calibration(scores, rate, confidence=asked).threshold > rate
+    assert exceeded[confidence] / sets <= 1 - confidence
+    assert exceeded[None] / sets > 0.3  # without a confidence the average holds, the set at hand often does not
+
+
+def test_what_a_confidence_promises_and_refuses() -> None:
+    calibration = Calibration.from_scores(list(range(100)), 0.05, confidence=0.9)
+    assert calibration.guarantee() == (
+        "With 0.9 confidence, a good part is rejected with probability at most 0.03834 (asked for: 0.05), if the parts "
+        "to come are drawn like the 100 held-out normals; the average over such sets is 0.0198. The smallest rate that "
+        "100 held-out normals can support with this confidence is 0.02276."
+    )
+    with pytest.raises(ConfigError, match=r"0\.05 with a confidence of 0\.9 needs 45 held-out normals, there are 44: "):
+        Calibration(tuple(range(44)), 0.05, confidence=0.9)
+    assert Calibration(tuple(range(44)), 0.0510, confidence=0.9).threshold == 43  # the rate that the message names
+    with pytest.raises(ConfigError, match=r"a confidence is at least 0\.5 and below 1"):
+        Calibration(tuple(range(44)), 0.1, confidence=1.0)
+    assert rate_table(calibration, [], [], [0.01, 0.05])[0][1] is None  # 0.01 would need 230 normals

@@ -121,6 +121,7 @@ class CalibrationCard:
     part_limits: dict[str, float]  # by name: calibration normals stay at or below it, but for the false-reject rate
     guarantee: str
     is_default_rate: bool = False  # nobody asked for the rate
+    confidence: float | None = None  # with which the rate holds for these normals; None: on average over such sets
 
     @classmethod
     def of(
@@ -136,6 +137,7 @@ class CalibrationCard:
             part_limits,
             calibration.guarantee(),
             is_default_rate=calibration.is_default,
+            confidence=calibration.confidence,
         )
 
     def calibration(self, rate: float | None = None) -> Calibration:
@@ -148,8 +150,8 @@ class CalibrationCard:
 
     def _at(self, values: tuple[float, ...], rate: float | None) -> Calibration:
         if rate is not None:
-            return Calibration(values, rate)
-        return Calibration(values, self.false_reject_rate, self.is_default_rate)
+            return Calibration(values, rate, confidence=self.confidence)
+        return Calibration(values, self.false_reject_rate, self.is_default_rate, self.confidence)
 
 
 @dataclass(frozen=True)

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import json
-import math
 from collections.abc import Callable, Iterable, Mapping
 from dataclasses import dataclass, field
 from enum import IntEnum
@@ -14,7 +13,7 @@ from typing import Any, NamedTuple, Self
 
 import numpy as np
 
-from bgad.calibration import normals_needed
+from bgad.calibration import normals_needed, rate_words, typeable_rate
 from bgad.data.layouts import Dataset
 from bgad.data.sample_io import digest
 from bgad.errors import ConfigError, DataError
@@ -246,6 +245,7 @@ def make_split(
     *,
     holdout: int | None = None,
     rate: float | None = None,
+    confidence: float | None = None,
     seed: int = 0,
     known: int | None = None,
     test_share: float = 0.0,
@@ -253,10 +253,10 @@ def make_split(
     """Give every image its role; the result depends on the names and the seed only.
 
     Normals outside of the test set are trained on, except for `holdout` of them (by default `holdout_size` of the
-    distinct ones and the false-reject rate), and for `test_share` of them where the data set has no test split.
-    Anomalies outside of the test set are known (or `known` of them); where there are none, `known` of the test
-    anomalies are taken out of the test set, spread over the classes. A draw of fewer known anomalies is always the
-    beginning of a draw of more.
+    distinct ones, the false-reject rate and its confidence), and for `test_share` of them where the data set has no
+    test split. Anomalies outside of the test set are known (or `known` of them); where there are none, `known` of the
+    test anomalies are taken out of the test set, spread over the classes. A draw of fewer known anomalies is always
+    the beginning of a draw of more.
     """
     check_numbers(known or 0, seed, test_share)
     if holdout is not None and holdout < 0:
@@ -266,7 +266,7 @@ def make_split(
     outside = sum(s.label for s in dataset.samples if s.split != "train")
     drawn = bool(choice.known) and choice.known[0].split != "train" and len(choice.known) < outside
     protocol = "multi-class" if drawn else "given" if choice.known else "unsupervised"
-    size = partial(holdout_size, rate=rate) if holdout is None else lambda _: holdout
+    size = partial(holdout_size, rate=rate, confidence=confidence) if holdout is None else lambda _: holdout
     return assemble(dataset, hashes, choice, Setting(seed, test_share, protocol), size)
 
 
@@ -333,13 +333,14 @@ def _without_copies(choice: Choice, hashes: dict[str, str]) -> tuple[list[Sample
     return [s for s in ordered if s.name not in copies], copies
 
 
-def holdout_size(normals: int, rate: float | None = None) -> int:
+def holdout_size(normals: int, rate: float | None = None, confidence: float | None = None) -> int:
     """Return how many normals to hold out: a fifth, or as many as a threshold at a false-reject rate needs.
 
-    With n held-out normals the smallest p-value is 1 / (n + 1), so a rate below that can never be met.
+    With n held-out normals the smallest p-value is 1 / (n + 1), so a rate below that can never be met. A rate that
+    holds with a confidence for the set at hand needs more of them.
 
-    >>> holdout_size(50), holdout_size(50, rate=0.05)
-    (10, 19)
+    >>> holdout_size(50), holdout_size(50, rate=0.05), holdout_size(100, rate=0.05, confidence=0.9)
+    (10, 19, 45)
     """
     if normals < 3:
         raise DataError(f"{normals} normal images are too few: at least 3 are needed, 2 to train and 1 to calibrate")
@@ -348,13 +349,12 @@ def holdout_size(normals: int, rate: float | None = None) -> int:
         return share
     if not 1e-6 <= rate < 1:
         raise ConfigError(f"a false-reject rate lies between 0.000001 and 1, not {rate:g}")
-    needed = normals_needed(rate)
+    needed = normals_needed(rate, confidence)
     most = normals // 2
     if needed > most:
-        smallest = math.ceil(1e4 / (most + 1)) / 1e4  # rounded up, so that it works when typed back
         raise DataError(
-            f"a false-reject rate of {rate:g} needs {needed} held-out normals; this set has {normals}, of "
-            f"which at most {most} can be held out (smallest rate: {smallest:g}). "
+            f"{rate_words(rate, confidence)} needs {needed} held-out normals; this set has {normals}, of "
+            f"which at most {most} can be held out (smallest rate: {typeable_rate(most, confidence):g}). "
             "Add normals or ask for a higher rate."
         )
     return max(share, needed)

@@ -37,14 +37,15 @@ def contradiction(calibration: Calibration, false_rejects: int, normals: int) ->
     if low <= calibration.rate:
         return None
     n = len(calibration.scores)
-    bound = rate_bound(n, rank(n, calibration.rate))
+    confidence = calibration.confidence or CONFIDENCE
+    bound = rate_bound(n, rank(n, calibration.rate, calibration.confidence), confidence)
     found = (
         f"{false_rejects} of {normals} normals are rejected, more than the false-reject rate of "
         f"{percent(calibration.rate)} allows: "
     )
     if low <= bound:
         return found + (
-            f"{n} calibration normals only bound the rate of one model to {percent(bound)} ({CONFIDENCE:.0%} "
+            f"{n} calibration normals only bound the rate of one model to {percent(bound)} ({confidence:.0%} "
             "confidence); train with more normals"
         )
     return found + (

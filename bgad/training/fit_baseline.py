@@ -84,7 +84,7 @@ class BaselineFit:
             (),
             map_card,
             parts,
-            calibrate(scored, parts, run.false_reject_rate),
+            calibrate(scored, parts, run.false_reject_rate, run.confidence),
             training_card(run, LoopSeconds(self._seconds, self._resumed), self._log.count()),
         )
         return Detector(model, build_card(run, model, facts), run.device)

@@ -66,6 +66,7 @@ class TrainingRun:
     device: torch.device
     work: Path
     false_reject_rate: float | None = None
+    confidence: float | None = None
     roi: Roi | None = None
     warm_start: WarmStart | None = None
     largest_image: Shape | None = None  # the training image with most pixels
@@ -183,7 +184,7 @@ class ModelFit:
         map_card = self._map_card(np.stack([normal_map for normal_map, _ in normals]))
         _set_map_constants(model, torch.tensor([part for _, part in normals]))
         parts = _score_parts(model)
-        calibration = calibrate(score(run.split.calibration), parts, run.false_reject_rate)
+        calibration = calibrate(score(run.split.calibration), parts, run.false_reject_rate, run.confidence)
         levels = _level_cards(model, self.loop, constants)
         facts = FitFacts(levels, map_card, parts, calibration, self._training())
         return Detector(model, build_card(run, model, facts), run.device)
@@ -304,15 +305,20 @@ def score_parts(weights: Sequence[float]) -> tuple[ScorePart, ...]:
     return tuple(ScorePart(name, weight) for name, weight in zip(PARTS, weights, strict=True) if weight)
 
 
-def calibrate(scored: Iterable[SampleScore], parts: Sequence[ScorePart], asked_rate: float | None) -> CalibrationCard:
+def calibrate(
+    scored: Iterable[SampleScore],
+    parts: Sequence[ScorePart],
+    asked_rate: float | None,
+    confidence: float | None = None,
+) -> CalibrationCard:
     """Calibrate the score, the map and the given parts with the calibration normals, at one false-reject rate."""
     normals = [(output.score, output.parts, map_max) for output, map_max in scored]  # their maps are not kept
     scores, values, maxima = zip(*normals, strict=True)
     rate, is_default = effective_rate(len(scores), asked_rate), asked_rate is None
     limits = np.quantile(np.stack(values), 1 - rate, axis=0, method="higher")
     return CalibrationCard.of(
-        Calibration.from_scores(scores, rate, is_default=is_default),
-        Calibration.from_scores(maxima, rate, is_default=is_default),
+        Calibration.from_scores(scores, rate, is_default=is_default, confidence=confidence),
+        Calibration.from_scores(maxima, rate, is_default=is_default, confidence=confidence),
         {part.name: float(limits[PARTS.index(part.name)]) for part in parts},
     )
 

@@ -16,7 +16,14 @@ import torch
 
 from bgad.artifact import folder as model_folder
 from bgad.artifact.card import Card, ExportCard
-from bgad.calibration import DEFAULT_RATE, check_rate, effective_rate, normals_needed, require_supported
+from bgad.calibration import (
+    DEFAULT_RATE,
+    check_confidence,
+    check_rate,
+    effective_rate,
+    normals_needed,
+    require_supported,
+)
 from bgad.config import BASELINES, Config
 from bgad.data import layouts, tiled_split
 from bgad.data.sample_io import MAX_UNREADABLE, ImageCache, ModelInputs, validate_images
@@ -65,6 +72,7 @@ class TrainOptions:
     test_share: float = 0.0  # share of the normals to keep for the test, where the data has no test set
     split: str | Path | None = None  # file that gives every image its role; replaces `known` and `test_share`
     false_reject_rate: float | None = None  # share of good parts that may be rejected; None: 0.05 if possible
+    confidence: float | None = None  # with which the rate holds for the set at hand; None: on average over such sets
     device: str = "auto"  # cpu, cuda or mps; auto takes an accelerator where there is one
     memory_gb: float = 4.0  # memory for cached features; the rest goes to disk
     max_unreadable: int = MAX_UNREADABLE  # unreadable images to skip before giving up
@@ -83,6 +91,14 @@ class TrainOptions:
             )
         if self.false_reject_rate is not None:
             check_rate(self.false_reject_rate)
+        if self.confidence is not None:
+            check_confidence(self.confidence)
+
+    @property
+    def requested_rate(self) -> float | None:
+        """The false-reject rate that the normals must support; a confidence asks for the default rate, too."""
+        has_default = self.false_reject_rate is None and self.confidence is not None
+        return DEFAULT_RATE if has_default else self.false_reject_rate
 
 
 @dataclass(frozen=True)
@@ -159,13 +175,20 @@ def check_before_reading(config: Config, out: Path, options: TrainOptions) -> No
 
 def assign_roles(dataset: layouts.Dataset, config: Config, options: TrainOptions) -> Split:
     """Split a data set, or read the split file, and warn of what it lacks."""
-    rate = options.false_reject_rate
+    rate, confidence = options.requested_rate, options.confidence
     if options.split is None:
-        split = make_split(dataset, rate=rate, seed=config.seed, known=options.known, test_share=options.test_share)
+        split = make_split(
+            dataset,
+            rate=rate,
+            confidence=confidence,
+            seed=config.seed,
+            known=options.known,
+            test_share=options.test_share,
+        )
     else:
         split = Split.load(Path(options.split), dataset)
         if rate is not None:
-            require_supported(len(split.calibration), rate)
+            require_supported(len(split.calibration), rate, confidence)
     for note in split.notes:
         logger.warning(note)
     if rate is None:
@@ -268,7 +291,8 @@ def prepared(
             data.images.bits,
             device,
             work,
-            options.false_reject_rate,
+            options.requested_rate,
+            options.confidence,
             roi,
             largest_image=largest(data.shapes[sample.name] for sample in split.train),
             memory_gb=options.memory_gb,

@@ -86,10 +86,11 @@ class UpdateOptions:
         if self.false_reject_rate is not None:
             check_rate(self.false_reject_rate)
 
-    def for_training(self, false_reject_rate: float | None) -> TrainOptions:
+    def for_training(self, false_reject_rate: float | None, confidence: float | None) -> TrainOptions:
         """Return the options of the training that an update runs."""
         return TrainOptions(
             false_reject_rate=false_reject_rate,
+            confidence=confidence,
             device=self.device,
             resume=self.resume,
             overwrite=self.overwrite,
@@ -130,7 +131,7 @@ def update(
     data = _joined_data(folder, dataset, source, new, new_image_cache(recipe, roi), progress)
     data = replace(data, roi=roi)
     rate = _rate(len(data.split.calibration), card.calibration_at(), options.false_reject_rate)
-    training = options.for_training(rate)
+    training = options.for_training(rate, card.calibration_at().confidence)
     control = RunControl(progress, stop)
     with prepared(data, destination, recipe, training, control, started=started, parent=folder) as preparation:
         return preparation.train()
@@ -173,16 +174,18 @@ def _rate(held_out: int, calibration: CalibrationCard, asked: float | None) -> f
     None stands for the default rate: nobody has asked for one, or the smallest supported rate is the default.
     """
     if asked is not None:
-        require_supported(held_out, asked)
+        require_supported(held_out, asked, calibration.confidence)
         return asked
-    before, default = calibration.false_reject_rate, effective_rate(held_out, None)
-    rate = before if is_supported(held_out, before) else smallest_rate(held_out)
+    before, confidence = calibration.false_reject_rate, calibration.confidence
+    default = effective_rate(held_out, None)
+    rate = before if is_supported(held_out, before, confidence) else smallest_rate(held_out, confidence)
     rate = default if calibration.is_default_rate else rate
     if rate > before:
         logger.warning(
             f"{held_out} held-out normals are left: the false-reject rate becomes {rate:.4g}, it was {before:.4g}"
         )
-    return None if calibration.is_default_rate or (rate > before and rate == default) else rate
+    is_default = calibration.is_default_rate or (rate > before and rate == default and confidence is None)
+    return None if is_default else rate
 
 
 def shortened(config: Config) -> Config:

@@ -43,6 +43,7 @@ from bgad.training import training_set as training_set_module
 from bgad.training.loop import TrainingLoop
 from bgad.training.shared_phases import flow_key, phase_two_key
 from bgad.training.training_set import SampleScore, build_training_set, mask_cells, with_visible_defect
+from bgad.training.update import NewImage, update
 from bgad.types import Sample, StopRequest
 from tests.conftest import SIZE, draw_image, level_model, printed_config, save, tiny_config, write_set
 
@@ -607,6 +608,33 @@ def test_a_high_default_rate_is_warned_of(
     warnings = [record.message for record in caplog.records if "false-reject rate" in record.message]
     assert len(warnings) == bool(said)
     assert all(said in warning for warning in warnings)
+
+
+def test_a_confident_rate_is_kept_by_card_scorer_and_update(data_set: Path, tmp_path: Path) -> None:
+    """24 normals: half of them are as many as 0.2 with 0.9 confidence needs, 11, and one more."""
+    out = tmp_path / "plate.bgad"
+    detector = quick(data_set, out, false_reject_rate=0.2, confidence=0.9)
+    card = model_folder.read(out).calibration_at()
+    assert (len(card.scores), card.false_reject_rate, card.confidence) == (11, 0.2, 0.9)
+    assert card.threshold == max(card.scores)  # on average, 0.2 would take the second highest
+    assert card.map_threshold == max(card.map_maxima)
+    assert card.guarantee == detector.calibration.guarantee()
+    assert card.guarantee.startswith("With 0.9 confidence, a good part is rejected with probability at most 0.1889 ")
+    with pytest.raises(ConfigError, match=r"0\.15 with a confidence of 0\.9 needs 15 held-out normals, there are 11: "):
+        detector.set_rate(0.15)
+    held_out = next(iter(Split.load(out / "split.json", layouts.load(data_set)).calibration))
+    taught = update(out, [NewImage(held_out.path, 1)], tmp_path / "taught.bgad", config=short())
+    assert len(taught.calibration.scores) == 10
+    assert taught.calibration.confidence == 0.9
+    assert taught.calibration.rate == pytest.approx(1 - 0.1**0.1)
+
+
+def test_a_confidence_without_a_rate_asks_for_the_default_rate(data_set: Path, tmp_path: Path) -> None:
+    with pytest.raises(DataError, match=r"0\.05 with a confidence of 0\.9 needs 45 held-out normals; this set has 24"):
+        quick(data_set, tmp_path / "plate.bgad", confidence=0.9)
+    with pytest.raises(ConfigError, match=r"a confidence is at least 0\.5 and below 1, such as 0\.9, not 90"):
+        quick(data_set, tmp_path / "plate.bgad", confidence=90)
+    assert list(tmp_path.iterdir()) == []
 
 
 def test_deep_images_set_the_bit_depth(tmp_path: Path) -> None:

@@ -7,7 +7,7 @@ from functools import lru_cache
 
 import numpy as np
 
-from bgad.calibration import CONFIDENCE, rank, rate_bounds, smallest_rate
+from bgad.calibration import CONFIDENCE, rank, rate_bounds
 from bgad.service.drift import bins
 from bgad.service.drift.cause import find_cause
 from bgad.service.drift.monitor import DriftState
@@ -57,19 +57,25 @@ def threshold(workbench: Workbench, name: str) -> schemas.Threshold:
             taught[row.verdict] += 1
         else:
             scores[row.verdict].append(row.score)
-    calibration, rate = list(scorer.calibration.scores), scorer.calibration.rate
-    normals = len(calibration)
-    highest_rank = max(1, rank(normals, LARGEST_RATE), rank(normals, rate))
+    scores_of_normals, rate, confidence = (
+        scorer.calibration.scores,
+        scorer.calibration.rate,
+        scorer.calibration.confidence,
+    )
+    normals = len(scores_of_normals)
+    highest_rank = max(1, rank(normals, LARGEST_RATE, confidence), rank(normals, rate, confidence))
+    bounds = _bounds(normals, highest_rank, confidence or CONFIDENCE)
     return schemas.Threshold(
         rate=rate,
         threshold=scorer.threshold,
-        calibration=sorted(calibration),
+        calibration=sorted(scores_of_normals),
         good=sorted(scores["good"]),
         bad=sorted(scores["bad"]),
         taught=schemas.Taught(good=taught["good"], bad=taught["bad"]),
-        smallest_rate=smallest_rate(normals),
-        bounds=_bounds(normals, highest_rank),
-        confidence=CONFIDENCE,
+        rates=[k / (normals + 1) for k in range(1, highest_rank + 1)] if confidence is None else bounds,
+        bounds=bounds,
+        confidence=confidence or CONFIDENCE,
+        is_confident=confidence is not None,
         guarantee=scorer.calibration.guarantee(),
     )
 
@@ -126,6 +132,6 @@ def _cause(workbench: Workbench, version: Version, state: DriftState) -> schemas
 
 
 @lru_cache(maxsize=16)
-def _bounds(normals: int, highest_rank: int) -> list[float]:
+def _bounds(normals: int, highest_rank: int, confidence: float) -> list[float]:
     """Return the confidence bounds on the true rate for the ranks 1 to `highest_rank`."""
-    return [float(bound) for bound in rate_bounds(normals, range(1, highest_rank + 1))]
+    return [float(bound) for bound in rate_bounds(normals, range(1, highest_rank + 1), confidence)]

@@ -299,8 +299,8 @@ class Taught(BaseModel):
 
 
 class Threshold(BaseModel):
-    """Scores of calibration normals and reviewed images, and the guarantee of the threshold. The threshold of the rate
-    k / (n + 1) is the k-th highest of the n calibration scores."""
+    """Scores of calibration normals and reviewed images, and the guarantee of the threshold. The threshold of the k-th
+    of the rates is the k-th highest of the calibration scores."""
 
     rate: float
     threshold: float
@@ -308,9 +308,13 @@ class Threshold(BaseModel):
     good: list[float] = Field(description="scores of images with the verdict good that were not taught, ascending")
     bad: list[float] = Field(description="scores of images with the verdict bad that were not taught, ascending")
     taught: Taught = Field(description="numbers of reviewed images that are left out because they were taught")
-    smallest_rate: float
+    rates: list[float] = Field(description="false-reject rates that can be guaranteed, for k = 1, 2 and so on")
     bounds: list[float] = Field(description="upper confidence bounds on the true rate, for k = 1, 2 and so on")
-    confidence: float
+    confidence: float = Field(description="confidence of the bounds")
+    is_confident: bool = Field(
+        description="whether a rate holds for the present set with that confidence, as its bound; else it is an "
+        "average over such sets"
+    )
     guarantee: str = Field(description="the guarantee of the present rate in words")
 
 

@@ -80,7 +80,8 @@ def test_the_threshold_with_what_was_reviewed(service: Service) -> None:
     found = service.client.get("/v1/models/plate/threshold").json()
     assert (found["good"], found["bad"]) == ([said[good]], [said[bad]])
     assert len(found["calibration"]) == 5
-    assert found["smallest_rate"] == pytest.approx(1 / 6)
+    assert found["rates"] == [pytest.approx(k / 6) for k in (1, 2, 3)]
+    assert not found["is_confident"]
     assert found["bounds"] == [pytest.approx(rate_bound(5, k)) for k in (1, 2, 3)]  # of every rate up to a half
     assert f"below {found['bounds'][0]:.3g} with {found['confidence']:.0%} confidence" in found["guarantee"]
     assert found["taught"] == {"good": 0, "bad": 0}

@@ -165,9 +165,10 @@ export {};
  * @property {number[]} good
  * @property {number[]} bad
  * @property {{ good: number, bad: number }} taught
- * @property {number} smallest_rate
+ * @property {number[]} rates
  * @property {number[]} bounds
  * @property {number} confidence
+ * @property {boolean} is_confident
  * @property {string} guarantee
  */
 

@@ -35,8 +35,8 @@ export async function showThreshold(main, signal) {
 }
 
 /**
- * A threshold is one of the n calibration scores, chosen by its rank k from the top; its false-reject rate is
- * k / (n + 1).
+ * A threshold is one of the n calibration scores, chosen by its rank k from the top; its false-reject rate is the k-th
+ * of the rates.
  */
 class ThresholdView {
   consequenceBox = el("div", { class: "words", "aria-live": "polite" });
@@ -52,7 +52,7 @@ class ThresholdView {
     this.page = page;
     this.data = data;
     this.count = data.calibration.length;
-    this.maxRank = data.bounds.length;
+    this.maxRank = data.rates.length;
     this.rank = this.#rankOf(data.rate);
     /** @type {HTMLInputElement} */
     this.slider = el("input", { // a step to the right moves the line to the right, so the rank falls
@@ -62,7 +62,7 @@ class ThresholdView {
     });
     /** @type {HTMLInputElement} */
     this.rateField = el("input", {
-      type: "number", min: 100 * data.smallest_rate, max: 100 * this.#rate(this.maxRank), step: "any",
+      type: "number", min: 100 * data.rates[0], max: 100 * this.#rate(this.maxRank), step: "any",
       "aria-label": "False-reject rate in percent", onchange: () => this.#chooseRate(Number(this.rateField.value) / 100),
     });
     this.saveButton = button("Use this", reportErrors(() => this.#save()), { class: "primary" });
@@ -79,7 +79,7 @@ class ThresholdView {
         el("div", { class: "ends" }, el("span", {}, "← fewer misses"), el("span", {}, "fewer false alarms →")),
         el("div", { class: "row" }, el("label", { class: "field" }, "Exactly ", this.rateField, " %"), this.rateText, this.saveButton),
         el("p", { class: "dim" },
-          `With ${formatPlural(count, "good part")} kept for calibration, the smallest guaranteed rate is ${formatPercent(data.smallest_rate)}. For a smaller one, train with more good parts.`),
+          `With ${formatPlural(count, "good part")} kept for calibration, the smallest guaranteed rate is ${formatPercent(data.rates[0])}. For a smaller one, train with more good parts.`),
         this.consequenceBox),
       this.guaranteeBox);
     this.#choose(this.rank);
@@ -89,14 +89,14 @@ class ThresholdView {
    * @param {number} rate
    */
   #rankOf(rate) {
-    return Math.max(1, Math.floor(rate * (this.count + 1) + 1e-9));
+    return Math.max(1, this.data.rates.filter((one) => one <= rate + 1e-9).length);
   }
 
   /**
    * @param {number} rank
    */
   #rate(rank) {
-    return rank / (this.count + 1);
+    return this.data.rates[rank - 1];
   }
 
   get #isInUse() {
@@ -107,7 +107,7 @@ class ThresholdView {
    * @param {number} rate
    */
   #chooseRate(rate) {
-    const smallest = this.data.smallest_rate;
+    const smallest = this.data.rates[0];
     if (!(rate >= smallest - 1e-9)) {
       const parts = formatPlural(this.count, "good part");
       showMessage(`With ${parts}, the smallest guaranteed rate is ${formatPercent(smallest)}.`, { isError: true });
@@ -156,9 +156,10 @@ function guarantee(data, rank, rate, isInUse) {
   const parts = formatPlural(data.calibration.length, "good part");
   const average = `A good part is rejected with probability at most ${formatPercent(rate)}, on average over sets of ${parts} kept for calibration.`;
   const bound = `For the present set, the true rate is below ${formatPercent(data.bounds[rank - 1])} with ${formatPercent(data.confidence)} confidence.`;
+  const text = data.is_confident ? `${bound} This holds` : `${average} ${bound} Both hold`;
   return [
     el("h2", {}, `Guarantee ${isInUse ? "in use" : `at ${formatPercent(rate)}`}`),
-    el("p", {}, `${average} ${bound} Both hold as long as future parts resemble those kept for calibration.`),
+    el("p", {}, `${text} as long as future parts resemble those kept for calibration.`),
   ];
 }
 
@@ -171,7 +172,8 @@ function guarantee(data, rank, rate, isInUse) {
 function consequences(data, threshold, rate) {
   const countAbove = (/** @type {number[]} */ values) => values.filter((value) => value > threshold).length;
   const { calibration, good, bad, taught } = data;
-  const lines = [`Of new good parts, at most ${formatPercent(rate)} are rejected on average, as long as they resemble those kept for calibration (${countAbove(calibration)} of these ${calibration.length} are above the line).`];
+  const promise = data.is_confident ? `with ${formatPercent(data.confidence)} confidence` : "on average";
+  const lines = [`Of new good parts, at most ${formatPercent(rate)} are rejected ${promise}, as long as they resemble those kept for calibration (${countAbove(calibration)} of these ${calibration.length} are above the line).`];
   if (good.length) {
     const rejected = countAbove(good);
     lines.push(`Of ${formatPlural(good.length, "image")} reviewed as good, ${rejected} would be rejected (${formatPercent(rejected / good.length)}).`);
