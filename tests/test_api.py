@@ -46,8 +46,8 @@ def test_signatures() -> None:
         "data", "out", "config", "options", "progress", "stop",
     ]  # fmt: skip
     assert list(inspect.signature(bgad.TrainOptions).parameters) == [
-        "root", "known", "test_share", "split", "false_reject_rate", "device", "memory_gb", "max_unreadable", "resume",
-        "overwrite", "tensorboard", "export", "roi",
+        "root", "known", "test_share", "split", "false_reject_rate", "confidence", "device", "memory_gb",
+        "max_unreadable", "resume", "overwrite", "tensorboard", "export", "roi",
     ]  # fmt: skip
 
 
