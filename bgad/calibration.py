@@ -19,6 +19,7 @@ from bgad.errors import ConfigError
 
 DEFAULT_RATE = 0.05
 CONFIDENCE = 0.9
+MIN_CONFIDENCE = 0.64  # below 1 - 1 / e, a rate with a confidence could promise less than one on average
 RESOLUTION = 2.0**-20  # of a score, in standard deviations of the calibration scores
 MARGIN = 2.0**-14  # likewise: other batches, threads and engines move a score by a few 1e-6
 
@@ -92,10 +93,11 @@ class Calibration:
         source = "default" if self.is_default else "asked for"
         if self.confidence is not None:
             return (
-                f"With {self.confidence:.4g} confidence, a good part is rejected with probability at most {bound:.4g} "
-                f"({source}: {self.rate:.4g}), if the parts to come are drawn like the {n} held-out normals; "
-                f"the average over such sets is {k / (n + 1):.4g}. The smallest rate that {n} held-out normals can "
-                f"support with this confidence is {smallest_rate(n, self.confidence):.4g}."
+                f"With {self.confidence:.12g} confidence, a good part is rejected with probability at most "
+                f"{bound:.4g} ({source}: {self.rate:.4g}), if the parts to come are drawn like the {n} held-out "
+                "normals and the rate was chosen without their scores; the average over such sets is "
+                f"{k / (n + 1):.4g}. The smallest rate that {n} held-out normals can support with this confidence is "
+                f"{smallest_rate(n, self.confidence):.4g}."
             )
         return (
             f"A good part is rejected with probability at most {k / (n + 1):.4g} ({source}: {self.rate:.4g}), "
@@ -156,9 +158,9 @@ def typeable_rate(n: int, confidence: float | None = None) -> float:
 
 
 def check_confidence(confidence: float) -> None:
-    """Raise ConfigError unless the confidence is at least 0.5 and below 1."""
-    if not 0.5 <= confidence < 1:
-        raise ConfigError(f"a confidence is at least 0.5 and below 1, such as 0.9, not {confidence:g}")
+    """Raise ConfigError unless the confidence is at least MIN_CONFIDENCE and below 1."""
+    if not MIN_CONFIDENCE <= confidence < 1:
+        raise ConfigError(f"a confidence is at least {MIN_CONFIDENCE} and below 1, such as 0.9, not {confidence:.12g}")
 
 
 def check_rate(rate: float) -> None:
@@ -179,9 +181,10 @@ def require_supported(n: int, rate: float, confidence: float | None = None) -> i
         check_confidence(confidence)
     k = rank(n, rate, confidence)
     if k < 1:
+        possible = typeable_rate(n, confidence)
         raise ConfigError(
             f"{rate_words(rate, confidence)} needs {normals_needed(rate, confidence)} held-out normals, there are {n}: "
-            f"add normals, or ask for {typeable_rate(n, confidence):g} or more"
+            + (f"add normals, or ask for {possible:g} or more" if possible < 1 else "add normals")
         )
     return k
 
@@ -192,7 +195,7 @@ def rate_words(rate: float, confidence: float | None = None) -> str:
     >>> rate_words(0.05, 0.9)
     'a false-reject rate of 0.05 with a confidence of 0.9'
     """
-    return f"a false-reject rate of {rate:g}" + (f" with a confidence of {confidence:g}" if confidence else "")
+    return f"a false-reject rate of {rate:g}" + (f" with a confidence of {confidence:.12g}" if confidence else "")
 
 
 def rate_bound(n: int, k: int, confidence: float = CONFIDENCE) -> float:
@@ -251,9 +254,25 @@ def percent(share: float) -> str:
     return f"{100 * share:.3g} %"
 
 
-def effective_rate(n: int, asked: float | None) -> float:
+def effective_rate(n: int, asked: float | None, confidence: float | None = None) -> float:
     """Return the requested rate, or without one the larger of DEFAULT_RATE and the smallest that n normals support."""
-    return asked if asked is not None else max(DEFAULT_RATE, smallest_rate(n))
+    return asked if asked is not None else max(DEFAULT_RATE, smallest_rate(n, confidence))
+
+
+def beta_binomial_tail(count: int, total: int, n: int, k: int) -> float:
+    """Return the probability that at least `count` of `total` new normals exceed the k-th highest of n scores.
+
+    All normals are drawn from one distribution, so their number is beta-binomial, with parameters k and n + 1 - k.
+
+    >>> round(beta_binomial_tail(1, 1, 19, 1), 6)
+    0.05
+    """
+    a, b = float(k), float(n + 1 - k)
+    number = np.arange(total)
+    steps = np.log((total - number) / (number + 1)) + np.log((a + number) / (b + total - number - 1))
+    none = math.lgamma(b + total) + math.lgamma(a + b) - math.lgamma(a + b + total) - math.lgamma(b)
+    log_probability = none + np.concatenate([[0.0], np.cumsum(steps)])  # of 0 to `total` of them
+    return float(min(1.0, np.exp(log_probability[count:]).sum()))
 
 
 def rate_table(

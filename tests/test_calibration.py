@@ -129,7 +129,7 @@ def test_rounding_is_far_below_the_spread_and_exact(spread: float) -> None:
         assert calibration.rounded(rounded) == rounded
 
 
-@pytest.mark.parametrize("confidence", [0.5, 0.9, 0.999])
+@pytest.mark.parametrize("confidence", [0.64, 0.9, 0.999])
 @pytest.mark.parametrize("rate", [0.01, 0.05, 0.3])
 @pytest.mark.parametrize("n", [5, 45, 230, 3000])
 def test_confident_rank_is_the_largest_whose_bound_is_below_the_rate(n: int, rate: float, confidence: float) -> None:
@@ -137,6 +137,7 @@ def test_confident_rank_is_the_largest_whose_bound_is_below_the_rate(n: int, rat
     assert rank(n, rate, confidence) == np.sum(bounds <= rate)
     assert is_supported(n, rate, confidence) == (n >= normals_needed(rate, confidence))
     assert smallest_rate(n, confidence) == pytest.approx(bounds[0])
+    assert rank(n, rate, confidence) <= rank(n, rate)  # never a lower threshold than on average
     for k in {1, n // 2 + 1}:  # a bound that is given as the rate gives its own rank
         assert rank(n, rate_bound(n, k, confidence), confidence) == k
 
@@ -157,12 +158,17 @@ def test_what_a_confidence_promises_and_refuses() -> None:
     calibration = Calibration.from_scores(list(range(100)), 0.05, confidence=0.9)
     assert calibration.guarantee() == (
         "With 0.9 confidence, a good part is rejected with probability at most 0.03834 (asked for: 0.05), if the parts "
-        "to come are drawn like the 100 held-out normals; the average over such sets is 0.0198. The smallest rate that "
-        "100 held-out normals can support with this confidence is 0.02276."
+        "to come are drawn like the 100 held-out normals and the rate was chosen without their scores; the average "
+        "over such sets is 0.0198. The smallest rate that 100 held-out normals can support with this confidence is "
+        "0.02276."
     )
     with pytest.raises(ConfigError, match=r"0\.05 with a confidence of 0\.9 needs 45 held-out normals, there are 44: "):
         Calibration(tuple(range(44)), 0.05, confidence=0.9)
     assert Calibration(tuple(range(44)), 0.0510, confidence=0.9).threshold == 43  # the rate that the message names
-    with pytest.raises(ConfigError, match=r"a confidence is at least 0\.5 and below 1"):
+    with pytest.raises(ConfigError, match=r"a confidence is at least 0\.64 and below 1"):
         Calibration(tuple(range(44)), 0.1, confidence=1.0)
+    with pytest.raises(
+        ConfigError, match=r"confidence of 0\.99999 needs 17 held-out normals, there are 1: add normals$"
+    ):
+        Calibration((1.0,), 0.5, confidence=0.99999)
     assert rate_table(calibration, [], [], [0.01, 0.05])[0][1] is None  # 0.01 would need 230 normals

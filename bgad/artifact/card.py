@@ -16,7 +16,7 @@ from bgad.errors import ConfigError, ModelError
 from bgad.geometry.roi import Polygons
 from bgad.types import USED_ROLES, Shape
 
-FORMAT = 7  # version of the card's fields
+FORMAT = 8  # version of the card's fields
 FLOAT32 = "float32"
 
 _TYPE_NAMES = {bool: "true or false", int: "an integer", float: "a number", str: "a string", dict: "an object"}

@@ -80,7 +80,8 @@ def _describe(card: Card) -> list[str]:
         f"threshold   {calibration.threshold:.6g} at a false-reject rate of {calibration.false_reject_rate:g}",
         f"guarantee   {calibration.guarantee}",
         f"map         threshold {calibration.map_threshold:.6g}, boundary {card.map.boundary:.6g}: at most "
-        f"{percent(calibration.false_reject_rate)} of good images show any contour at the threshold",
+        f"{percent(calibration.false_reject_rate)} of good images show any contour at the threshold"
+        + (f", with {calibration.confidence:.12g} confidence" if calibration.confidence else ""),
     ]
     lines += [
         f"level       {level.title}: b_n {level.normal_boundary:.3f}, b_a {level.abnormal_boundary:.3f}"

@@ -19,6 +19,7 @@ PATIENCE = 10.0  # seconds that the work has to end; a Ctrl-C after them ends th
 RETRY = 0.1  # seconds
 
 _ending_since: float | None = None  # when the first Ctrl-C came
+_is_repeated = False  # the signal that comes next was put off before
 
 
 def install() -> None:
@@ -43,8 +44,11 @@ def handle(number: int, frame: FrameType | None) -> None:
 
 
 def end_if_overdue() -> None:
-    """Note the first Ctrl-C, and end the process at one that comes more than PATIENCE after it."""
-    global _ending_since
+    """Note the first Ctrl-C, and end the process at a further one that comes more than PATIENCE after it."""
+    global _ending_since, _is_repeated
+    if _is_repeated:
+        _is_repeated = False
+        return
     now = time.monotonic()
     _ending_since = now if _ending_since is None else _ending_since
     if now - _ending_since > PATIENCE:
@@ -64,10 +68,16 @@ def put_off(number: int, frame: FrameType | None) -> bool:
     """
     if not _is_importing(frame):
         return False
-    timer = threading.Timer(RETRY, _thread.interrupt_main, (number,))
+    timer = threading.Timer(RETRY, _repeat, (number,))
     timer.daemon = True
     timer.start()
     return True
+
+
+def _repeat(number: int) -> None:
+    global _is_repeated
+    _is_repeated = number == signal.SIGINT  # `end_if_overdue` is asked about SIGINT alone
+    _thread.interrupt_main(signal.Signals(number))
 
 
 def _is_being_handled() -> bool:

@@ -50,7 +50,7 @@ def _pseudo(arguments: argparse.Namespace) -> int:
     dataset = layouts.locate(arguments.data, arguments.root)
     from bgad.model.backbone import resolve
     from bgad.pseudo.contact_sheet import contact_sheet
-    from bgad.training.training_set import PseudoSeries, can_generate, with_visible_defect
+    from bgad.training.training_set import PseudoSeries, can_generate, with_visible_defect, without_full_masks
 
     config = resolve(config)
     images = ImageCache(config.backbone.size, crop=config.backbone.crop)
@@ -58,7 +58,8 @@ def _pseudo(arguments: argparse.Namespace) -> int:
         dataset, _ = validate_images(dataset, arguments.max_unreadable, images, progress)
     for note in dataset.notes:
         console.warn(note)
-    split = with_visible_defect(make_split(dataset, seed=config.seed, known=arguments.known), images)
+    split = make_split(dataset, seed=config.seed, known=arguments.known)
+    split = with_visible_defect(without_full_masks(split), images)
     known = [s for s in split.known if s.mask is not None]
     usual = preset_for(config.method, None).pseudo.method
     method = config.pseudo.method if config.pseudo.method != "none" else usual

@@ -62,7 +62,8 @@ def add_train(commands: Any) -> None:
         "--false-reject-rate",
         type=float,
         metavar="RATE",
-        help="share of good parts that may be rejected (default 0.05, or the smallest that the data supports)",
+        help="share of good parts that may be rejected (default 0.05, or, without --confidence, the smallest that the "
+        "data supports)",
     )
     parser.add_argument(
         "--confidence",

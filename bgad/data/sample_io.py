@@ -56,6 +56,12 @@ def shape_of(sample: Sample, decoded: images.Decoded) -> Shape:
     return (height, width) if sample.box is None else _box_shape((height, width), sample.box, sample.path)
 
 
+def marks_all(sample: Sample) -> bool:
+    """Whether the masks of a sample mark every pixel, inside and outside of its region of interest."""
+    mask = read_mask(replace(sample, roi=None, ignore=None))
+    return mask is not None and bool(mask.all())
+
+
 def read_mask(sample: Sample) -> BoolArray | None:
     """Read the mask of the defect, in the pixel grid of the sample; None where the sample has no mask."""
     if sample.mask is None:

@@ -5,7 +5,17 @@ from __future__ import annotations
 from collections.abc import Iterable, Mapping
 from typing import Any
 
-from bgad.calibration import CONFIDENCE, Calibration, binomial_interval, percent, rank, rate_bound
+from bgad.calibration import (
+    CONFIDENCE,
+    Calibration,
+    beta_binomial_tail,
+    binomial_interval,
+    percent,
+    rank,
+    rate_bound,
+)
+
+CHANCE = 0.001  # probability below which chance no longer explains the rejected normals
 
 
 def decisions(calibration: Calibration, map_threshold: float, rows: Iterable[Mapping[str, Any]]) -> dict[str, Any]:
@@ -28,7 +38,8 @@ def decisions(calibration: Calibration, map_threshold: float, rows: Iterable[Map
 def contradiction(calibration: Calibration, false_rejects: int, normals: int) -> str | None:
     """Say that more normals are rejected than promised, and what to do; None where chance explains their number.
 
-    A rate that calibration normals of this number may give by chance calls for more of them; a higher rate means that
+    The rate of one model varies around the promise: if its calibration normals were drawn like the test normals, the
+    number of rejected ones is beta-binomial. Where that explains it, more calibration normals help. Where it does not,
     the test normals are drawn from another distribution.
     """
     if not normals:
@@ -36,17 +47,21 @@ def contradiction(calibration: Calibration, false_rejects: int, normals: int) ->
     low, _ = binomial_interval(false_rejects, normals)
     if low <= calibration.rate:
         return None
-    n = len(calibration.scores)
-    confidence = calibration.confidence or CONFIDENCE
-    bound = rate_bound(n, rank(n, calibration.rate, calibration.confidence), confidence)
+    n, confidence = len(calibration.scores), calibration.confidence
+    k = rank(n, calibration.rate, confidence)
     found = (
         f"{false_rejects} of {normals} normals are rejected, more than the false-reject rate of "
         f"{percent(calibration.rate)} allows: "
     )
-    if low <= bound:
+    if beta_binomial_tail(false_rejects, normals, n, k) >= CHANCE:
+        if confidence is not None:
+            return found + (
+                f"that rate has a confidence of {confidence:.12g}, so some models exceed it; train with more normals, "
+                "or ask for a higher confidence"
+            )
         return found + (
-            f"{n} calibration normals only bound the rate of one model to {percent(bound)} ({confidence:.0%} "
-            "confidence); train with more normals"
+            f"{n} calibration normals only bound the rate of one model to {percent(rate_bound(n, k))} "
+            f"({CONFIDENCE:.0%} confidence); train with more normals"
         )
     return found + (
         "they differ from the calibration normals; check the highest-scoring ones in the report for wrong labels or a "

@@ -281,7 +281,13 @@ class BaseScorer(ABC):
         except BgadError as error:
             return error, None
         joined = JoinedTiles(shape, self.tile)
-        while batch := list(islice(parts, self.batch)):
+        while True:
+            try:
+                batch = list(islice(parts, self.batch))  # pixels are converted here
+            except BgadError as error:
+                return error, kept
+            if not batch:
+                break
             outputs = self.run(np.stack([pixels for _, pixels in batch]))
             if not np.isfinite(outputs.scores).all():
                 return self._no_score(), kept

@@ -172,7 +172,10 @@ def map_legend(scorer: BaseScorer, contour: str = THRESHOLD) -> render.Legend:
     if contour == BOUNDARY:
         meaning = f"{percent(card.config.loss.beta)} of the map values of normals lie above it"
         return render.Legend(card.map.mean, card.map.boundary, "the normal boundary", meaning)
-    meaning = f"at most {percent(scorer.map_calibration.rate)} of good images show any contour"
+    rate, confidence = scorer.map_calibration.rate, scorer.map_calibration.confidence
+    meaning = f"at most {percent(rate)} of good images show any contour"
+    if confidence is not None:
+        meaning += f" ({confidence:.12g} confidence)"
     if tile != card.config.tile.size:
         meaning = f"not calibrated with tiles of {tile} pixels"
     return render.Legend(card.map.mean, scorer.map_threshold, "the map threshold", meaning)

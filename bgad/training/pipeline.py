@@ -54,7 +54,14 @@ from bgad.model.scoring import BACKBONE_FILE, LevelModel, ScoringModel, weight_f
 from bgad.training.fit_baseline import BaselineFit
 from bgad.training.fit_model import ModelFit, TrainingRun
 from bgad.training.shared_phases import SharedPhase
-from bgad.training.training_set import CacheOptions, TrainingSet, build_training_set, can_generate, with_visible_defect
+from bgad.training.training_set import (
+    CacheOptions,
+    TrainingSet,
+    build_training_set,
+    can_generate,
+    with_visible_defect,
+    without_full_masks,
+)
 from bgad.training.warm_start import WarmStart, load_flows
 from bgad.types import Progress, RunControl, Shape, StopRequest
 
@@ -279,10 +286,11 @@ def prepared(
     with open_work_folder(out, key, data.dataset.name, resume=options.resume) as work:
         if roi is not None:
             split = _with_roi(split, roi, work / model_folder.ROI)
+        training_split = without_full_masks(split)
         if config.tile.size:
-            training_split = tiled_split.cut(split, config.tile, data.shapes)
+            training_split = tiled_split.cut(training_split, config.tile, data.shapes)
         else:
-            training_split = with_visible_defect(split, data.images)
+            training_split = with_visible_defect(training_split, data.images)
         run = TrainingRun(
             out.stem,
             data.dataset,
@@ -291,7 +299,7 @@ def prepared(
             data.images.bits,
             device,
             work,
-            options.requested_rate,
+            options.false_reject_rate,
             options.confidence,
             roi,
             largest_image=largest(data.shapes[sample.name] for sample in split.train),

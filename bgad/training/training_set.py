@@ -17,7 +17,7 @@ import torch
 
 from bgad.config import Config, PseudoConfig
 from bgad.data import tiled_split
-from bgad.data.sample_io import ImageCache, region
+from bgad.data.sample_io import ImageCache, marks_all, region
 from bgad.data.split import Split
 from bgad.errors import DataError
 from bgad.features.cache import AnomalyFeatures, Budget, Extractor, Features, FeatureStore, available_shards, even_pick
@@ -155,18 +155,23 @@ def sample_scorer(config: Config, images: ImageCache, device: torch.device) -> S
     return score
 
 
-def with_visible_defect(split: Split, images: ImageCache) -> Split:
-    """Return the split without known anomalies whose marked defect the model does not see: cropped off or outside.
+def without_full_masks(split: Split) -> Split:
+    """Return the split with known anomalies unmasked where a mask marks the whole image, which locates no defect."""
+    known = []
+    for sample in split.known:
+        if sample.mask is not None and sample.box is None and marks_all(sample):
+            logger.warning(f"{sample.mask} marks the whole image: {sample.name} is used as an anomaly without a mask")
+            sample = replace(sample, mask=None, more_masks=())
+        known.append(sample)
+    return split if known == split.known else replace(split, known=known)
 
-    A mask that marks a whole image tells nothing about its defect, so it is not used.
-    """
+
+def with_visible_defect(split: Split, images: ImageCache) -> Split:
+    """Return the split without known anomalies whose marked defect the model does not see: cropped off or outside."""
     kept = []
     for sample in split.known:
         mask = images.read_mask(sample)
-        if mask is not None and mask.all() and sample.box is None:
-            logger.warning(f"{sample.mask} marks the whole image: {sample.name} is used as an anomaly without a mask")
-            kept.append(replace(sample, mask=None, more_masks=()))
-        elif mask is None or mask.any():
+        if mask is None or mask.any():
             kept.append(sample)
     if len(kept) < len(split.known):
         hidden = len(split.known) - len(kept)

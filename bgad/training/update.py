@@ -27,6 +27,7 @@ from bgad.geometry.roi import Roi
 from bgad.inference.torch_engine import Detector
 from bgad.methods import checkpoint
 from bgad.methods.checkpoint import Provenance
+from bgad.model import backbone as backbones
 from bgad.training.paired_files import IGNORE, MASK, list_images, pair_files
 from bgad.training.pipeline import TrainingData, TrainOptions, new_image_cache, prepared
 from bgad.types import GOOD, ROLES, TAUGHT, UNUSED, USED_ROLES, Progress, RunControl, Sample, StopRequest
@@ -117,7 +118,7 @@ def update(
     card = model_folder.read(folder)
     destination = Path(out) if out else folder.with_name(f"{folder.stem}-taught{folder.suffix}")
     model_folder.check_destination(destination, overwrite=options.overwrite)
-    recipe = config or shortened(card.config)
+    recipe = backbones.resolve(config) if config else shortened(card.config)
     for either in (card.config, recipe):
         check_updatable(either)
     remembered = checkpoint.recall(card.checksum)
@@ -177,15 +178,14 @@ def _rate(held_out: int, calibration: CalibrationCard, asked: float | None) -> f
         require_supported(held_out, asked, calibration.confidence)
         return asked
     before, confidence = calibration.false_reject_rate, calibration.confidence
-    default = effective_rate(held_out, None)
+    default = effective_rate(held_out, None, confidence)
     rate = before if is_supported(held_out, before, confidence) else smallest_rate(held_out, confidence)
     rate = default if calibration.is_default_rate else rate
     if rate > before:
         logger.warning(
             f"{held_out} held-out normals are left: the false-reject rate becomes {rate:.4g}, it was {before:.4g}"
         )
-    is_default = calibration.is_default_rate or (rate > before and rate == default and confidence is None)
-    return None if is_default else rate
+    return None if calibration.is_default_rate or (rate > before and rate == default) else rate
 
 
 def shortened(config: Config) -> Config:

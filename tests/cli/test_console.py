@@ -5,12 +5,13 @@ import logging
 import signal
 import sys
 import threading
+import time
 from contextlib import suppress
 
 import pytest
 from rich.console import Console
 
-from bgad.cli import console
+from bgad.cli import console, interrupts
 from bgad.types import ProgressTask
 
 HOSTILE = "[red]a[/red] :smile: \x1b[31m b\nc \udcff é"
@@ -112,3 +113,19 @@ def test_outside_of_the_main_thread_the_handler_stays() -> None:
     thread.start()
     thread.join()
     assert during == [before, False]
+
+
+def test_a_signal_that_was_put_off_by_an_import_is_no_further_one(monkeypatch: pytest.MonkeyPatch) -> None:
+    """However long the import takes, one Ctrl-C lets the work end in order."""
+    ended: list[int] = []
+    clock = [0.0]
+    monkeypatch.setattr("bgad.cli.interrupts.os._exit", ended.append)
+    monkeypatch.setattr("bgad.cli.interrupts.time.monotonic", lambda: clock[0])
+    importing = compile("strike()", "<frozen importlib._bootstrap>", "exec")
+    with console.stop_on_interrupt() as stop:
+        exec(importing, {"strike": lambda: signal.raise_signal(signal.SIGINT)})
+        assert stop.requested
+        clock[0] += interrupts.PATIENCE + 1
+        with pytest.raises(KeyboardInterrupt):
+            time.sleep(30)
+    assert ended == []

@@ -5,6 +5,7 @@ import socket
 import sys
 import time
 from pathlib import Path
+from types import SimpleNamespace
 from typing import Any
 
 import huggingface_hub
@@ -127,7 +128,7 @@ def test_every_packaged_weight_is_in_its_place(lite0: Backbone) -> None:
 
 def test_rename_loses_nothing() -> None:
     state = torch.load(_original_file("lite0"), weights_only=True)
-    renamed = backbones.rename(state, [1, 2, 2, 3, 3, 4, 1])
+    renamed = backbones.rename_lite(state, SimpleNamespace(blocks=[[None] * n for n in (1, 2, 2, 3, 3, 4, 1)]))
     assert len(renamed) == len(state)
     assert {value.data_ptr() for value in renamed.values()} == {value.data_ptr() for value in state.values()}
     assert renamed["blocks.2.1.conv_dw.weight"] is state["_blocks.4._depthwise_conv.weight"]

@@ -104,6 +104,11 @@ def test_blocks_are_a_choice() -> None:
     [
         (SMALL, ["backbone.blocks=[2, 5, 12]"], r"backbone\.blocks has 12, but the blocks of .* are 0 to 11"),
         (SMALL, ["backbone.image_head_blocks=[13]"], r"backbone\.image_head_blocks has 13, but the blocks .* 0 to 11"),
+        (
+            SMALL,
+            ["backbone.image_head_strides=[32]"],
+            r"image_head_strides has no effect on .*: set backbone\.image_head_b",
+        ),
         (SMALL, ["backbone.strides=[8, 16, 32]"], r"backbone\.strides has no effect on .* one stride 14: set backbone"),
         (SMALL, ["backbone.size=33"], r"backbone\.size must be at least 42 .* a multiple of its patch of 14"),
         ("lite0", ["backbone.blocks=[2, 5, 8]"], r"backbone\.blocks is for vision transformers, and lite0 is none"),

@@ -42,7 +42,12 @@ from bgad.training import pipeline
 from bgad.training import training_set as training_set_module
 from bgad.training.loop import TrainingLoop
 from bgad.training.shared_phases import flow_key, phase_two_key
-from bgad.training.training_set import SampleScore, build_training_set, mask_cells, with_visible_defect
+from bgad.training.training_set import (
+    SampleScore,
+    build_training_set,
+    mask_cells,
+    without_full_masks,
+)
 from bgad.training.update import NewImage, update
 from bgad.types import Sample, StopRequest
 from tests.conftest import SIZE, draw_image, level_model, printed_config, save, tiny_config, write_set
@@ -541,9 +546,21 @@ def test_masks_that_do_not_fit_are_mended_and_told(copy: Path, capsys: pytest.Ca
 def test_a_mask_that_marks_a_whole_image_is_not_used(copy: Path, capsys: pytest.CaptureFixture[str]) -> None:
     save(copy / "ground_truth/blot/004_mask.png", np.full((SIZE, SIZE), 255, np.uint8))
     samples = [sample for sample in layouts.load(copy).samples if sample.label]
-    split = with_visible_defect(Split([], [], samples, [], {s.name: s.name for s in samples}), ImageCache(SIZE))
-    assert [sample.name for sample in split.known if sample.mask is None] == ["test/blot/004.png"]
-    assert "004_mask.png marks the whole image: test/blot/004.png is used as an anomaly" in capsys.readouterr().err
+    region = np.zeros((SIZE, SIZE), np.uint8)
+    region[: SIZE // 2] = 255
+    save(copy / "roi.png", region)
+    painted = copy / "roi.png"
+    for roi, ignore in ((None, None), (painted, None), (None, painted)):
+        known = [replace(sample, roi=roi, ignore=ignore) for sample in samples]
+        split = without_full_masks(Split([], [], known, [], {s.name: s.name for s in known}))
+        assert [sample.name for sample in split.known if sample.mask is None] == ["test/blot/004.png"]
+        assert "004_mask.png marks the whole image: test/blot/004.png is used as an anomaly" in capsys.readouterr().err
+    for path in (copy / "ground_truth/blot").iterdir():
+        save(path, np.full((SIZE, SIZE), 255, np.uint8))
+    quick(copy, copy.parent / "plate.bgad", known=7, config=short(tile={"size": SIZE // 2}))
+    said = capsys.readouterr().err
+    assert said.count("marks the whole image") == 7
+    assert "7 known anomalies have no mask and are not used for training" in said
 
 
 def test_a_mask_of_another_size_marks_the_same_cells(copy: Path) -> None:
@@ -618,7 +635,7 @@ def test_a_confident_rate_is_kept_by_card_scorer_and_update(data_set: Path, tmp_
     assert (len(card.scores), card.false_reject_rate, card.confidence) == (11, 0.2, 0.9)
     assert card.threshold == max(card.scores)  # on average, 0.2 would take the second highest
     assert card.map_threshold == max(card.map_maxima)
-    assert card.guarantee == detector.calibration.guarantee()
+    assert (card.is_default_rate, card.guarantee) == (False, detector.calibration.guarantee())
     assert card.guarantee.startswith("With 0.9 confidence, a good part is rejected with probability at most 0.1889 ")
     with pytest.raises(ConfigError, match=r"0\.15 with a confidence of 0\.9 needs 15 held-out normals, there are 11: "):
         detector.set_rate(0.15)
@@ -632,7 +649,7 @@ def test_a_confident_rate_is_kept_by_card_scorer_and_update(data_set: Path, tmp_
 def test_a_confidence_without_a_rate_asks_for_the_default_rate(data_set: Path, tmp_path: Path) -> None:
     with pytest.raises(DataError, match=r"0\.05 with a confidence of 0\.9 needs 45 held-out normals; this set has 24"):
         quick(data_set, tmp_path / "plate.bgad", confidence=0.9)
-    with pytest.raises(ConfigError, match=r"a confidence is at least 0\.5 and below 1, such as 0\.9, not 90"):
+    with pytest.raises(ConfigError, match=r"a confidence is at least 0\.64 and below 1, such as 0\.9, not 90"):
         quick(data_set, tmp_path / "plate.bgad", confidence=90)
     assert list(tmp_path.iterdir()) == []
 
