@@ -156,7 +156,7 @@ function guarantee(data, rank, rate, isInUse) {
   const parts = formatPlural(data.calibration.length, "good part");
   const average = `A good part is rejected with probability at most ${formatPercent(rate)}, on average over sets of ${parts} kept for calibration.`;
   const bound = `For the present set, the true rate is below ${formatPercent(data.bounds[rank - 1])} with ${formatPercent(data.confidence)} confidence.`;
-  const text = data.is_confident ? `${bound} This holds` : `${average} ${bound} Both hold`;
+  const text = data.is_confident ? `${bound} This holds for one rate, chosen without looking at these scores,` : `${average} ${bound} Both hold`;
   return [
     el("h2", {}, `Guarantee ${isInUse ? "in use" : `at ${formatPercent(rate)}`}`),
     el("p", {}, `${text} as long as future parts resemble those kept for calibration.`),
