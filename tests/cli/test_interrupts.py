@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import os
+import shlex
 import shutil
 import signal
 import subprocess
@@ -22,6 +23,22 @@ from tests.conftest import tiny_config
 
 IMPORT_TIME = "import time:"  # how lines of `python -X importtime` begin
 IMAGES = 60
+HELD = """
+import select
+import sys
+from itertools import count
+from bgad.__main__ import run
+from bgad.inference import batch
+make, numbers = batch._row, count(1)
+def row(*words):
+    if next(numbers) > 30:
+        reader = select.poll()
+        reader.register(sys.stdout, 0)
+        reader.poll(90_000)
+    return make(*words)
+batch._row = row
+raise SystemExit(run())
+"""  # stops scoring halfway until the reader of its output goes, or a signal comes
 Start = Callable[..., subprocess.Popen[str]]
 
 
@@ -80,7 +97,7 @@ def test_during_imports(start: Start, moment: str, times: int, data_set: Path, t
 @pytest.mark.parametrize("times", [1, 3])
 def test_during_scoring(start: Start, times: int, model: Path, many: Path, tmp_path: Path) -> None:
     command = ("predict", model, many, "--threads", "1", "--out", tmp_path / "scored")
-    process = start(*command)
+    process = start(*command, python=("-c", HELD))
     assert process.stdout is not None
     first = process.stdout.readline()
     stdout, stderr = interrupt(process, times)
@@ -139,7 +156,8 @@ def test_a_closed_pipe_ends_quietly(model: Path, many: Path, tmp_path: Path) -> 
         "train --help",
         "datasets",
     ):
-        shell = f"{sys.executable} -m bgad {command} | head -c 1 > /dev/null; exit ${{PIPESTATUS[0]}}"
+        python = f"-c {shlex.quote(HELD)}" if "predict" in command else "-m bgad"
+        shell = f"{sys.executable} {python} {command} | head -c 1 > /dev/null; exit ${{PIPESTATUS[0]}}"
         found = subprocess.run(["bash", "-c", shell], stderr=subprocess.PIPE, text=True, timeout=120)
         assert found.returncode in ((141,) if "predict" in command else (0, 141))  # a short text fits into the pipe
         assert "Traceback" not in found.stderr

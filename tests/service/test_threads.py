@@ -181,27 +181,27 @@ def test_engines_that_hang_are_limited_and_freed_when_they_return(
     service = make()
     service.score(png(0))
     version, models = service.store.versions.released("plate"), service.bench.models
-    monkeypatch.setattr(batcher, "WATCH_SECONDS", 0.02)
-    monkeypatch.setattr(batcher, "ENGINE_SECONDS", 0.2)
     gate.clear()
     stuck: list[weakref.ref[Any]] = []
-    for i in range(MAX_HANGING):
-        stuck.append(weakref.ref(models.batcher(version)))
-        assert "is replaced" in problem(service.client.post(SCORE, content=png(i + 1)), 503)
-        assert metric(service, 'bgad_engine_hanging{model="plate"}') == i + 1
-        assert service.client.get("/readyz").status_code == (503 if i + 1 == MAX_HANGING else 200)
     loads: list[Any] = []
-    monkeypatch.setattr(loading, "load", lambda *given, **_: loads.append(given))
-    which = f"3 engines of the model plate, version {version.id}, hang"
-    reason = f"{which}, and no other is loaded: wait, or restart the service"
-    for _ in range(3):
-        assert problem(service.client.post(SCORE, content=png(9)), 503) == reason
-    assert service.client.get("/readyz").json() == {"status": reason}
-    with pytest.raises(EngineUnavailableError):  # what does not come through the API: rescoring, views
-        models.batcher(version)
-    assert not loads
-    assert metric(service, "bgad_engine_replaced_total") == MAX_HANGING
-    monkeypatch.undo()
+    with monkeypatch.context() as m:
+        m.setattr(batcher, "WATCH_SECONDS", 0.02)
+        m.setattr(batcher, "ENGINE_SECONDS", 0.2)
+        for i in range(MAX_HANGING):
+            stuck.append(weakref.ref(models.batcher(version)))
+            assert "is replaced" in problem(service.client.post(SCORE, content=png(i + 1)), 503)
+            assert metric(service, 'bgad_engine_hanging{model="plate"}') == i + 1
+            assert service.client.get("/readyz").status_code == (503 if i + 1 == MAX_HANGING else 200)
+        m.setattr(loading, "load", lambda *given, **_: loads.append(given))
+        which = f"3 engines of the model plate, version {version.id}, hang"
+        reason = f"{which}, and no other is loaded: wait, or restart the service"
+        for _ in range(3):
+            assert problem(service.client.post(SCORE, content=png(9)), 503) == reason
+        assert service.client.get("/readyz").json() == {"status": reason}
+        with pytest.raises(EngineUnavailableError):  # what does not come through the API: rescoring, views
+            models.batcher(version)
+        assert not loads
+        assert metric(service, "bgad_engine_replaced_total") == MAX_HANGING
     gate.set()
     wait_for(lambda: all(gc.collect() >= 0 and ref() is None for ref in stuck))
     assert models.hanging() == {}

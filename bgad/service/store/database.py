@@ -9,7 +9,7 @@ from __future__ import annotations
 import threading
 import time
 from collections.abc import Callable, Iterator
-from contextlib import contextmanager, nullcontext, suppress
+from contextlib import AbstractContextManager, contextmanager, nullcontext, suppress
 from pathlib import Path
 from typing import Any, TypeVar
 
@@ -20,6 +20,7 @@ from bgad.errors import ConfigError
 from bgad.service.errors import MissingError
 from bgad.service.store import dialects, schema, upgrade
 from bgad.service.store.tables import scores
+from bgad.service.store.write_queue import WriteQueue
 from bgad.service.threads import SupervisedThread
 
 CHECKPOINT_SECONDS = 10  # between two checkpoints of SQLite's write-ahead log
@@ -43,8 +44,8 @@ class Database:
         # SQLite admits one writer at a time. Queueing here is faster than SQLite's own polling for its file lock, and
         # fair: polling starves a writer among busy ones. Durable writers have a queue of their own, because a score
         # must not wait as long as they do for a file that another program has locked.
-        self._write_lock = threading.Lock() if embedded else nullcontext()
-        self._durable_lock = threading.Lock() if embedded else None
+        self._writers = WriteQueue() if embedded else None
+        self._durable_writers = WriteQueue() if embedded else None
         self._closed = threading.Event()
         self.thread: SupervisedThread | None = None
         try:
@@ -86,40 +87,40 @@ class Database:
 
     @contextmanager
     def begin(self) -> Iterator[sa.Connection]:
-        """Open a durable transaction. It must not be opened inside another one."""
-        with self._durable_turn(), self.engine.begin() as connection:
+        """Open a durable transaction. It must not be opened inside another one.
+
+        On SQLite, it waits for BUSY_SECONDS in all: for its turn, and for other programs.
+        """
+        with _turn(self._durable_writers) as seconds, self._begin_within(seconds) as connection:
             yield connection
 
     @contextmanager
     def begin_queued(self) -> Iterator[sa.Connection]:
-        """Open a durable transaction that takes its turn among the writers of scores."""
-        with self._durable_turn(), self._write_lock, self.engine.begin() as connection:
+        """Open a durable transaction that also takes its turn among the writers of scores, within the same time."""
+        with (
+            _turn(self._durable_writers) as seconds,
+            _turn(self._writers, seconds) as seconds_left,
+            self._begin_within(seconds_left) as connection,
+        ):
             yield connection
 
     @contextmanager
     def begin_relaxed(self) -> Iterator[sa.Connection]:
         """Open a transaction that a power failure may undo; for data that can be computed again.
 
-        It waits for locks for a short time only.
+        When its turn has come, it waits for the database's locks for a short time only.
         """
-        with self._write_lock, self._relaxed.begin() as connection:
+        with _turn(self._writers), self._relaxed.begin() as connection:
             if connection.dialect.name == "postgresql":
                 connection.execute(sa.text("SET LOCAL synchronous_commit TO off"))
                 dialects.limit_waiting(connection, dialects.RELAXED_SECONDS)
             yield connection
 
     @contextmanager
-    def _durable_turn(self) -> Iterator[None]:
-        """Wait until no other thread has a durable transaction open, if the database is SQLite."""
-        if self._durable_lock is None:
-            yield
-            return
-        if not self._durable_lock.acquire(timeout=dialects.BUSY_SECONDS):
-            raise sa.exc.TimeoutError(f"another write of this service took more than {dialects.BUSY_SECONDS:g} s")
-        try:
-            yield
-        finally:
-            self._durable_lock.release()
+    def _begin_within(self, seconds: float) -> Iterator[sa.Connection]:
+        """Open a durable transaction whose turn has come, and which waits for SQLite's file lock for `seconds`."""
+        with self.engine.begin() as connection, dialects.busy_timeout(connection, seconds):
+            yield connection
 
     def check_writable(self) -> None:
         """Raise the database's error unless a score could be written now; nothing is written."""
@@ -175,8 +176,14 @@ class Database:
             with suppress(sa.exc.SQLAlchemyError), self._relaxed.connect() as connection:
                 row = connection.exec_driver_sql("PRAGMA wal_checkpoint(PASSIVE)").one()
                 if row[1] > dialects.WAL_PAGES:
-                    with self._write_lock:
+                    with _turn(self._writers):
                         connection.exec_driver_sql("PRAGMA wal_checkpoint(PASSIVE)")
+
+
+def _turn(queue: WriteQueue | None, seconds: float | None = None) -> AbstractContextManager[float]:
+    """Wait for a turn of a queue, if there is one, for at most `seconds`; the block gets what is left of them."""
+    seconds = dialects.BUSY_SECONDS if seconds is None else seconds
+    return nullcontext(seconds) if queue is None else queue.turn(seconds)
 
 
 def insert(connection: sa.Connection, table: sa.Table, values: dict[str, Any]) -> int:

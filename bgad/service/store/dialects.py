@@ -100,6 +100,20 @@ def limit_waiting(connection: sa.Connection, seconds: float) -> None:
 
 
 @contextmanager
+def busy_timeout(connection: sa.Connection, seconds: float) -> Iterator[None]:
+    """Let SQLite wait for a lock of another program for `seconds` in the block; nothing changes for PostgreSQL."""
+    if connection.dialect.name == "postgresql":
+        yield
+        return
+    driver: Any = connection.connection.dbapi_connection  # no statement of the transaction, which may have failed
+    driver.execute(f"PRAGMA busy_timeout={round(1000 * seconds)}").close()
+    try:
+        yield
+    finally:
+        driver.execute(f"PRAGMA busy_timeout={round(1000 * BUSY_SECONDS)}").close()
+
+
+@contextmanager
 def opening(address: str) -> Iterator[None]:
     """Turn the error of a database that is missing, damaged or refuses the login into a ConfigError of one line."""
     try:
