@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import math
+from collections import Counter
 from collections.abc import Sequence
 from dataclasses import asdict, dataclass
 from pathlib import Path
@@ -14,13 +15,14 @@ import numpy as np
 from bgad.benchmark.grid import Cost
 from bgad.benchmark.paper_tables import IMAGE, PIXEL, PRO, Matrix, PaperTable, methods
 from bgad.benchmark.plan import Outcome
-from bgad.benchmark.uncertainty import CONFIDENCE, HeldOut, bootstrap, fold_auroc, interval
-from bgad.data.cross_validation import CROSS_VALIDATION, FOLDS
+from bgad.benchmark.uncertainty import CONFIDENCE, HeldOut, auroc_interval, difference_interval, fold_auroc
+from bgad.data.cross_validation import CROSS_VALIDATION, FOLDS, NOT_DRAWN
 from bgad.data.layouts import Dataset
 from bgad.errors import DataError, OutputError
 from bgad.io.files import write_atomic
 
 DEFAULT_METHODS = ("bgad-plus", "nfad-plus", "patchcore", "padim", "devnet-frozen")
+RESULTS = "results.json"
 SUBJECT = "subject.json"  # which data the folder of a comparison is about
 NEAR = 0.01  # image AUROC that a cheaper method may lie behind the leader and still be the advice
 SIMILAR_COST = 1.1  # costs within this factor of the lowest do not decide
@@ -51,6 +53,19 @@ class Comparison:
     skipped: dict[str, str]  # method -> why it is not compared
     recommended: str
     test_took_part: bool = False  # the folds hold images of the data's test set
+    undrawn: int = 0  # known anomalies that took no part, as their number was limited
+    single_image_classes: tuple[str, ...] = ()  # the fold that tests such a class has no image of it to train on
+
+    @property
+    def known_to_train(self) -> int | None:
+        """The known anomalies that a final model should have; None: all of those that training takes by itself.
+
+        Where the data has anomalies in its test set alone, training must leave some of them: it then takes as many as
+        the models of the folds had at most.
+        """
+        if self.undrawn:
+            return self.anomalies
+        return self.anomalies - self.anomalies // self.folds if self.test_took_part else None
 
     @property
     def leader(self) -> Standing:
@@ -67,8 +82,6 @@ class Comparison:
             f"{of_leader[0]:.3f} to {of_leader[1]:.3f}), over {self.anomalies} held-out anomalies and {self.normals} "
             f"normals in {self.folds} folds."
         ]
-        if of_leader[0] == 1:
-            lines.append("It scores every held-out anomaly above every normal, so the interval cannot show its errors.")
         if tied:
             lines.append(f"{_listed(tied)} cannot be told apart from it on these images.")
         elif len(self.standings) > 1:
@@ -82,6 +95,12 @@ class Comparison:
             lines.append(
                 f"With {self.anomalies} held-out anomalies, only large differences show; add anomalies to separate "
                 "more methods."
+            )
+        if single := self.single_image_classes:
+            classes, pronoun = ("class", "it") if len(single) == 1 else ("classes", "them")
+            lines.append(
+                f"The defect {classes} {_listed(single)} ha{'s' if len(single) == 1 else 've'} one image"
+                f"{'' if len(single) == 1 else ' each'}, so the fold that tests {pronoun} trains without {pronoun}."
             )
         if self.test_took_part:
             lines.append("The test images took part in this choice, so a later evaluation on them is optimistic.")
@@ -108,11 +127,13 @@ def comparison_table(dataset: Dataset, names: Sequence[str], *, folds: int = FOL
 
 
 def check_folder(out: Path, data: Path) -> None:
-    """Mark a folder as that of the comparison on this data; OutputError where it is that of other data.
+    """Mark a folder as that of the comparison on this data; OutputError where it has other results.
 
     Data that has gone, such as a folder that was moved, does not count.
     """
     path = out / SUBJECT
+    if (out / RESULTS).exists() and not path.exists():
+        raise OutputError(f"{out / RESULTS} is not of a comparison, and would be overwritten: give another --out")
     try:
         owner = str(json.loads(path.read_bytes())["data"])
     except (OSError, ValueError, KeyError, TypeError):
@@ -152,12 +173,14 @@ def compare(outcomes: Sequence[Outcome], out: Path, *, test_took_part: bool = Fa
         skipped=skipped,
         recommended=_cheapest(_interchangeable(standings)).method,
         test_took_part=test_took_part,
+        undrawn=_undrawn(by_method[standings[0].method][0], out),
+        single_image_classes=_single_image_classes(by_method[standings[0].method], out),
     )
 
 
 def write(out: Path, comparison: Comparison) -> None:
     """Add the comparison to the results.json of the run."""
-    path = out / "results.json"
+    path = out / RESULTS
     content = json.loads(path.read_bytes()) | {"comparison": comparison.to_json()}
     write_atomic(path, json.dumps(content, indent=1).encode())
 
@@ -174,16 +197,29 @@ def _held_out(outcome: Outcome, out: Path) -> HeldOut | None:
     return HeldOut(normal, anomalous)
 
 
+def _undrawn(outcome: Outcome, out: Path) -> int:
+    """Return how many anomalies took no part in the folds because their number was limited."""
+    cell = json.loads((out / outcome.file).read_bytes())
+    split = json.loads((out / cell["split"]).read_bytes())
+    return sum(image["why"] == NOT_DRAWN for image in split["images"])
+
+
+def _single_image_classes(folds: Sequence[Outcome], out: Path) -> tuple[str, ...]:
+    """Return the defect classes of which the folds hold one image."""
+    cells = [json.loads((out / fold.file).read_bytes()) for fold in folds]
+    sizes = Counter(row["defect"] for cell in cells for row in cell["images"] if row["label"])
+    return tuple(sorted(name for name, size in sizes.items() if size == 1))
+
+
 def _rank(scores: dict[str, list[HeldOut]], costs: dict[str, Cost]) -> list[Standing]:
     """Return the standings, best first; methods with the same AUROC stay in the order in which they were given."""
-    replicates = bootstrap(scores)
     auroc = {method: fold_auroc(folds) for method, folds in scores.items()}
     order = sorted(scores, key=lambda method: -auroc[method])
     standings = []
     for method in order:
-        behind = None if method == order[0] else interval(replicates[order[0]] - replicates[method])
+        behind = None if method == order[0] else difference_interval(scores[order[0]], scores[method])
         tied = behind is None or behind[0] <= 0
-        standings.append(Standing(method, auroc[method], interval(replicates[method]), behind, tied, costs[method]))
+        standings.append(Standing(method, auroc[method], auroc_interval(scores[method]), behind, tied, costs[method]))
     return standings
 
 

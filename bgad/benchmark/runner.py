@@ -46,6 +46,7 @@ from bgad.training.fit_model import ModelFit, TrainingRun
 from bgad.training.loop import TrainingLoop
 from bgad.training.pipeline import largest, new_fit
 from bgad.training.shared_phases import RECIPE_VERSION, SharedPhase, flow_key, phase_key, phase_two_key
+from bgad.training.training_set import TrainingSet
 from bgad.types import Progress, ProgressTask, RunControl, Shape, StopRequest
 
 logger = logging.getLogger(__name__)
@@ -348,8 +349,8 @@ def _cell(
     model = pool.new_model(config)
     place = request.name(), dataset, split, split, pool.images.bits, setup.device, work
     biggest = largest(shapes[sample.name] for sample in split.train)
+    training_set, features_seconds = _training_set(pool, split, config)  # before the run, whose clock times the fit
     run = TrainingRun(*place, largest_image=biggest, memory_gb=setup.options.memory_gb, control=setup.control)
-    training_set = pool.training_set(split, config)
     with fit_memory() as memory:
         fit = new_fit(run, model, training_set, resume=True, shared_phases=shared.phases)
         for _ in fit.steps():
@@ -361,7 +362,7 @@ def _cell(
     tested = [shapes[s.name] for s in split.test]
     measured = _measure(detector, request, split, pool.features(split.test), tested, setup.control.progress)
     cell = measured.cell | request.facts() | {"drawn": len(split.known)}
-    cell["seconds"]["features"] = round(pool.seconds, 3)
+    cell["seconds"]["features"] = round(features_seconds, 3)
     cell["cost"] = model_cost(detector, split.test, tested, pool.images, FitMemory() if is_partial else memory)
     if curve is not None:
         cell["curve"] = curve.points
@@ -379,6 +380,16 @@ def _cell(
         "config": to_dict(config),
         "versions": {"bgad": __version__, "torch": devices.torch_version(), "python": platform.python_version()},
     }
+
+
+def _training_set(pool: FeaturePool, split: Split, config: Config) -> tuple[TrainingSet, float]:
+    """Return the training set of a cell, and the seconds that all features took.
+
+    Cells may share pseudo anomalies, whose features the first of them computes.
+    """
+    began = time.monotonic()
+    training_set = pool.training_set(split, config)
+    return training_set, pool.seconds + time.monotonic() - began
 
 
 def _keep(detector: Detector, folder: Path, work: Path, split: bytes) -> None:

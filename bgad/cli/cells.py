@@ -15,6 +15,7 @@ from bgad.config import Config, read_toml
 from bgad.errors import ConfigError
 
 EXIT_FAILED_CELLS = 1
+MEMORY_GB = 4.0  # default of --memory, here and in `bgad train`
 
 
 def add_running(parser: argparse.ArgumentParser, *, out: str, root: bool = True) -> Any:
@@ -26,7 +27,7 @@ def add_running(parser: argparse.ArgumentParser, *, out: str, root: bool = True)
     how.add_argument("--out", type=Path, metavar="DIR", help=f"default ./{out}")
     how.add_argument("--device", default="auto", help="auto (CUDA or MPS where there is one), cpu, cuda, mps")
     how.add_argument(
-        "--memory", type=number(float, 0), default=4.0, metavar="GB", help="of cached features; beyond: on disk"
+        "--memory", type=number(float, 0), default=MEMORY_GB, metavar="GB", help="of cached features; beyond: on disk"
     )
     add_cluster_tasks(parser, "every node must see the data and --out under the same paths")
     return how

@@ -10,12 +10,13 @@ from typing import Any
 from bgad.benchmark.compare import DEFAULT_METHODS, comparison_table
 from bgad.benchmark.plan import plan_dataset
 from bgad.cli import console, tables
-from bgad.cli.cells import EXIT_FAILED_CELLS, add_running, check_recipe, run_cells
+from bgad.cli.cells import EXIT_FAILED_CELLS, MEMORY_GB, add_running, check_recipe, run_cells
 from bgad.cli.options import DATA_HELP, add_command, add_data, names, number, read_config
 from bgad.config import ALL_METHODS
 from bgad.data import layouts
 from bgad.data.cross_validation import FOLDS, MIN_FOLDS, test_takes_part
 
+NORMALS_NOTE = "(trains on the normals of the training set alone; the folds trained on those of the test set, too)"
 MAPS_OF_A_FOLD = 3  # held-out anomalies of each fold that the page shows
 
 
@@ -86,15 +87,21 @@ def _compare(arguments: argparse.Namespace) -> int:
         page.print(line, soft_wrap=True)
     for method, why in comparison.skipped.items():
         console.warn(f"{method} is not compared. {why}")
-    console.say(f"next:    {_next_step(arguments, comparison.recommended)}")
+    console.say(f"next:    {_next_step(arguments, comparison.recommended, comparison.known_to_train)}")
+    if comparison.test_took_part:
+        console.say(f"         {NORMALS_NOTE}")
     console.say(f"figures: {out / 'results.json'}, {out / 'table.md'}")
     console.say(f"page:    {out / compare_page.PAGE}   (open it in a browser)")
     return EXIT_FAILED_CELLS if comparison.skipped else 0
 
 
-def _next_step(arguments: argparse.Namespace, method: str) -> str:
-    """Return the command that trains a model by the method, with the recipe that was compared."""
+def _next_step(arguments: argparse.Namespace, method: str, known: int | None) -> str:
+    """Return the command that trains a model by the method, with the recipe and the anomalies that were compared."""
     words = ["bgad", "train", str(arguments.data), "--method", method]
+    if known is not None:
+        words += ["--known", str(known)]
+    if arguments.memory != MEMORY_GB:
+        words += ["--memory", f"{arguments.memory:g}"]
     for option in ("root", "preset", "backbone", "weights", "size", "config"):
         if (value := getattr(arguments, option)) is not None:
             words += [f"--{option}", str(value)]

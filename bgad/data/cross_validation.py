@@ -7,30 +7,44 @@ from collections.abc import Mapping, Sequence
 import numpy as np
 
 from bgad.data.layouts import Dataset
-from bgad.data.split import Split, Stream, distinct, draw, holdout_size, shuffle_by_class, without
+from bgad.data.split import (
+    Split,
+    Stream,
+    check_leakage,
+    distinct,
+    draw,
+    holdout_size,
+    shuffle_by_class,
+    without,
+)
 from bgad.errors import ConfigError, DataError
 from bgad.types import Sample
 
 CROSS_VALIDATION = "cross-validation"
 FOLDS = 5
 MIN_FOLDS = 2  # one known anomaly to train on, another to test
+NOT_DRAWN = "anomaly that was not drawn"
 
 
 def fold_count(dataset: Dataset, folds: int, known: int = 0) -> int:
     """Return the number of folds: those asked for, but at most one for each known anomaly; DataError below two.
 
-    `known` limits the anomalies that take part; 0: all of them.
+    `known` limits the anomalies that take part; 0: all of them. An anomaly that repeats another one does not count.
     """
-    if folds < MIN_FOLDS or known < 0:
-        raise ConfigError(
-            f"cross-validation needs {MIN_FOLDS} or more folds, not {folds}, and 0 or more known anomalies"
-        )
-    anomalies = sum(s.label for s in _taking_part(dataset))
-    count = min(anomalies, known or anomalies)
+    if folds < MIN_FOLDS:
+        raise ConfigError(f"cross-validation needs {MIN_FOLDS} or more folds, not {folds}")
+    if known and known < MIN_FOLDS:
+        raise ConfigError(f"cross-validation needs {MIN_FOLDS} or more known anomalies, or 0 for all, not {known}")
+    anomalies = [s for s in _taking_part(dataset) if s.label]
+    pool, repeats = distinct(anomalies, check_leakage(anomalies))
+    count = min(len(pool), known or len(pool))
     if count < MIN_FOLDS:
+        copies = f" and {len(repeats)} {'copy' if len(repeats) == 1 else 'copies'} of it" if repeats else ""
+        unseen = sum(s.label for s in dataset.samples) - len(anomalies)
+        place = f" outside of the test set, whose {unseen} are not used" if unseen else ""
         raise DataError(
             f"{dataset.root}: cross-validation needs {MIN_FOLDS} or more known anomalies, one to train on and one to "
-            f"test; found {count}: add images of defects"
+            f"test; found {count}{copies}{place}: add images of defects{' to the training set' if unseen else ''}"
         )
     return min(folds, count)
 
@@ -108,4 +122,4 @@ def _check(dataset: Dataset, groups: tuple[list[Sample], list[Sample]], fold: in
 def _why_unused(sample: Sample, repeats: Mapping[str, str], candidates: set[str]) -> str:
     if sample.name in repeats:
         return f"same image as {repeats[sample.name]}"
-    return "anomaly that was not drawn" if sample.name in candidates else "of the test set, which stays unseen"
+    return NOT_DRAWN if sample.name in candidates else "of the test set, which stays unseen"

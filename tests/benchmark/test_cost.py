@@ -1,19 +1,27 @@
 from __future__ import annotations
 
 import sys
+import time
 from pathlib import Path
+from typing import Any
 
 import numpy as np
 import pytest
 
-from bgad.benchmark import cost
+from bgad.benchmark import cost, runner
 from bgad.benchmark.cost import FitMemory, fit_memory, model_cost
 from bgad.cli.main import main
+from bgad.config import Config
 from bgad.data import layouts
 from bgad.data.sample_io import ImageCache
+from bgad.data.split import Split
 from bgad.inference.base import Outputs
 from bgad.inference.torch_engine import Detector
 from bgad.model.scoring import weight_files
+from bgad.training.feature_pool import FeaturePool
+from bgad.training.fit_model import TrainingRun
+from bgad.training.pipeline import new_fit
+from bgad.training.training_set import TrainingSet
 from bgad.types import FloatArray
 from tests.benchmark.runs import TINY, fast, results
 
@@ -64,6 +72,32 @@ def test_time_of_an_image_is_the_median_of_single_images(
     assert (found["image_ms"], found["fit_mb"]) == (3000.0, 12.5)
     stored = sum(map(len, weight_files(detector.model).values()))
     assert found["model_mb"] == pytest.approx(stored / 1e6, rel=0.02)  # the files have a head, too
+
+
+def test_features_and_pseudo_anomalies_are_not_in_the_time_of_the_fit(
+    root: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Methods share them, so that the first method would pay for all."""
+    built: list[float] = []
+    began: list[float] = []
+    training_set = FeaturePool.training_set
+
+    def slow(pool: FeaturePool, split: Split, config: Config) -> TrainingSet:
+        time.sleep(0.2)
+        made = training_set(pool, split, config)
+        built.append(time.monotonic())
+        return made
+
+    def recorded(job: TrainingRun, *rest: Any, **options: Any) -> Any:
+        began.append(job.started)
+        return new_fit(job, *rest, **options)
+
+    monkeypatch.setattr(FeaturePool, "training_set", slow)
+    monkeypatch.setattr(runner, "new_fit", recorded)
+    outcomes = fast(tmp_path, root, "bgad-plus")
+    assert outcomes
+    assert all(end <= start for end, start in zip(built, began, strict=True))
+    assert all(outcome.cell["seconds"]["features"] > 0.2 for outcome in outcomes if outcome.cell)
 
 
 @linux

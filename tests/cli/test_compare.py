@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import shlex
 import shutil
 from collections import Counter
 from pathlib import Path
@@ -13,6 +14,8 @@ import pytest
 from bgad.benchmark import runner
 from bgad.cli.compare import _next_step
 from bgad.cli.main import _parser, main
+from bgad.data import layouts
+from bgad.data.split import make_split
 from bgad.training.pipeline import new_fit
 from tests.conftest import write_set
 from tests.evaluation.report.pages import Page
@@ -171,8 +174,43 @@ def test_help_teaches(capsys: pytest.CaptureFixture[str]) -> None:
 def test_the_next_step_has_the_recipe_that_was_compared(parts: Path, tmp_path: Path) -> None:
     words = ["compare", "parts", "--root", "my data", "--size", "64", "--set", "seed_of=1", "--preset", "smoke"]
     arguments = _parser(words).parse_args(words)
-    expected = "bgad train parts --method padim --root 'my data' --preset smoke --size 64 --set seed_of=1"
-    assert _next_step(arguments, "padim") == expected
+    expected = "--root 'my data' --preset smoke --size 64 --set seed_of=1"
+    assert _next_step(arguments, "padim", None) == f"bgad train parts --method padim {expected}"
+    words += ["--memory", "0.5"]
+    arguments = _parser(words).parse_args(words)
+    few = _next_step(arguments, "padim", 7)
+    assert few == f"bgad train parts --method padim --known 7 --memory 0.5 {expected}"
+
+
+@pytest.mark.parametrize(("options", "known"), [([], 6), (["--known", "5"], 5)])
+def test_the_next_step_has_the_known_anomalies_that_were_compared(
+    tmp_path: Path, options: list[str], known: int, capsys: pytest.CaptureFixture[str]
+) -> None:
+    """In the MVTec layout all anomalies are tested, and `train` would draw 10 at most, or half of them."""
+    data, out = write_set(tmp_path / "screw", train=14, good=2, bad=11), tmp_path / "out"
+    assert main(["compare", str(data), *QUICK, "--methods", "padim", *options, "--out", str(out)]) == 0
+    said = capsys.readouterr().err
+    (line,) = (line for line in said.splitlines() if line.startswith("next:"))
+    assert f"--method padim --known {known} " in line
+    assert "(trains on the normals of the training set alone" in said
+    arguments = _parser(["train"]).parse_args(shlex.split(line)[2:])
+    split = make_split(layouts.load(data), known=arguments.known)
+    assert len(split.known) == known
+    assert any(s.label for s in split.test)
+    if not options:  # as many as the models of the folds had at most
+        cells = json.loads((out / "results.json").read_bytes())["cells"]
+        assert max(cell["drawn"] for cell in cells) == known
+
+
+def test_results_of_a_benchmark_are_not_overwritten(
+    parts: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    (tmp_path / "results.json").write_text('{"cells": []}')
+    assert main(["compare", str(parts), *QUICK, "--methods", "padim", "--out", str(tmp_path)]) == 2
+    (line,) = capsys.readouterr().err.splitlines()
+    text = f"{tmp_path / 'results.json'} is not of a comparison, and would be overwritten: give another --out"
+    assert line == f"bgad: error: {text}"
+    assert [path.name for path in tmp_path.iterdir()] == ["results.json"]
 
 
 @pytest.mark.parametrize("key", ["seed", "method"])

@@ -81,11 +81,32 @@ def test_copies_never_stand_on_both_sides() -> None:
         assert any("twin=003.png repeats" in note for note in split.notes)
 
 
+def repeated(normals: int, anomalies: int, *, copies: int) -> Dataset:
+    """A data set in which further anomalies repeat the first one."""
+    dataset = plain(normals, anomalies)
+    more = [sample(f"bad/c0/copy{i}=000.png", 1, "c0") for i in range(copies)]
+    kept = [sample("bad/c0/first=000.png", 1, "c0") if s.name == "bad/c0/000.png" else s for s in dataset.samples]
+    return replace(dataset, samples=[*kept, *more])
+
+
+def test_copies_make_no_folds() -> None:
+    """Five anomalies, one of them a copy: four folds, instead of five that fail one by one."""
+    made = splits(repeated(20, 4, copies=1), folds=5)
+    assert len(made) == 4
+    assert all(sum(s.label for s in split.test) == 1 for split in made)
+
+
 @pytest.mark.parametrize(
     ("dataset", "folds", "message"),
     [
         (plain(20), 5, "needs 2 or more known anomalies, one to train on and one to test; found 0: add images"),
         (plain(20, 1), 5, "found 1: add images of defects"),
+        (repeated(20, 1, copies=1), 5, "found 1 and 1 copy of it: add images of defects"),
+        (
+            mvtec(20, {"dent": 4, "hole": 3}, trained=1),
+            5,
+            "found 1 outside of the test set, whose 7 are not used: add images of defects to the training set",
+        ),
         (plain(3, 8), 5, "5 folds need 5 or more distinct normals, found 3: add some, or give --folds 3"),
         (plain(4, 8), 2, "2 normal images are too few"),
     ],
@@ -100,5 +121,7 @@ def test_what_is_missing_is_one_line(dataset: Dataset, folds: int, message: str)
 def test_wrong_numbers_are_refused() -> None:
     with pytest.raises(ConfigError, match="2 or more folds, not 1"):
         cases(CROSS_VALIDATION, plain(20, 5), folds=1)
+    with pytest.raises(ConfigError, match="2 or more known anomalies, or 0 for all, not 1"):
+        cases(CROSS_VALIDATION, plain(20, 5), known=1)
     with pytest.raises(ConfigError, match="folds 1 to 3, no fold 4"):
         protocol_split(plain(20, 5), CROSS_VALIDATION, Case(fold=4, folds=3), known=0, seed=0)

@@ -28,8 +28,8 @@ from bgad.inference.base import BaseScorer, Outputs
 from bgad.inference.explain import explain, scale_region
 from bgad.io import images
 from bgad.service.errors import QUEUE_FULL, BusyError, ClosedError, EngineStuckError
+from bgad.service.fair_semaphore import FairSemaphore
 from bgad.service.scoring.decoding import DecodingBudget
-from bgad.service.scoring.fair_semaphore import FairSemaphore
 from bgad.types import FloatArray, Scores, Shape
 
 MAX_WAITING = 64  # impatient requests

@@ -9,7 +9,7 @@ from __future__ import annotations
 import threading
 import time
 from collections.abc import Callable, Iterator
-from contextlib import AbstractContextManager, contextmanager, nullcontext, suppress
+from contextlib import contextmanager, suppress
 from pathlib import Path
 from typing import Any, TypeVar
 
@@ -18,9 +18,9 @@ import sqlalchemy as sa
 
 from bgad.errors import ConfigError
 from bgad.service.errors import MissingError
+from bgad.service.fair_semaphore import FairSemaphore
 from bgad.service.store import dialects, schema, upgrade
 from bgad.service.store.tables import scores
-from bgad.service.store.write_queue import WriteQueue
 from bgad.service.threads import SupervisedThread
 
 CHECKPOINT_SECONDS = 10  # between two checkpoints of SQLite's write-ahead log
@@ -44,8 +44,8 @@ class Database:
         # SQLite admits one writer at a time. Queueing here is faster than SQLite's own polling for its file lock, and
         # fair: polling starves a writer among busy ones. Durable writers have a queue of their own, because a score
         # must not wait as long as they do for a file that another program has locked.
-        self._writers = WriteQueue() if embedded else None
-        self._durable_writers = WriteQueue() if embedded else None
+        self._writers = FairSemaphore(1) if embedded else None
+        self._durable_writers = FairSemaphore(1) if embedded else None
         self._closed = threading.Event()
         self.thread: SupervisedThread | None = None
         try:
@@ -180,10 +180,23 @@ class Database:
                         connection.exec_driver_sql("PRAGMA wal_checkpoint(PASSIVE)")
 
 
-def _turn(queue: WriteQueue | None, seconds: float | None = None) -> AbstractContextManager[float]:
-    """Wait for a turn of a queue, if there is one, for at most `seconds`; the block gets what is left of them."""
+@contextmanager
+def _turn(queue: FairSemaphore | None, seconds: float | None = None) -> Iterator[float]:
+    """Hold the turn of a queue, if there is one; the block gets what waiting has left of `seconds`.
+
+    sqlalchemy.exc.TimeoutError, as of a database that does not answer, if the turn does not come in that time.
+    """
     seconds = dialects.BUSY_SECONDS if seconds is None else seconds
-    return nullcontext(seconds) if queue is None else queue.turn(seconds)
+    if queue is None:
+        yield seconds
+        return
+    deadline = time.monotonic() + seconds
+    if not queue.enter(seconds):
+        raise sa.exc.TimeoutError(f"other writes of this service took more than {seconds:.3g} s")
+    try:
+        yield max(0.0, deadline - time.monotonic())
+    finally:
+        queue.leave()
 
 
 def insert(connection: sa.Connection, table: sa.Table, values: dict[str, Any]) -> int:

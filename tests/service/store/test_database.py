@@ -98,7 +98,7 @@ def test_durable_writers_of_sqlite_queue_instead_of_polling(tmp_path: Path) -> N
         connection.execute(tables.events.update().values(who="first"))
         second = threading.Thread(target=write)
         second.start()
-        wait_for(lambda: len(writers._tickets) == 2)
+        wait_for(lambda: writers.waiting == 1)
         assert not written.wait(0.1)
         assert pool.checkedout() == 1  # a writer that polls has a connection of its own
     assert written.wait(60)
@@ -137,7 +137,7 @@ def test_a_durable_write_does_not_wait_for_its_turn_and_then_as_long_for_the_fil
     with ThreadPoolExecutor(1) as pool:
         with database.begin():
             waiting = pool.submit(wait)
-            wait_for(lambda: len(writers._tickets) == 2)
+            wait_for(lambda: writers.waiting == 1)
             time.sleep(0.2)
         assert 0 < waiting.result(60) <= all_of_it - 200
     with database.engine.connect() as connection:
