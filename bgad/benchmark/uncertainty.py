@@ -39,7 +39,7 @@ def fold_auroc(folds: Sequence[HeldOut]) -> float:
 def auroc_interval(folds: Sequence[HeldOut]) -> tuple[float, float]:
     """Return the confidence interval of `fold_auroc`: the values that lie no further from it than chance explains.
 
-    This is the score interval of Newcombe (Statistics in Medicine 25, 2006). The variance is that of Hanley and McNeil
+    This is a score interval after Newcombe (Statistics in Medicine 25, 2006). The variance is that of Hanley and McNeil
     at each candidate value, not one that is estimated from a few images, so it has a width even at an AUROC of 1.
 
     >>> folds = [HeldOut(np.arange(10.0), np.array([20.0, 21.0]))] * 3
