@@ -20,11 +20,12 @@ from bgad.io.files import write_atomic
 PAGE = "compare.html"
 HEADS = ("method", "image AUROC", f"{100 * CONFIDENCE:g} % interval", "behind the best by", *Cost.TITLES.values())
 EXPLANATION = (
-    "Image AUROC: the share of pairs of a held-out anomaly and a normal of its fold that the scores put in order. Its "
-    "interval is a score interval after Newcombe. The distance to the best has DeLong's interval with Student's "
-    "quantile, paired over the images. Both hold for few anomalies. A method whose distance to the best may be 0 cannot be told "
-    "apart from it. Each distance has an interval of its own, and the same images choose the best, so of several equal "
-    "methods one may seem worse by chance. The intervals do not tell how a training varies with its seed."
+    "Image AUROC: the share of pairs of a held-out anomaly and a normal of its fold that the scores put in order. "
+    "Its interval is a score interval after Newcombe. The distance to the best has DeLong's interval with Student's "
+    "quantile, paired over the images. Both hold for few anomalies. A method whose distance to the best may be 0 "
+    "cannot be told apart from it. Each distance has an interval of its own, and the same images choose the best, so "
+    "of several equal methods one may seem worse by chance. The intervals do not tell how a training varies with its "
+    "seed."
 )
 
 
