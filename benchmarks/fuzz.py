@@ -177,9 +177,11 @@ def _with_checksum(content: bytes) -> bytes:
     """Give a card the checksum of its content, so that it is read further."""
     try:
         card = json.loads(content)
+        if not isinstance(card, dict):
+            return content
         card["checksum"] = model_folder.checksum(card)
         return json.dumps(card).encode()
-    except (ValueError, TypeError, RecursionError):
+    except (ValueError, RecursionError):
         return content
 
 
