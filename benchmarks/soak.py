@@ -41,7 +41,8 @@ from PIL import Image
 
 from benchmarks import machine
 
-DISK_MB, MIN_FREE_MB, RETENTION_DAYS = 400, 16, 30
+MIN_FREE_MB, RETENTION_DAYS = 16, 30
+DISK_MB, DISK_MB_A_MINUTE = 400, 100  # the images of the load take up to 70 MB a minute
 JUMP_SECONDS = 31 * 86400
 HOLD_SECONDS = 4.0  # that a failure lasts
 READY_SECONDS = 120.0  # in which the service must be back
@@ -342,9 +343,9 @@ class Postgres:
 
 
 @contextmanager
-def limited_disk(folder: Path) -> Iterator[Path | None]:
+def limited_disk(folder: Path, megabytes: int) -> Iterator[Path | None]:
     """Mount a small file system on a folder; None where that is not allowed."""
-    command = ["mount", "-t", "tmpfs", "-o", f"size={DISK_MB}m", "tmpfs", str(folder)]
+    command = ["mount", "-t", "tmpfs", "-o", f"size={megabytes}m", "tmpfs", str(folder)]
     if os.geteuid() != 0 or subprocess.run(command, capture_output=True).returncode != 0:
         yield None
         return
@@ -381,7 +382,7 @@ def soak(models: Path, model: str, image: bytes, minutes: float, seed: int = 0) 
         root = Path(stack.enter_context(tempfile.TemporaryDirectory(prefix="bgad-soak-")))
         root.chmod(0o755)
         (root / "disk").mkdir()
-        disk = stack.enter_context(limited_disk(root / "disk"))
+        disk = stack.enter_context(limited_disk(root / "disk", DISK_MB + round(DISK_MB_A_MINUTE * minutes)))
         shutil.copytree(models, root / "disk" / "models")
         postgres = _start_postgres(root, stack)
         (root / "clock").write_text("0")
