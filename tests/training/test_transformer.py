@@ -12,7 +12,7 @@ from PIL import Image
 
 import bgad
 from bgad.artifact import folder as model_folder
-from bgad.config import Config, from_dict, preset_for
+from bgad.config import BackboneConfig, Config, from_dict, preset_for
 from bgad.export.export import ExportOptions, export
 from bgad.inference.load import load
 from bgad.inference.torch_engine import Detector
@@ -35,7 +35,10 @@ def recipe(weights: str, **values: Any) -> Config:
     """A recipe of ours on the transformer; its quarters end at blocks 0, 2, 3 and 5."""
     short = {"train": {"steps": 6, "push_steps": 4}, "pseudo": {"count": 4}}
     config = tiny_config(**(short | values))
-    return replace(config, backbone=replace(config.backbone, name="test_vit", weights=weights))
+    usual = BackboneConfig().image_head_strides  # others would have no effect
+    return replace(
+        config, backbone=replace(config.backbone, name="test_vit", weights=weights, image_head_strides=usual)
+    )
 
 
 @pytest.fixture(scope="module")
