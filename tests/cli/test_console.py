@@ -115,6 +115,12 @@ def test_outside_of_the_main_thread_the_handler_stays() -> None:
     assert during == [before, False]
 
 
+def wait_in_short_sleeps() -> None:
+    """Wait half a minute; unlike Ctrl-C itself, a signal that is delivered again does not cut a sleep short."""
+    for _ in range(3000):
+        time.sleep(0.01)
+
+
 def test_a_signal_that_was_put_off_by_an_import_is_no_further_one(monkeypatch: pytest.MonkeyPatch) -> None:
     """However long the import takes, one Ctrl-C lets the work end in order."""
     ended: list[int] = []
@@ -127,6 +133,5 @@ def test_a_signal_that_was_put_off_by_an_import_is_no_further_one(monkeypatch: p
         assert stop.requested
         clock[0] += interrupts.PATIENCE + 1
         with pytest.raises(KeyboardInterrupt):
-            for _ in range(3000):
-                time.sleep(0.01)  # a longer sleep would not be cut short
+            wait_in_short_sleeps()
     assert ended == []
