@@ -57,8 +57,8 @@ def end_if_overdue() -> None:
 
 def forget() -> None:
     """Forget a Ctrl-C of earlier work: new work has PATIENCE of its own."""
-    global _ending_since
-    _ending_since = None
+    global _ending_since, _is_repeated
+    _ending_since, _is_repeated = None, False
 
 
 def put_off(number: int, frame: FrameType | None) -> bool:
