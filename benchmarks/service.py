@@ -13,7 +13,6 @@ import json
 import multiprocessing
 import os
 import re
-import shutil
 import socket
 import statistics
 import subprocess
@@ -58,6 +57,15 @@ def prepare(folder: Path) -> tuple[Path, list[Path]]:
             noisy = np.clip(image + rng.integers(-3, 4, image.shape, np.int16), 0, 255).astype(np.uint8)
             Image.fromarray(noisy).save(images / f"{len(list(images.iterdir())):04d}-{turn}.png")
     return models, sorted(images.iterdir())
+
+
+def prepare_with(tree: Path, folder: Path) -> Path:
+    """The same model, trained by another source tree: an earlier version cannot read the cards of this one."""
+    folder.mkdir()
+    code = "import sys, pathlib; from benchmarks.service import prepare; prepare(pathlib.Path(sys.argv[1]))"
+    environment = os.environ | {"PYTHONPATH": str(tree.resolve())}
+    subprocess.run([sys.executable, "-c", code, str(folder.resolve())], cwd=tree, env=environment, check=True)
+    return folder / "models"
 
 
 class Service:
@@ -213,8 +221,7 @@ def main() -> None:
         models, images = prepare(folder)
         earlier = None
         if arguments.before is not None:
-            shutil.copytree(models, folder / "before")
-            earlier = Service(folder / "before", arguments.before)
+            earlier = Service(prepare_with(arguments.before, folder / "before"), arguments.before)
             stack.callback(earlier.end)
             alone(earlier.port, images)  # warm
         service = Service(models)
