@@ -98,7 +98,7 @@ def test_a_verdict_is_undone_where_it_was_given(page: Any, live: Start) -> None:
     numbers = [sent(service, png(i), f"{i}.png") for i in range(3)]
     page.goto(service.address)
     page.get_by_label("Sort").select_option("newest")
-    page.locator("#cell-2 .name").wait_for()
+    expect(page.locator(".cell .name")).to_have_text(["2.png", "1.png", "0.png"])
     page.locator(".grid").focus()
     page.keyboard.press("Enter")
     place, heading, side = page.locator(".place"), page.locator("h1"), page.locator(".side")
