@@ -46,6 +46,7 @@ DISK_MB, DISK_MB_A_MINUTE = 400, 100  # the images of the load take up to 70 MB 
 JUMP_SECONDS = 31 * 86400
 HOLD_SECONDS = 4.0  # that a failure lasts
 READY_SECONDS = 120.0  # in which the service must be back
+MEASURE_SECONDS = 0.5  # between two readings of the memory
 MAX_GROWTH = 0.10  # of the memory, from the middle to the last third of the longest life of the service
 EXPECTED = {0, 200, 201, 503, 507}  # 0: no answer
 # The service with a clock that is ahead by what a file says.
@@ -369,6 +370,7 @@ class Figures:
     skipped: list[str]
     acknowledged: dict[str, int]
     memory_mb: list[float]  # median of the first, middle and last third of the service's longest life
+    memory_course: list[float]  # median of each minute of that life
 
     @property
     def growth(self) -> float:
@@ -419,7 +421,7 @@ def _run(load: Load, failures: Failures, seconds: float, rng: random.Random) -> 
     try:
         while time.monotonic() - began < seconds or rounds == 0:
             failures.service.measure()
-            time.sleep(0.5)
+            time.sleep(MEASURE_SECONDS)
             # The last third of a long run is undisturbed, so that the memory of one process can be followed.
             is_quiet = rounds > 0 and time.monotonic() - began > seconds * 2 / 3
             if time.monotonic() >= due and not is_quiet:
@@ -434,7 +436,7 @@ def _run(load: Load, failures: Failures, seconds: float, rng: random.Random) -> 
 def _figures(load: Load, failures: Failures, skipped: list[str]) -> Figures:
     seen, service = load.seen, failures.service
     life = max(service.memory, key=len)
-    third = max(1, len(life) // 3)
+    third, minute = max(1, len(life) // 3), round(60 / MEASURE_SECONDS)
     thirds = [life[:third], life[third : 2 * third] or life, life[2 * third :] or life]
     return Figures(
         lost=list(_lost(service, load.model, seen)),
@@ -444,6 +446,7 @@ def _figures(load: Load, failures: Failures, skipped: list[str]) -> Figures:
         skipped=skipped,
         acknowledged={"images": len(seen.images), "reviews": len(seen.reviews), "jobs": len(seen.jobs)},
         memory_mb=[statistics.median(part) for part in thirds],
+        memory_course=[statistics.median(life[i : i + minute]) for i in range(0, len(life), minute)],
     )
 
 
@@ -488,6 +491,7 @@ def main() -> int:
         print(f"{name}: {getattr(figures, name) or 'none'}")
     first, middle, last = figures.memory_mb
     print(f"memory of the longest life: {first:.0f}, {middle:.0f}, {last:.0f} MB ({figures.growth:+.1%})")
+    print("each minute of it:", *(f"{megabytes:.0f}" for megabytes in figures.memory_course))
     return 1 if figures.lost or figures.unexpected or figures.growth > MAX_GROWTH else 0
 
 
