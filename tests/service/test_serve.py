@@ -8,9 +8,11 @@ import sys
 from collections.abc import Callable
 from contextlib import closing
 from pathlib import Path
+from types import SimpleNamespace
 from typing import Any
 
 import httpx
+import numpy as np
 import pytest
 
 from bgad.artifact import folder as model_folder
@@ -19,8 +21,10 @@ from bgad.service import access, demo_seed
 from bgad.service.folders import DATA, WORKSPACE
 from bgad.service.store.image_list import ImageQuery
 from bgad.service.store.store import Store
+from bgad.service.workbench import Workbench
 from bgad.types import GOOD
-from tests.service.conftest import Maker, page_and_total
+from tests.service.conftest import Maker, Service, page_and_total
+from tests.service.store.conftest import scored
 
 
 @pytest.fixture
@@ -128,6 +132,32 @@ def test_the_demo_seeds_a_stream_that_is_no_reason_for_an_alarm(
     assert anomalies == [5, 11]  # one after every five normals
     found = service.client.get("/v1/models/plate/drift").json()
     assert (found["total"], found["alarms"]) == (len(names), [])
+
+
+def test_a_demo_with_as_many_anomalies_as_normals_begins_without_an_alarm(
+    models: Path, service: Service, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Nearly as many test images as `bgad demo` has, enough for an alarm; their scores are made up."""
+    card = model_folder.read(models / "plate.bgad")
+    usual, rng = card.calibration_at().scores, np.random.default_rng(0)
+    tests: list[dict[str, Any]] = []
+    for defect, count in {"blot": 20, "scratch": 20, GOOD: 40}.items():
+        (folder := models / DATA / Path(card.data.name).name / defect).mkdir(parents=True)
+        for i in range(count):
+            (folder / f"{i}.png").touch()
+            tests.append({"name": f"{defect}/{i}.png", "defect": defect, "role": "test"})
+    large = SimpleNamespace(data=card.data, split={"images": tests})
+    monkeypatch.setattr(demo_seed, "model_folder", SimpleNamespace(read=lambda _: large))
+
+    def score(bench: Workbench, model: str, _: bytes, name: str, **__: Any) -> None:
+        value = rng.uniform(min(usual), max(usual)) if name.startswith(GOOD) else max(usual) + 5
+        scored(bench.store, bench.store.versions.released(model), value, name)
+
+    monkeypatch.setattr(Workbench, "score", score)
+    demo_seed.seed_test_images(service.bench).join(180)
+    found = service.client.get("/v1/models/plate/drift").json()
+    assert found["total"] > 40
+    assert found["alarms"] == []
 
 
 def test_a_model_that_is_gone_does_not_keep_the_next_one_from_its_test_images(
