@@ -28,7 +28,7 @@ from bgad.model.scoring import LevelModel
 from bgad.training.feature_pool import FeaturePool, FeaturePools
 from bgad.training.fit_model import ModelFit, TrainingRun
 from bgad.training.snapshots import Snapshot, Snapshots, restore
-from bgad.types import BoolArray, FloatArray, Index, Progress, RunControl, Sample
+from bgad.types import BoolArray, FloatArray, Index, Progress, ProgressTask, RunControl, Sample
 
 logger = logging.getLogger(__name__)
 
@@ -149,19 +149,36 @@ def make_split(
 
 
 def collect(
-    dataset: Dataset, split: Split, configs: Sequence[Config], pools: FeaturePools, work: Path, control: RunControl
+    dataset: Dataset,
+    split: Split,
+    configs: Sequence[Config],
+    pools: FeaturePools,
+    work: Path,
+    control: RunControl,
+    *,
+    with_curve: bool = True,
 ) -> FigureData:
-    """Train every recipe on a split and return what the figures show."""
+    """Train every recipe on a split and return what the figures show.
+
+    The curve scores all test images many times, which takes longer than a training.
+    """
     results = []
     for config in configs:
         pool = pools.get(config.backbone, dataset, split)
-        results.append(_result(dataset, split, config, pool, work, control))
+        results.append(_result(dataset, split, config, pool, work, control, with_curve=with_curve))
     masks = [pool.images.read_mask(s) for s in split.test]
     return FigureData(dataset.name, split, pool.images, masks, results, configs[-1])
 
 
 def _result(
-    dataset: Dataset, split: Split, config: Config, pool: FeaturePool, work: Path, control: RunControl
+    dataset: Dataset,
+    split: Split,
+    config: Config,
+    pool: FeaturePool,
+    work: Path,
+    control: RunControl,
+    *,
+    with_curve: bool,
 ) -> MethodResult:
     """Train one method, and look at its flows along the way and at the end."""
     folder = work / f"{config.method}-{run_key(config, split, pool.device)[:12]}"
@@ -179,12 +196,17 @@ def _result(
     masks = pool.masks(split.test)
     curve, before = [], None
     chosen = _tsne_features(split, pool, len(fit.loop.levels))
-    for snapshot in snapshots.taken:
+    end_of_phase_one = snapshots.end_of_phase_one()
+    shown = snapshots.taken if with_curve else [end_of_phase_one]
+    task = ProgressTask(control.progress, f"looking back at {config.method}", len(shown))
+    for snapshot in shown:
         restore(fit.loop, snapshot)
-        shown = list(run_features(detector.model, features, pool.device))
-        curve.append(_curve_point(snapshot, shown, split, masks))
-        if snapshot is snapshots.end_of_phase_one():
+        if with_curve:
+            values = list(run_features(detector.model, features, pool.device))
+            curve.append(_curve_point(snapshot, values, split, masks))
+        if snapshot is end_of_phase_one:
             before = [latents(fit.model, level, pool.store, i, p) for _, level, i, p in chosen]
+        task.advance()
     fit.model.levels.load_state_dict(final)
     groups = [
         FeatureGroup(name, pool.store.rows(level, i, p), earlier, latents(fit.model, level, pool.store, i, p))

@@ -108,7 +108,8 @@ def _data_figures(arguments: argparse.Namespace) -> list[Path]:
         kept = figures.possible(split, wanted, named=arguments.figures is not None)
         if not kept:
             raise DataError(f"{dataset.name} can give none of the figures: {', '.join(wanted)}")
-        data = figures.collect(dataset, split, configs, pools, work, RunControl(progress, stop))
+        control = RunControl(progress, stop)
+        data = figures.collect(dataset, split, configs, pools, work, control, with_curve="curve" in kept)
         return [file for name in kept for file in figure_plots.draw(name, data, arguments.out)]
 
 

@@ -31,13 +31,16 @@ def cable(tmp_path_factory: pytest.TempPathFactory) -> Path:
     return root
 
 
-@pytest.fixture(scope="module")
-def data(cable: Path, tmp_path_factory: pytest.TempPathFactory) -> FigureData:
+def collected(cable: Path, work: Path, *, with_curve: bool = True) -> FigureData:
     options = FigureOptions(protocol="one-class", case=Case("bent_wire"), known=3, device="cpu")
-    work = tmp_path_factory.mktemp("work")
     pools = figures.new_pools([CONFIG], work / "pools", options)
     dataset, split = figures.make_split(layouts.load(cable), pools.images, options)
-    return figures.collect(dataset, split, [CONFIG], pools, work, RunControl())
+    return figures.collect(dataset, split, [CONFIG], pools, work, RunControl(), with_curve=with_curve)
+
+
+@pytest.fixture(scope="module")
+def data(cable: Path, tmp_path_factory: pytest.TempPathFactory) -> FigureData:
+    return collected(cable, tmp_path_factory.mktemp("work"))
 
 
 def test_likelihoods_of_anomalies_come_from_their_masks(data: FigureData) -> None:
@@ -59,6 +62,15 @@ def test_the_curve_follows_the_training_and_ends_with_the_model(data: FigureData
     scores = np.array([output.score for output in result.outputs])
     above = np.mean([[a > n for n in scores[np.equal(labels, 0)]] for a in scores[np.equal(labels, 1)]])
     assert result.curve[-1].image_auroc == pytest.approx(above)
+
+
+def test_the_other_figures_are_the_same_without_the_curve(data: FigureData, cable: Path, tmp_path: Path) -> None:
+    (whole,), (result,) = data.results, collected(cable, tmp_path, with_curve=False).results
+    assert result.curve == []
+    assert [output.score for output in result.outputs] == [output.score for output in whole.outputs]
+    for group, same in zip(result.groups, whole.groups, strict=True):
+        assert np.array_equal(group.before, same.before)
+        assert np.array_equal(group.after, same.after)
 
 
 def test_groups_of_features_tell_known_from_unseen_classes(data: FigureData) -> None:
