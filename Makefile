@@ -3,7 +3,9 @@ PYTHON ?= python3
 VENV := .venv
 BIN := $(VENV)/bin
 PIP := $(BIN)/python -m pip install --quiet --disable-pip-version-check --constraint constraints.txt
-PYTEST := $(BIN)/python -m pytest --numprocesses 2 --dist loadfile --no-loadscope-reorder
+# Three processes on two cores: tests wait for servers and browsers during a quarter of their time.
+PYTEST := $(BIN)/python -m pytest --numprocesses 3 --dist loadfile --no-loadscope-reorder
+unexport PYTHONDONTWRITEBYTECODE  # pytest would compile every test in every process
 
 .PHONY: help demo test lint page wheel check bench docs clean
 

@@ -32,14 +32,22 @@ console.show_log()  # as every command does: tests read the log from standard er
 
 SIZE = 64
 SERVICE = Path(__file__).with_name("service")
-SLOW = (
-    "test_update.py",
+SLOW = (  # files by their time, the longest first
+    "test_score.py",
+    "test_soak.py",
     "test_runner.py",
-    "test_pipeline.py",
-    "test_checkpoint.py",
-    "test_loop.py",
-    "test_page.py",
+    "test_tasks.py",
+    "test_baselines.py",
     "test_page_held.py",
+    "test_page.py",
+    "test_page_access.py",
+    "test_pipeline.py",
+    "test_interrupts.py",
+    "test_page_queue.py",
+    "test_update.py",
+    "test_methods.py",
+    "test_openvino_engine.py",
+    "test_paper_runs.py",
 )
 OF_BACKBONES = ("test_backbone.py", "test_cache.py", "test_cache_shards.py")
 STATE = tempfile.mkdtemp(prefix="bgad-state-")
@@ -48,8 +56,9 @@ atexit.register(shutil.rmtree, STATE, ignore_errors=True)
 
 
 def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
-    """The files that take longest come first, so that two processes end at about the same time."""
-    items.sort(key=lambda item: item.path.name not in SLOW)
+    """The files that take longest come first, so that all processes end at about the same time."""
+    place = {name: i for i, name in enumerate(SLOW)}
+    items.sort(key=lambda item: place.get(item.path.name, len(SLOW)))
 
 
 def pytest_unconfigure() -> None:
