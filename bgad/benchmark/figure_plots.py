@@ -33,6 +33,7 @@ GROUND_TRUTH = (230, 20, 30)
 RPAG_SAMPLES = 24
 TSNE_SEED = 0
 BITMAP_DPI = 150
+TAIL = 2.0  # length of a histogram beyond the boundary, as a multiple of that within it
 FULL_HEAT = 3.0  # distance beyond the boundary with 95 % of the heat, as a multiple of that from normals to it
 
 
@@ -82,22 +83,31 @@ def _histogram(data: FigureData) -> Figure:
         for level in range(levels):
             log_p = [output.levels[level] for output in result.outputs]
             normal, anomalous = level_values(data.split.test, log_p, data.masks)
-            low, high = np.quantile(np.concatenate([normal, anomalous]), [0.002, 1.0])
-            bins = np.linspace(low, high, 70)
+            bins = histogram_bins(np.concatenate([normal, anomalous]), result.level_boundaries[level])
             for k, groups in enumerate(({NORMAL: normal}, {NORMAL: normal, KNOWN: anomalous})):
                 axis = row[2 * level + k]
                 for name, values in groups.items():
                     label = "anomalous" if name != NORMAL else NORMAL
-                    axis.hist(values, bins, density=True, alpha=0.6, color=COLOURS[name], label=label)
+                    shown = np.maximum(values, bins[0])
+                    axis.hist(shown, bins, density=True, alpha=0.6, color=COLOURS[name], label=label)
                 axis.axvline(result.level_boundaries[level], color="black", linewidth=0.8, linestyle="--")
                 axis.set_yticks([])
                 axis.tick_params(labelsize=7)
                 kind = "with anomalies" if k else "normals"
                 axis.set_title(f"{result.method}, level {level + 1}, {kind}", fontsize=7)
         row[-1].legend(fontsize=7, frameon=False)
-    figure.supxlabel("log p / d; dashed: normal boundary", fontsize=8)
+    figure.supxlabel("log p / d; dashed: normal boundary; the first bar holds what lies further left", fontsize=8)
     figure.tight_layout()
     return figure
+
+
+def histogram_bins(values: FloatArray, boundary: float) -> FloatArray:
+    """Return the edges of the bars, which begin where the normals are still wide enough to be seen.
+
+    A push moves single features so far that an axis for all of them would show nothing else.
+    """
+    low, high = np.quantile(values, [0.002, 1.0])
+    return np.linspace(max(low, boundary - TAIL * abs(high - boundary)), high, 70)
 
 
 def _qualitative(data: FigureData) -> Figure:

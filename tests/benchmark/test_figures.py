@@ -73,6 +73,14 @@ def test_the_other_figures_are_the_same_without_the_curve(data: FigureData, cabl
         assert np.array_equal(group.after, same.after)
 
 
+def test_a_histogram_shows_the_normals_however_far_features_are_pushed() -> None:
+    normals = np.linspace(-3, 0, 900, dtype=np.float32)
+    edges = figure_plots.histogram_bins(np.concatenate([normals, np.full(100, -50.0, np.float32)]), boundary=-2.5)
+    assert (edges[0], edges[-1]) == (-7.5, 0)
+    near = figure_plots.histogram_bins(normals, boundary=-2.5)
+    assert near[0] == pytest.approx(-3, abs=0.01)
+
+
 def test_groups_of_features_tell_known_from_unseen_classes(data: FigureData) -> None:
     (result,) = data.results
     names = [group.name for group in result.groups]
