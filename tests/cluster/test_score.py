@@ -211,7 +211,7 @@ class UselessWorker(score._Worker):
     [
         (UncreatableWorker, "a worker cannot be started: ModuleNotFoundError: No module named 'onnxruntime'"),
         (UnstartableWorker, "a worker died 2 times before it had loaded the model"),
-        (UselessWorker, "5 workers died one after the other and scored nothing"),
+        (UselessWorker, "3 workers died one after the other and scored nothing"),
     ],
 )
 def test_workers_that_never_score_end_the_job(
@@ -227,7 +227,7 @@ def test_workers_that_never_score_end_the_job(
     monkeypatch.setattr(score, "_Worker", broken)
     if broken is UnstartableWorker:
         monkeypatch.setattr(score, "STARTS", 2)
-    monkeypatch.setattr(score, "DEATHS_IN_A_ROW", 5)
+    monkeypatch.setattr(score, "DEATHS_IN_A_ROW", 3)
     copies(images, tmp_path)
     assert main(command(model, tmp_path, tmp_path / "out", cluster.address)) == 2
     said = capsys.readouterr().err
