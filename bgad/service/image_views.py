@@ -93,8 +93,9 @@ class ImageViews:
             image = images.load(path).uint8(scorer.card.input.bits)
             scores = decide_again(answer.scores, scorer)
             begins_at = scores.boundary if contour == BOUNDARY else scores.map_threshold
-            drawn = render.overlay(image, scores.map, begins_at, scorer.card.map.mean)
-            return render.encode(drawn, "PNG")
+            render.overlay(image, scores.map, begins_at, scorer.card.map.mean, out=image)
+            del answer, scores  # a map of this size takes more than the image
+            return render.encode(image, "PNG")
 
     def grey_map(self, number: int, version: Version) -> GreyMap:
         """Return the anomaly map of an image at the model's input size."""

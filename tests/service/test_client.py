@@ -285,13 +285,19 @@ def ports() -> Iterator[list[int]]:
 
 @pytest.mark.parametrize("code", [301, 302, 303, 307, 308])
 @pytest.mark.parametrize(
-    "elsewhere", ["http://127.0.0.1:{other}/v1/models", "//127.0.0.1:{other}/", "https://127.0.0.1:{ours}/"]
+    "elsewhere",
+    [
+        "http://127.0.0.1:{other}/v1/models",
+        "//127.0.0.1:{other}/",
+        "https://127.0.0.1:{ours}/",
+        "http://localhost:{ours}/v1/models",
+    ],
 )
 def test_a_redirect_to_another_origin_is_refused(ports: list[int], code: int, elsewhere: str) -> None:
     Elsewhere.to, Elsewhere.code = elsewhere.format(ours=ports[0], other=ports[1]), code
     client = Client(f"http://127.0.0.1:{ports[0]}", "secret")
     with pytest.raises(
-        ServiceError, match=r"sends us on to https?://127\.0\.0\.1:\d+: if you trust it, use that address"
+        ServiceError, match=r"sends us on to https?://(127\.0\.0\.1|localhost):\d+: if you trust it, use that"
     ):
         client.models()
     assert [(port, token) for port, _, token in Elsewhere.seen] == [(ports[0], "Bearer secret")]

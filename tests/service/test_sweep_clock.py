@@ -46,6 +46,22 @@ def test_a_clock_a_month_ahead_at_the_start_deletes_nothing(guarded: Service, ca
     assert listed(guarded) == [*numbers, fresh]
 
 
+def test_a_clock_behind_the_newest_entry_deletes_nothing(guarded: Service, caplog: pytest.LogCaptureFixture) -> None:
+    old = guarded.score(png(0))
+    later(guarded, DAYS + 1)
+    guarded.score(png(1))
+    assert restarted(guarded).sweep() == 0
+    later(guarded, DAYS + 2.1)
+    newest = guarded.score(png(1))  # by a clock that was ahead
+    later(guarded, DAYS + 2.05)
+    assert restarted(guarded).sweep() == 0  # though the image has been due for a day
+    assert listed(guarded) == [old, newest]
+    assert "the newest entry of the store is of" in caplog.text
+    assert paused(guarded)
+    later(guarded, DAYS + 2.1)
+    assert restarted(guarded).sweep() == 1
+
+
 def test_a_clock_that_jumps_under_a_running_service_deletes_nothing(
     guarded: Service, caplog: pytest.LogCaptureFixture
 ) -> None:

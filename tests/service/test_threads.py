@@ -7,6 +7,7 @@ import queue
 import shutil
 import threading
 import weakref
+from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 from typing import Any
 
@@ -23,6 +24,7 @@ from bgad.service.scoring.model_cache import MAX_HANGING
 from bgad.service.scoring.thumbnails import Thumbnails
 from bgad.service.teaching.runner import JobRunner
 from bgad.service.threads import SupervisedThread
+from tests.conftest import SIZE
 from tests.service.conftest import SCORE, Maker, Service, png, problem, wait_for
 from tests.service.http.test_store_away import metric
 from tests.service.teaching.test_runner import ended, in_its_place, teach
@@ -206,6 +208,28 @@ def test_engines_that_hang_are_limited_and_freed_when_they_return(
     wait_for(lambda: all(gc.collect() >= 0 and ref() is None for ref in stuck))
     assert models.hanging() == {}
     assert service.client.get("/readyz").status_code == 200
+    assert service.client.post(SCORE, content=png(9)).json()["kept"] is True
+
+
+def test_an_engine_that_hangs_in_a_tile_is_replaced_too(
+    make: Maker, gate: threading.Event, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    service = make()
+    version, models = service.store.versions.released("plate"), service.bench.models
+    stuck = models.batcher(version)
+    stuck.scorer.set_tile(SIZE)
+    monkeypatch.setattr(batcher, "WATCH_SECONDS", 0.02)
+    monkeypatch.setattr(batcher, "ENGINE_SECONDS", 0.2)
+    gate.clear()
+    with ThreadPoolExecutor(2) as pool:
+        answers = [pool.submit(service.client.post, SCORE, content=png(i)) for i in range(2)]
+        try:
+            for answer in answers:
+                assert "is replaced" in problem(answer.result(30), 503)
+        finally:
+            gate.set()
+    assert models.batcher(version) is not stuck
+    assert models.tile_budget.used == 0  # there is room for the images of other models
     assert service.client.post(SCORE, content=png(9)).json()["kept"] is True
 
 

@@ -65,14 +65,16 @@ class Batcher:
         batch: int | None = None,
         max_waiting: int = MAX_WAITING,
         budget: DecodingBudget | None = None,
+        tile_budget: DecodingBudget | None = None,
         on_stuck: Callable[[Batcher], None] | None = None,
     ) -> None:
         """`batch` is the largest number of images scored together; by default the scorer's.
 
-        All batchers of a process share one `budget`. `on_stuck` is called if the engine does not return within
-        ENGINE_SECONDS; the batcher is closed then.
+        All batchers of a process share one `budget`, and one `tile_budget` for images that are cut into tiles: these
+        stay in memory while their tiles are scored, and keep no other image waiting. `on_stuck` is called if the engine
+        does not return within ENGINE_SECONDS; the batcher is closed then.
         """
-        self._budget = budget or DecodingBudget()
+        self._budget, self._tile_budget = budget or DecodingBudget(), tile_budget or DecodingBudget()
         self._on_stuck, self._is_stuck = on_stuck, False
         self._in_engine: dict[int, tuple[float, list[Future[Any]]]] = {}  # by batch: its begin and what it answers
         self.scorer, self.batch, self.max_waiting = scorer, batch or scorer.batch, max_waiting
@@ -135,7 +137,7 @@ class Batcher:
     def _score_tiled(self, path: Path) -> Scores:
         """Score an image that is cut into tiles, in a thread that can be left behind."""
         output: Future[Scores] = Future()
-        with self._tiled:
+        with self._tiled, self._tile_budget.hold_file(path):
             if self._is_stuck:
                 raise _stuck_error()
             work = partial(self._answer, [output], lambda: [self.scorer.score(path)])

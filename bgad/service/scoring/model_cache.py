@@ -35,8 +35,10 @@ class ModelCache:
         max_models: int = MAX_MODELS,
         budget: DecodingBudget | None = None,
     ) -> None:
-        """Keep at most `max_models` released versions in memory; all of them share one decoding `budget`."""
+        """Keep at most `max_models` released versions in memory; all of them share one decoding `budget`, and another
+        one of the same size for images that are cut into tiles."""
         self._budget = budget or DecodingBudget()
+        self.tile_budget = DecodingBudget(self._budget.capacity // 2)
         self._models, self._versions, self._max_models = models, versions, max_models
         self._batchers: OrderedDict[int, Batcher] = OrderedDict()  # the most recently used one is the last
         self._loading: defaultdict[int, threading.Lock] = defaultdict(threading.Lock)  # one lock for each version
@@ -151,7 +153,8 @@ class ModelCache:
         released = {v.id for v in self._versions.all() if v.state == RELEASED}
         with self._lock:
             self._cached(version.id)  # raises if the service is being stopped
-            batcher = Batcher(scorer, budget=self._budget, on_stuck=partial(self._drop_stuck, version))
+            on_stuck = partial(self._drop_stuck, version)
+            batcher = Batcher(scorer, budget=self._budget, tile_budget=self.tile_budget, on_stuck=on_stuck)
             self._batchers[version.id] = batcher
             evicted = [self._batchers.pop(number) for number in self._surplus(released)]
         try:

@@ -99,7 +99,8 @@ class WorkerProcess:
         )
         self._tree = ProcessTree(self._process.pid, mark)
         with suppress(ProcessLookupError):  # it has ended already
-            os.setpriority(os.PRIO_PROCESS, self._process.pid, NICENESS)
+            inherited = os.getpriority(os.PRIO_PROCESS, self._process.pid)
+            os.setpriority(os.PRIO_PROCESS, self._process.pid, max(NICENESS, inherited))  # only root may lower it
             _limit_open_files(self._process.pid, limits.open_files)
 
     def __enter__(self) -> Self:

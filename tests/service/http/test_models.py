@@ -6,6 +6,7 @@ import io
 import json
 import shutil
 import threading
+from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 from typing import Any
 
@@ -141,6 +142,31 @@ def test_an_image_that_is_kept_while_a_threshold_is_set_is_listed_by_it_and_kept
     assert row.threshold == changed["threshold"]
     (sent,) = store.scores.of_image(row.id)
     assert sent.sent_threshold == told[0]["threshold"] != changed["threshold"]
+
+
+def test_no_camera_waits_while_a_threshold_is_set(models: Path, make: Maker, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Neither that of another model nor that of the same one, however long the store takes for it."""
+    shutil.copytree(models / "plate.bgad", models / "wheel.bgad")
+    service = make()
+    before = service.client.post(SCORE, content=png(1)).json()["threshold"]
+    set_rate, held, on = service.store.versions.set_rate, threading.Event(), threading.Event()
+
+    def slow(*given: Any) -> None:
+        held.set()
+        assert on.wait(60)
+        set_rate(*given)
+
+    monkeypatch.setattr(service.store.versions, "set_rate", slow)
+    with ThreadPoolExecutor(2) as pool:
+        changing = pool.submit(service.client.put, "/v1/models/plate/threshold", json={"rate": 0.5})
+        try:
+            assert held.wait(60)
+            for path in (SCORE.replace("plate", "wheel"), SCORE):
+                answer = pool.submit(service.client.post, path, content=png(2)).result(20)
+                assert answer.json()["threshold"] == before
+        finally:
+            on.set()
+        assert changing.result().json()["threshold"] != before
 
 
 def test_contours_follow_the_rate(service: Service) -> None:

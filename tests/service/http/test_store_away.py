@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import errno
 import os
 import signal
 import sqlite3
@@ -172,3 +173,38 @@ def test_a_store_whose_disk_is_full_is_507(service: Service) -> None:
     answers = [service.client.post(SCORE, content=png(i)) for i in range(2, 40)]
     refused = next(answer for answer in answers if answer.status_code != 200)
     assert problem(refused, 507) == "the disk of the store is full: free some space"
+
+
+def test_a_postgresql_server_whose_disk_is_full_is_507(make: Maker, postgres: Path) -> None:
+    """It says so by a code of its own, which a trigger gives here."""
+    service = make(new_schema(postgres))
+    number = service.score(png(1))
+    with service.store.database.begin() as connection:
+        connection.exec_driver_sql(
+            "CREATE FUNCTION refuse() RETURNS trigger LANGUAGE plpgsql AS"
+            " $$ BEGIN RAISE EXCEPTION 'could not extend file' USING ERRCODE = 'disk_full'; END $$"
+        )
+        for table in ("reviews", "scores"):
+            connection.exec_driver_sql(
+                f"CREATE TRIGGER full_disk BEFORE INSERT ON {table} FOR EACH ROW EXECUTE FUNCTION refuse()"
+            )
+    review = service.client.post(f"/v1/images/{number}/reviews", json={"verdict": "good"})
+    for answer in (review, service.client.post(SCORE, content=png(2))):
+        assert problem(answer, 507) == "the disk of the store is full: free some space"
+
+
+def test_an_image_that_does_not_fit_on_the_disk_is_507(service: Service, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Whatever the free space was a moment ago."""
+
+    def full(*_: object) -> None:
+        raise OSError(errno.ENOSPC, os.strerror(errno.ENOSPC))
+
+    with monkeypatch.context() as patched:
+        patched.setattr(Path, "replace", full)
+        said = problem(service.client.post(SCORE, content=png(1)), 507)
+    assert said.startswith("cannot write below ")
+    assert os.strerror(errno.ENOSPC) in said
+    assert service.store.lists.total(ImageQuery("plate")) == 0
+    images = service.bench.blobs.folder / BlobKind.IMAGE
+    assert not [file for file in images.rglob("*") if file.is_file()]
+    assert service.client.post(SCORE, content=png(1)).json()["kept"] is True

@@ -100,6 +100,17 @@ def test_all_bodies_together_are_limited(make: Maker, gate: threading.Event) -> 
     assert (budgets.in_memory.held, budgets.on_disk.held) == (0, 0)
 
 
+def test_json_counts_as_often_as_it_is_copied_while_it_is_read(service: Service) -> None:
+    path, body = f"/v1/images/{service.score(png())}/reviews", b'{"verdict": "good"}'
+    headers, whole = {"Content-Type": "application/json"}, {"type": "http.request", "body": body, "more_body": False}
+    budget = bodies(service).in_memory
+    budget.max_bytes = uploads.JSON_COPIES * len(body) - 1
+    assert ask(service, "POST", path, {**headers, "Content-Length": str(len(body))}, whole) == (503, 0)
+    assert ask(service, "POST", path, headers, whole) == (503, 1)
+    budget.max_bytes += 1
+    assert service.client.post(path, content=body, headers=headers).status_code == 201
+
+
 def test_forms_on_the_disk_are_limited_too(make: Maker) -> None:
     service = make(max_bytes=LIMIT)
     budgets = bodies(service)

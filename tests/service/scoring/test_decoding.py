@@ -5,6 +5,7 @@ from __future__ import annotations
 import base64
 import functools
 import io
+import shutil
 import struct
 import threading
 from concurrent.futures import ThreadPoolExecutor
@@ -164,3 +165,25 @@ def test_all_decoding_of_a_service_is_counted(service: Service, monkeypatch: pyt
     assert service.client.post(f"/v1/images/{number}/reviews", json={"verdict": "bad", "mask": mask}).is_success
     assert len(held) >= 5
     assert min(held) >= 600
+
+
+def test_images_in_tiles_are_counted_over_all_models_and_keep_no_other_waiting(
+    make: Maker, models: Path, gate: threading.Event
+) -> None:
+    names = ["plate", "gear", "wheel"]
+    for name in names[1:]:
+        shutil.copytree(models / "plate.bgad", models / f"{name}.bgad")
+    service = make(max_pixels=SIZE * SIZE)
+    for name in names:
+        service.bench.models.batcher(service.store.versions.released(name)).scorer.set_tile(SIZE)
+    budget = service.bench.models.tile_budget
+    gate.clear()
+    with ThreadPoolExecutor(len(names)) as pool:
+        answers = [pool.submit(service.client.post, SCORE.replace("plate", name), content=png()) for name in names]
+        try:
+            wait_for(lambda: (budget.used, len(budget._queue)) == (2 * SIZE * SIZE, 1))
+            assert service.bench.decoding.used == 0
+        finally:
+            gate.set()
+        assert [answer.result().status_code for answer in answers] == [200] * len(names)
+    assert budget.used == 0

@@ -1,6 +1,7 @@
 from __future__ import annotations
 
 import json
+import os
 import signal
 from pathlib import Path
 from typing import Any
@@ -118,6 +119,23 @@ def test_a_job_inherits_no_secret_and_is_limited(make: Maker, monkeypatch: pytes
     assert environment["OMP_NUM_THREADS"] == "1"
     assert niceness >= process.NICENESS
     assert (files, leads) == ([100, 100], True)
+
+
+@pytest.mark.parametrize("shift", [3, -3])
+def test_a_job_is_nicer_than_the_service_and_never_less_nice(
+    make: Maker, monkeypatch: pytest.MonkeyPatch, tmp_path: Path, shift: int
+) -> None:
+    own = os.getpriority(os.PRIO_PROCESS, 0)  # a service may have been started by `nice`
+    monkeypatch.setattr(process, "NICENESS", min(19, own + shift))
+    file = tmp_path / "niceness"
+    run(
+        make(limits=JobLimits(open_files=100)),
+        monkeypatch,
+        "import resource\nend = time.monotonic() + 30\n"  # the limit is set after the priority
+        "while resource.getrlimit(resource.RLIMIT_NOFILE)[0] > 100 and time.monotonic() < end: time.sleep(0.05)\n"
+        f"Path({str(file)!r}).write_text(str(os.nice(0)))",
+    )
+    assert int(file.read_text()) == min(19, own + max(shift, 0))
 
 
 def test_windows_is_told_what_to_do(service: Service, monkeypatch: pytest.MonkeyPatch) -> None:
