@@ -9,6 +9,7 @@ import numpy as np
 
 from bgad.artifact.card import MapCard
 from bgad.config import BASELINES
+from bgad.inference.calibrate import calibrate
 from bgad.inference.torch_engine import Detector
 from bgad.methods.baselines import FITS, check_split
 from bgad.methods.checkpoint import CHECKPOINT, LogRow, TrainingLog, read_note
@@ -20,7 +21,6 @@ from bgad.training.fit_model import (
     LoopSeconds,
     TrainingRun,
     build_card,
-    calibrate,
     score_parts,
     training_card,
 )

@@ -32,6 +32,7 @@ from bgad.export import export
 from bgad.inference.base import Output
 from bgad.inference.torch_engine import Detector
 from bgad.io import files as output_files
+from bgad.inference.calibrate import SampleScore
 from bgad.io import images
 from bgad.methods.checkpoint import CHECKPOINT, LogRow
 from bgad.model import backbone
@@ -42,12 +43,7 @@ from bgad.training import pipeline
 from bgad.training import training_set as training_set_module
 from bgad.training.loop import TrainingLoop
 from bgad.training.shared_phases import flow_key, phase_two_key
-from bgad.training.training_set import (
-    SampleScore,
-    build_training_set,
-    mask_cells,
-    without_full_masks,
-)
+from bgad.training.training_set import build_training_set, mask_cells, without_full_masks
 from bgad.training.update import NewImage, update
 from bgad.types import Sample, StopRequest
 from tests.conftest import SIZE, draw_image, level_model, printed_config, save, tiny_config, write_set
