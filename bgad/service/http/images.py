@@ -248,7 +248,7 @@ async def compute_score(
             threshold=scores.threshold,
             is_anomaly=scores.is_anomaly,
             parts=dict(scores.parts),
-            limits=scorer.card.part_limits,
+            limits=scorer.part_limits,
             reason=scores.reason or None,
             region=scores.region and list(scores.region),
             calibration=workbench.registry.decision_rule(row).calibration_normals,
