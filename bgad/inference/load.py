@@ -114,6 +114,21 @@ def _engine_of(folder: Path, engine: str, precision: str) -> str:
     return "openvino"
 
 
+def usable_precision(folder: Path, precision: str) -> str:
+    """Return the precision that a model is scored in on this machine's best engine where `precision` is asked for.
+
+    It is another one than asked for only where that is `auto`; an error where the model or the machine lacks it.
+    """
+    if precision == AUTO:
+        return pick_precision(folder, "auto", EngineOptions())
+    if precision != FLOAT32:
+        _engine_of(folder, "auto", precision)
+        from bgad.inference import openvino_engine as openvino
+
+        openvino.check_usable(model_folder.read_card(folder), precision, openvino.pick("auto"))
+    return precision
+
+
 def pick_precision(folder: Path, engine: str, options: EngineOptions) -> str:
     """Return the precision that a model has the highest rate in on this machine: float32, or one it is calibrated for.
 

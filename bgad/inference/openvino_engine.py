@@ -71,11 +71,7 @@ class OpenVino(GraphScorer):
         """See GraphScorer; a precision must have been calibrated on the same kind of device."""
         card, graph = cls.read_graph(Path(folder))
         made = cls(card, *graph, device=device, threads=threads, batch=batch, strict=strict, precision=precision)
-        if precision != FLOAT32 and made.device != card.agreement[precision].device:
-            raise ModelError(
-                f"{folder} is calibrated for {precision} on a {card.agreement[precision].device}, not on a "
-                f"{made.device}: choose another --device or --precision"
-            )
+        check_usable(card, precision, made.device)
         return made
 
     def _compile(self, threads: int) -> Any:
@@ -146,14 +142,23 @@ def check_precision(precision: str, device: str) -> None:
         raise _missing(precision, device)
 
 
+def check_usable(card: Card, precision: str, device: str) -> None:
+    """Raise an error where a device (CPU, GPU, NPU) lacks a calibrated precision, or is not the one calibrated."""
+    check_precision(precision, device)
+    if precision != FLOAT32 and (calibrated := card.agreement[precision].device) != device:
+        raise ModelError(
+            f"{card.name} is calibrated for {precision} on a {calibrated}, not on a {device}: choose another --device "
+            "or --precision"
+        )
+
+
 def is_usable(card: Card, precision: str, device: str) -> bool:
     """Return whether this machine has OpenVINO and the device (as in DEVICES) that a calibration is for."""
     try:
-        name = pick(device, strict=True)
-        check_precision(precision, name)
+        check_usable(card, precision, pick(device, strict=True))
     except BgadError:
         return False
-    return XML in card.files and card.agreement[precision].device == name
+    return XML in card.files
 
 
 def _missing(precision: str, device: str) -> ConfigError:

@@ -142,14 +142,14 @@ def test_calibration_belongs_to_a_precision() -> None:
     assert card.calibration_at().scores == (1.0, 2.0, 3.0)
     assert card.calibration_at().calibration().threshold == card.calibration_at().threshold == 3.0
     assert card.calibration_at().calibration(0.5).threshold == 2.0
-    with pytest.raises(ModelError, match=r"gear has no calibration for int8 \(it has: float32\)"):
-        card.calibration_at("int8")
+    with pytest.raises(ModelError, match=r"gear is not calibrated for bf16 \(it is for: float32\): run `bgad export"):
+        card.calibration_at("bf16")
 
 
 def test_weights_of_the_parts_of_a_score() -> None:
     card = sample_card()
     assert (card.part_weight("map"), card.part_weight("image"), card.part_weight("other")) == (1.0, 0.5, None)
-    assert card.part_limits == {"map": 3.5, "image": 1.25}
+    assert card.calibration_at().part_limits == {"map": 3.5, "image": 1.25}
 
 
 def test_images_that_were_used_for_training_or_calibration() -> None:

@@ -48,7 +48,8 @@ export class VersionList {
    * @param {boolean} isBusy
    */
   #versionLine(version, isBusy) {
-    const origin = version.parent ? `, from version ${version.parent}` : "";
+    const origin = (version.precision === "float32" ? "" : `, in ${version.precision}`) +
+      (version.parent ? `, from version ${version.parent}` : "");
     return this.#lines.render(version.id, html`
       <span>${versionText(version.id, version.checksum)} ${stateBadge(version.state)}</span>
       <span class="grow dim">${formatTime(version.created)}${origin}</span>
