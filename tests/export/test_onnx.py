@@ -124,7 +124,7 @@ def test_a_graph_with_weights_of_16_bits_is_refused(model: Path, tmp_path: Path)
     largest.CopyFrom(numpy_helper.from_array(values.astype(np.float16), "short"))
     graph.graph.node.insert(0, helper.make_node("Cast", ["short"], [name], to=onnx.TensorProto.FLOAT))
     model_folder.write(tmp_path / "short.bgad", card, files | {GRAPH: graph.SerializeToString()})
-    with pytest.raises(ModelError, match=r"^model\.onnx stores weights in float16, its card says float32: export it again"):
+    with pytest.raises(ModelError, match=r"^model\.onnx stores weights in float16, its card says float32: export it"):
         bgad.load(tmp_path / "short.bgad", "cpu")
 
 

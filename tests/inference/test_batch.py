@@ -26,7 +26,7 @@ from bgad.io import discover, images, render
 from tests.conftest import draw_image
 
 KEYS = ["path", "score", "p_value", "is_anomaly", "threshold", "map_max", "map_threshold", "error", "parts"]
-KEYS += ["reason", "region"]
+KEYS += ["reason", "region", "precision"]
 RNG = np.random.default_rng(11)
 
 

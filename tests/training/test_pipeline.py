@@ -30,9 +30,9 @@ from bgad.errors import BgadError, ConfigError, DataError, ModelError, OutputErr
 from bgad.evaluation.evaluate import evaluate, select_samples
 from bgad.export import export
 from bgad.inference.base import Output
+from bgad.inference.calibrate import SampleScore
 from bgad.inference.torch_engine import Detector
 from bgad.io import files as output_files
-from bgad.inference.calibrate import SampleScore
 from bgad.io import images
 from bgad.methods.checkpoint import CHECKPOINT, LogRow
 from bgad.model import backbone

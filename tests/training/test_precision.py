@@ -111,7 +111,9 @@ def test_auto_takes_what_was_measured_to_be_faster(both: Path, data_set: Path, t
 
 
 def test_auto_measures_nothing_without_a_choice(model: Path, data_set: Path, tmp_path: Path) -> None:
-    (row,) = predicted(model, [data_set / "test/good/000.png"], "--precision", "auto", BGAD_STATE=str(tmp_path)).values()
+    (row,) = predicted(
+        model, [data_set / "test/good/000.png"], "--precision", "auto", BGAD_STATE=str(tmp_path)
+    ).values()
     assert row["precision"] == FLOAT32
     assert list(tmp_path.iterdir()) == []
 
