@@ -6,15 +6,17 @@
 from __future__ import annotations
 
 import types
-from collections.abc import Mapping
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import asdict, dataclass, field, fields, is_dataclass
-from typing import Any, TypeVar, Union, get_args, get_origin, get_type_hints
+from typing import Any, NamedTuple, TypeVar, Union, get_args, get_origin, get_type_hints
 
-from bgad.calibration import Calibration
+import numpy as np
+
+from bgad.calibration import Calibration, effective_rate
 from bgad.config import BASELINES, Config, to_dict
 from bgad.errors import ConfigError, ModelError
 from bgad.geometry.roi import Polygons
-from bgad.types import USED_ROLES, Shape
+from bgad.types import PARTS, USED_ROLES, FloatArray, Shape
 
 FORMAT = 9  # version of the card's fields
 FLOAT32 = "float32"  # the precision of training, which every model is calibrated for
@@ -109,6 +111,14 @@ class RoiCard:
     polygons: Polygons | None = None  # None where the region was given as an image
 
 
+class CalibrationNormal(NamedTuple):
+    """What a model gives for a calibration normal."""
+
+    score: float
+    parts: FloatArray  # of the score, those of types.PARTS
+    map_max: float  # maximum of the map from which every map of the image is drawn
+
+
 @dataclass(frozen=True)
 class CalibrationCard:
     """What the calibration normals give at one precision: scores, map maxima, and what follows from them."""
@@ -138,6 +148,24 @@ class CalibrationCard:
             calibration.guarantee(),
             is_default_rate=calibration.is_default,
             confidence=calibration.confidence,
+        )
+
+    @classmethod
+    def from_normals(
+        cls,
+        normals: Iterable[CalibrationNormal],
+        parts: Sequence[ScorePart],
+        asked_rate: float | None,
+        confidence: float | None = None,
+    ) -> CalibrationCard:
+        """Calibrate the score, the map and the given parts of it, all at one false-reject rate."""
+        scores, values, maxima = zip(*normals, strict=True)
+        rate, is_default = effective_rate(len(scores), asked_rate, confidence), asked_rate is None
+        limits = np.quantile(np.stack(values), 1 - rate, axis=0, method="higher")
+        return cls.of(
+            Calibration.from_scores(scores, rate, is_default=is_default, confidence=confidence),
+            Calibration.from_scores(maxima, rate, is_default=is_default, confidence=confidence),
+            {part.name: float(limits[PARTS.index(part.name)]) for part in parts},
         )
 
     def calibration(self, rate: float | None = None) -> Calibration:

@@ -12,8 +12,8 @@ from bgad.errors import ModelError
 from bgad.metrics import auroc, spearman
 
 # Calibration and threshold make up for any change that keeps the order of the scores. So the limits are about order.
-# At .98, what a precision adds to the scores at random has a fifth of their spread (1 / sqrt(1 + .2^2)): decisions change
-# for images right at the threshold only.
+# At .98, what a precision adds to the scores at random has a fifth of their spread (1 / sqrt(1 + .2^2)): decisions
+# change for images right at the threshold only.
 MIN_RANK_CORRELATION = 0.98
 # Of the images; the same two that change places at the threshold are allowed however few images there are.
 MAX_CHANGED_DECISIONS = 0.02

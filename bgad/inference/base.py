@@ -18,7 +18,7 @@ import numpy as np
 import numpy.typing as npt
 
 from bgad.artifact import folder as model_folder
-from bgad.artifact.card import FLOAT32, Card
+from bgad.artifact.card import FLOAT32, CalibrationNormal, Card
 from bgad.calibration import Calibration
 from bgad.config import TileConfig
 from bgad.errors import BgadError, ImageError, ModelError
@@ -28,7 +28,7 @@ from bgad.geometry.roi import Roi, mask_outside
 from bgad.inference import explain
 from bgad.io import images
 from bgad.io.cpus import usable_cpus
-from bgad.types import PARTS, Box, FloatArray, ImageLike, Scores, Shape
+from bgad.types import PARTS, BoolArray, Box, FloatArray, ImageLike, Scores, Shape
 
 logger = logging.getLogger(__name__)
 
@@ -98,6 +98,36 @@ class JoinedTiles:
     def map(self) -> FloatArray:
         """Anomaly map of the image, at its resolution."""
         return self._blend.map
+
+
+class SampleScore(NamedTuple):
+    """The output of a model for a sample, and the maximum of the map from which every map of it is drawn.
+
+    Resizing averages map values, so no map that is drawn of the sample exceeds `map_max`, at whatever resolution.
+    """
+
+    output: Output  # of an image that is cut into tiles: that of its highest tile
+    map_max: float  # of an image that is cut into tiles: of its joined map, inside the region of interest
+
+    @property
+    def calibrating(self) -> CalibrationNormal:
+        """What a calibration keeps of it, which is not the map."""
+        return CalibrationNormal(self.output.score, self.output.parts, self.map_max)
+
+
+def score_tiles(
+    run: Callable[[FloatArray], Outputs],
+    shape: Shape,
+    inputs: Iterable[tuple[Box, FloatArray]],
+    tile: TileConfig,
+    inside: BoolArray | None,
+) -> SampleScore:
+    """Score an image of this shape by its tiles; `inside` is its region of interest."""
+    joined = JoinedTiles(shape, tile)
+    for box, pixels in inputs:
+        joined.add([box], run(pixels[None]))
+    values = joined.map if inside is None else joined.map[inside]
+    return SampleScore(joined.highest, float(values.max()))
 
 
 class BaseScorer(ABC):
@@ -197,6 +227,19 @@ class BaseScorer(ABC):
         batches = iter(lambda: list(islice(source, batch_size)), [])
         for results in self.in_threads(lambda batch: self._score_batch(batch, keep_images), batches):
             yield from results
+
+    def calibrating(self, images: Iterable[ImageLike]) -> Iterator[CalibrationNormal]:
+        """Yield what a calibration needs of images, in order; the first that cannot be read raises."""
+
+        def score(image: ImageLike) -> CalibrationNormal:
+            shape, inputs = self.inputs(image)
+            if self.tile.size:
+                inside = None if self.roi is None else self.roi.mask
+                return score_tiles(self.run, shape, inputs, self.tile, inside).calibrating
+            output = self.run(next(inputs)[1][None]).one(0)
+            return SampleScore(output, float(output.map.max())).calibrating
+
+        return self.in_threads(score, images)
 
     def in_threads(self, work: Callable[[_Item], _Made], items: Iterable[_Item]) -> Iterator[_Made]:
         """Yield what `work` makes of each item, in order, in threads of one core each; at most threads + 1 ahead."""

@@ -35,7 +35,7 @@ from bgad.data import tiled_split
 from bgad.data.layouts import Dataset
 from bgad.data.split import Split
 from bgad.geometry.roi import Roi
-from bgad.inference.calibrate import SampleScore, calibrate
+from bgad.inference.base import SampleScore
 from bgad.inference.torch_engine import Detector
 from bgad.methods.checkpoint import LogRow
 from bgad.model import backbone as backbones
@@ -184,7 +184,8 @@ class ModelFit:
         map_card = self._map_card(np.stack([normal_map for normal_map, _ in normals]))
         _set_map_constants(model, torch.tensor([part for _, part in normals]))
         parts = _score_parts(model)
-        calibration = calibrate(score(run.split.calibration), parts, run.false_reject_rate, run.confidence)
+        normals_to_calibrate = (scored.calibrating for scored in score(run.split.calibration))
+        calibration = CalibrationCard.from_normals(normals_to_calibrate, parts, run.false_reject_rate, run.confidence)
         levels = _level_cards(model, self.loop, constants)
         facts = FitFacts(levels, map_card, parts, calibration, self._training())
         return Detector(model, build_card(run, model, facts), run.device)

@@ -12,7 +12,7 @@ from dataclasses import dataclass, replace
 from pathlib import Path
 
 from bgad.artifact import folder as model_folder
-from bgad.artifact.card import FLOAT32, AgreementCard, Card
+from bgad.artifact.card import FLOAT32, AgreementCard, CalibrationCard, CalibrationNormal, Card
 from bgad.data import layouts
 from bgad.data.layouts import Dataset
 from bgad.data.sample_io import digest, read
@@ -22,7 +22,6 @@ from bgad.export.export import ExportOptions, card_entry, checked_graph
 from bgad.features.cache import even_pick
 from bgad.inference import openvino_engine as openvino
 from bgad.inference.base import BaseScorer
-from bgad.inference.calibrate import SampleScore, calibrate, score_images
 from bgad.inference.precision import PRECISIONS
 from bgad.inference.torch_engine import Detector
 from bgad.methods import checkpoint
@@ -165,13 +164,13 @@ def _calibrated(
         scored = list(_score(scorer, images.calibration, task))
         if name == precision:
             rate = None if float32.is_default_rate else float32.false_reject_rate
-            calibration = calibrate(scored, card.score_parts, rate, float32.confidence)
+            calibration = CalibrationCard.from_normals(scored, card.score_parts, rate, float32.confidence)
         for group, results in (
             (normals, scored),
             (known, _score(scorer, images.known, task)),
             (test, _score(scorer, images.test, task)),
         ):
-            scores = [result.output.score for result in results]
+            scores = [result.score for result in results]
             (group.float32 if name == FLOAT32 else group.other).extend(scores)
     compared = Compared(normals, known, test, tuple(sample.label for sample in images.test))
     thresholds = float32.threshold, calibration.threshold
@@ -183,12 +182,12 @@ def _calibrated(
     )
 
 
-def _score(scorer: BaseScorer, samples: Sequence[Sample], task: ProgressTask) -> Iterator[SampleScore]:
+def _score(scorer: BaseScorer, samples: Sequence[Sample], task: ProgressTask) -> Iterator[CalibrationNormal]:
     """Yield the scores of samples; ModelError where one is no number."""
     bits = scorer.card.input.bits
     sources = (sample.path if sample.box is None else read(sample, bits) for sample in samples)
-    for sample, result in zip(samples, score_images(scorer, sources), strict=True):
-        if not (math.isfinite(result.output.score) and math.isfinite(result.map_max)):
+    for sample, result in zip(samples, scorer.calibrating(sources), strict=True):
+        if not (math.isfinite(result.score) and math.isfinite(result.map_max)):
             raise ModelError(f"in {scorer.precision}, {sample.name} has no finite score: use float32 for this model")
         yield result
         task.advance()

@@ -22,7 +22,7 @@ from bgad.errors import DataError
 from bgad.features.cache import AnomalyFeatures, Budget, Extractor, Features, FeatureStore, available_shards, even_pick
 from bgad.geometry import tiles
 from bgad.geometry.roi import Roi, mask_outside
-from bgad.inference.calibrate import SampleScore, score_tiles
+from bgad.inference.base import SampleScore, score_tiles
 from bgad.inference.torch_engine import run_model
 from bgad.io.cpus import usable_cpus
 from bgad.io.images import cut

@@ -11,12 +11,10 @@ from typing import Any
 import numpy as np
 import pytest
 
-from bgad.artifact.card import FLOAT32, CalibrationCard, ScorePart
+from bgad.artifact.card import FLOAT32, CalibrationCard, CalibrationNormal, ScorePart
 from bgad.calibration import Calibration, rank
 from bgad.errors import ConfigError
 from bgad.inference import precision
-from bgad.inference.base import Output
-from bgad.inference.calibrate import SampleScore, calibrate, score_images
 from bgad.inference.load import load
 from bgad.inference.onnx_engine import Runtime
 from bgad.inference.precision import FASTER, PRECISIONS, fastest, measure
@@ -25,7 +23,6 @@ from tests.conftest import draw_image
 from tests.precisions import need_bf16, run_python
 
 SPLITS = 3_000
-NO_MAP = np.zeros((0, 0), np.float32)
 
 
 @pytest.fixture
@@ -37,7 +34,12 @@ def state(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
 def rates(monkeypatch: pytest.MonkeyPatch, **measured: float) -> list[int]:
     """Let these rates be measured; the list grows with each measurement."""
     calls: list[int] = []
-    monkeypatch.setattr(precision, "measure", lambda _: calls.append(1) or measured)
+
+    def measure_none(_: object) -> dict[str, float]:
+        calls.append(1)
+        return measured
+
+    monkeypatch.setattr(precision, "measure", measure_none)
     return calls
 
 
@@ -123,7 +125,9 @@ def test_calibration_scores_are_those_of_training(model: Path, data_set: Path) -
     scorer = load(model, "cpu", threads=2)
     stored = scorer.card.calibration_at()
     names = [image["name"] for image in scorer.card.split["images"] if image["role"] == "calibration"]
-    found = calibrate(score_images(scorer, [data_set / name for name in names]), scorer.card.score_parts, None)
+    found = CalibrationCard.from_normals(
+        scorer.calibrating([data_set / name for name in names]), scorer.card.score_parts, None
+    )
     spread = float(np.std(stored.scores))
     assert found.scores == pytest.approx(stored.scores, abs=2e-4 * spread)
     assert found.map_maxima == pytest.approx(stored.map_maxima, rel=1e-3)
@@ -161,8 +165,8 @@ def shares(
 def _calibrated(
     scores: AnyArray, maxima: AnyArray, chosen: AnyArray, rate: float, confidence: float | None
 ) -> CalibrationCard:
-    outputs = [SampleScore(Output(float(scores[i]), np.zeros(3, np.float32), NO_MAP), float(maxima[i])) for i in chosen]
-    return calibrate(outputs, (ScorePart("map", 1.0),), rate, confidence)
+    normals = [CalibrationNormal(float(scores[i]), np.zeros(3, np.float32), float(maxima[i])) for i in chosen]
+    return CalibrationCard.from_normals(normals, (ScorePart("map", 1.0),), rate, confidence)
 
 
 def four_deviations(rate: float) -> float:
@@ -221,13 +225,12 @@ SCORE = """
 import json, sys
 import numpy as np
 import bgad
-from bgad.inference.calibrate import score_images
 images = list(np.load(sys.argv[2]))
 found = {}
 for precision in ("float32", "bf16"):
     scorer = bgad.load(sys.argv[1], "cpu", engine="openvino", precision=precision)
-    scored = list(score_images(scorer, images))
-    found[precision] = [[s.output.score for s in scored], [s.map_max for s in scored]]
+    scored = list(scorer.calibrating(images))
+    found[precision] = [[s.score for s in scored], [s.map_max for s in scored]]
 print(json.dumps(found))
 """
 

@@ -29,8 +29,7 @@ from bgad.data.split import Split, make_split
 from bgad.errors import BgadError, ConfigError, DataError, ModelError, OutputError
 from bgad.evaluation.evaluate import evaluate, select_samples
 from bgad.export import export
-from bgad.inference.base import Output
-from bgad.inference.calibrate import SampleScore
+from bgad.inference.base import Output, SampleScore
 from bgad.inference.torch_engine import Detector
 from bgad.io import files as output_files
 from bgad.io import images

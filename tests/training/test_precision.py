@@ -238,7 +238,7 @@ def test_bfloat16(model: Path, data_set: Path, tmp_path: Path) -> None:
         done = bgad("predict", folder, *paths, "--precision", "bf16", "--threads", threads)
         assert done.returncode == 0, done.stderr
         rows = [json.loads(line) for line in done.stdout.splitlines()]
-        assert sorted(row["score"] for row in rows) == pytest.approx(after.scores, abs=1e-3 * np.std(after.scores))
+        assert sorted(row["score"] for row in rows) == pytest.approx(after.scores, abs=1e-3 * float(np.std(after.scores)))
         assert all(row["score"] <= top for row, top in zip(
             sorted(rows, key=lambda row: row["score"]), after.scores, strict=True
         ))  # fmt: skip
