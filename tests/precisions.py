@@ -6,6 +6,8 @@ In processes of their own, as every use of OpenVINO in these tests (see test_ope
 from __future__ import annotations
 
 import functools
+import os
+import shutil
 import subprocess
 import sys
 from pathlib import Path
@@ -32,8 +34,6 @@ COMMAND = "import sys\nfrom bgad.cli.main import main\nsys.exit(main(sys.argv[1:
 
 
 def run_python(program: str, *arguments: object, **environment: str) -> subprocess.CompletedProcess[str]:
-    import os
-
     command = [sys.executable, "-c", program, *map(str, arguments)]
     return subprocess.run(
         command, capture_output=True, text=True, timeout=180, check=False, env=os.environ | environment
@@ -71,8 +71,6 @@ def need_bf16() -> None:
 
 def calibrated(model: Path, folder: Path) -> Path:
     """A copy of a model with the stand-in as its second precision."""
-    import shutil
-
     shutil.copytree(model, folder)
     done = stand_in("export", folder, "--precision", "bf16")
     assert done.returncode == 0, done.stderr

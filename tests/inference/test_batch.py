@@ -429,6 +429,7 @@ def test_table_ranks_and_escapes() -> None:
             parts=None if score is None else {"map": score, "image": 0.0, "known": 0.0},
             reason="a region stands out" if anomalous else None,
             region=None if score is None else [10, 20, 31, 40],  # also of an image that passes
+            precision="float32",
         )
 
     rows = [

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import shutil
 import time
 from pathlib import Path
 from types import SimpleNamespace
@@ -20,7 +21,7 @@ from bgad.inference.onnx_engine import Runtime
 from bgad.inference.precision import FASTER, PRECISIONS, fastest, measure
 from bgad.types import AnyArray
 from tests.conftest import draw_image
-from tests.precisions import need_bf16, run_python
+from tests.precisions import bgad, need_bf16, run_python
 
 SPLITS = 3_000
 
@@ -238,10 +239,6 @@ print(json.dumps(found))
 def test_the_promise_holds_for_a_real_model_in_bfloat16(model: Path, tmp_path: Path) -> None:
     """Good images, each scored once at both precisions; the splits are of their scores and maxima."""
     need_bf16()
-    import shutil
-
-    from tests.precisions import bgad
-
     folder, rng = tmp_path / "plate.bgad", np.random.default_rng(11)
     shutil.copytree(model, folder)
     assert bgad("export", folder, "--precision", "bf16").returncode == 0

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import shutil
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -13,7 +14,7 @@ import pytest
 from bgad.artifact import folder as model_folder
 from bgad.artifact.card import FLOAT32
 from bgad.methods import checkpoint
-from tests.precisions import bgad, calibrated, error_of, need_bf16, stand_in
+from tests.precisions import COMMAND, STAND_IN, bgad, calibrated, error_of, need_bf16, run_python, stand_in
 
 Rows = dict[str, dict[str, Any]]
 
@@ -132,17 +133,24 @@ def test_what_cannot_be_used_is_refused_in_one_line(both: Path, model: Path, dat
         assert refused.startswith("the CPU of this machine (")
         assert refused.endswith(lacks)
     card, files = model_folder.read_all(both)
-    content = json.loads((both / "card.json").read_text())
-    assert content["agreement"]["bf16"]["device"] == "CPU"
     other = tmp_path / "gpu.bgad"
-    from dataclasses import replace
-
     on_gpu = replace(card.agreement["bf16"], device="GPU")
     model_folder.write(other, replace(card, agreement={"bf16": on_gpu}), files)
     refused = error_of(stand_in("predict", other, image, "--precision", "bf16"))
     assert refused == "plate is calibrated for bf16 on a GPU, not on a CPU: choose another --device or --precision"
     refused = error_of(stand_in("export", model, "--precision", "bf16", "--device", "npu"))
     assert refused.startswith("OpenVINO finds no NPU here")
+
+
+def test_the_plain_install_scores_what_was_exported_elsewhere(both: Path, model: Path, data_set: Path) -> None:
+    """With the extra `openvino`, without those that train."""
+    missing = ("torch", "timm", "torchvision", "safetensors", "onnx")
+    program = f"import sys\nfor name in {missing}:\n    sys.modules[name] = None\n{STAND_IN}{COMMAND}"
+    image = data_set / "test/good/000.png"
+    done = run_python(program, "predict", both, image, "--precision", "bf16")
+    assert done.returncode == 0, done.stderr
+    assert json.loads(done.stdout)["precision"] == "bf16"
+    assert "is not calibrated for bf16" in error_of(run_python(program, "predict", model, image, "--precision", "bf16"))
 
 
 def test_options_that_do_not_go_together(model: Path) -> None:
@@ -193,6 +201,7 @@ def test_another_graph_takes_its_calibrations_away(both: Path, tmp_path: Path) -
     shutil.copytree(both, folder)
     assert bgad("export", folder).returncode == 0  # the graph of another engine
     assert model_folder.read(folder).agreement.keys() == {"bf16"}
+    assert checkpoint.recall(model_folder.read(folder).checksum) is not None
     card, files = model_folder.read_all(folder)
     files["model.bin"] += b"an earlier version of OpenVINO wrote more"
     model_folder.write(folder, card, files)
@@ -238,8 +247,7 @@ def test_bfloat16(model: Path, data_set: Path, tmp_path: Path) -> None:
         done = bgad("predict", folder, *paths, "--precision", "bf16", "--threads", threads)
         assert done.returncode == 0, done.stderr
         rows = [json.loads(line) for line in done.stdout.splitlines()]
-        assert sorted(row["score"] for row in rows) == pytest.approx(after.scores, abs=1e-3 * float(np.std(after.scores)))
-        assert all(row["score"] <= top for row, top in zip(
-            sorted(rows, key=lambda row: row["score"]), after.scores, strict=True
-        ))  # fmt: skip
+        scores = sorted(row["score"] for row in rows)
+        assert scores == pytest.approx(after.scores, abs=1e-3 * float(np.std(after.scores)))
+        assert all(score <= raised for score, raised in zip(scores, after.scores, strict=True))
         assert not any(row["is_anomaly"] for row in rows)  # one of five would be more than the rate
