@@ -115,9 +115,9 @@ def _engine_of(folder: Path, engine: str, precision: str) -> str:
 
 
 def usable_precision(folder: Path, precision: str) -> str:
-    """Return the precision that a model is scored in on this machine's best engine where `precision` is asked for.
+    """Return the precision that a model is scored in on this machine where `precision`, or `auto`, is asked for.
 
-    It is another one than asked for only where that is `auto`; an error where the model or the machine lacks it.
+    It is an error where the model is not calibrated for it, or the machine does not compute in it.
     """
     if precision == AUTO:
         return pick_precision(folder, "auto", EngineOptions())
