@@ -89,6 +89,7 @@ class Score:
     model: str
     version: int
     checksum: str
+    precision: str
     score: float
     p_value: float
     threshold: float

@@ -122,6 +122,30 @@ def auroc(scores: npt.ArrayLike, labels: npt.ArrayLike) -> float | None:
     return None if sweep is None else sweep.auroc()
 
 
+def spearman(a: npt.ArrayLike, b: npt.ArrayLike) -> float:
+    """Return Spearman's rank correlation of two series of scores; equal scores share their mean rank.
+
+    It is 1 where neither order says anything: for fewer than two scores, or where all are equal in both series.
+
+    >>> spearman([1.0, 2.0, 3.0, 4.0], [1.0, 3.0, 2.0, 4.0])
+    0.8
+    """
+    ranks = [_mean_ranks(np.asarray(values, np.float64)) for values in (a, b)]
+    x, y = (r - r.mean() if len(r) else r for r in ranks)
+    spread = float(np.sqrt((x @ x) * (y @ y)))
+    if not spread:
+        return float(not (x.any() or y.any()))
+    return round(float(x @ y) / spread, 12)
+
+
+def _mean_ranks(values: npt.NDArray[np.float64]) -> npt.NDArray[np.float64]:
+    """Return the rank of each value from 0; equal values share the mean of their ranks."""
+    ascending = np.sort(values)
+    first, last = (np.searchsorted(ascending, values, side=side) for side in ("left", "right"))
+    ranks: npt.NDArray[np.float64] = (first + last - 1) / 2
+    return ranks
+
+
 def average_precision(scores: npt.ArrayLike, labels: npt.ArrayLike) -> float | None:
     """Return the mean precision at each distinct score, weighted by the recall gained there, without interpolation."""
     sweep = _image_sweep(scores, labels)

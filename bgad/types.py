@@ -113,6 +113,7 @@ class Scores:
     parts: Mapping[str, float] = field(default_factory=dict)  # of PARTS: contributions that add up to the score
     reason: str = ""  # in words, why the image is called anomalous; empty where it is not
     region: Box | None = None  # bounding box of the contour around the map's maximum, whatever the decision
+    precision: str = "float32"  # in which the score was computed; each has its own thresholds
 
 
 class Progress(Protocol):

@@ -30,7 +30,7 @@ def test_public_names() -> None:
 def test_fields_of_what_comes_out_and_goes_in() -> None:
     assert [field.name for field in dataclasses.fields(Scores)] == [
         "score", "p_value", "threshold", "is_anomaly", "map", "map_threshold", "boundary", "levels", "parts", "reason",
-        "region",
+        "region", "precision",
     ]  # fmt: skip
     assert [field.name for field in dataclasses.fields(Sample)] == [
         "path", "name", "label", "defect", "mask", "split", "box", "more_masks", "roi", "ignore",
@@ -41,7 +41,9 @@ def test_fields_of_what_comes_out_and_goes_in() -> None:
 
 
 def test_signatures() -> None:
-    assert list(inspect.signature(bgad.load).parameters) == ["folder", "device", "engine", "threads", "batch", "strict"]
+    assert list(inspect.signature(bgad.load).parameters) == [
+        "folder", "device", "engine", "precision", "threads", "batch", "strict",
+    ]  # fmt: skip
     assert list(inspect.signature(bgad.train).parameters) == [
         "data", "out", "config", "options", "progress", "stop",
     ]  # fmt: skip

@@ -10,7 +10,7 @@ import numpy.typing as npt
 import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
-from scipy import ndimage
+from scipy import ndimage, stats
 from sklearn import metrics as reference
 
 from bgad import metrics
@@ -377,3 +377,17 @@ def test_compute_leaves_out_anomalies_without_mask() -> None:
     nobody = metrics.compute(scores, [1, 1, 1, 0, 0], maps, [None] * 5)
     assert nobody["image_auroc"] is not None
     assert nobody["pixel_auroc"] is nobody["pro"] is None
+
+
+@quick
+@given(st.lists(st.tuples(st.integers(-3, 3), st.integers(-3, 3)), min_size=2, max_size=30))
+def test_spearman_equals_scipy(pairs: list[tuple[int, int]]) -> None:
+    a, b = ([float(value) for value in values] for values in zip(*pairs, strict=True))
+    if len(set(a)) > 1 and len(set(b)) > 1:
+        assert metrics.spearman(a, b) == pytest.approx(stats.spearmanr(a, b).statistic, abs=1e-9)
+    else:
+        assert metrics.spearman(a, b) == float(len(set(a)) == len(set(b)))
+
+
+def test_spearman_of_nothing() -> None:
+    assert metrics.spearman([], []) == metrics.spearman([1.0], [2.0]) == 1.0

@@ -6,18 +6,20 @@
 from __future__ import annotations
 
 import types
-from collections.abc import Mapping
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import asdict, dataclass, field, fields, is_dataclass
-from typing import Any, TypeVar, Union, get_args, get_origin, get_type_hints
+from typing import Any, NamedTuple, TypeVar, Union, get_args, get_origin, get_type_hints
 
-from bgad.calibration import Calibration
+import numpy as np
+
+from bgad.calibration import Calibration, effective_rate
 from bgad.config import BASELINES, Config, to_dict
 from bgad.errors import ConfigError, ModelError
 from bgad.geometry.roi import Polygons
-from bgad.types import USED_ROLES, Shape
+from bgad.types import PARTS, USED_ROLES, FloatArray, Shape
 
-FORMAT = 8  # version of the card's fields
-FLOAT32 = "float32"
+FORMAT = 9  # version of the card's fields
+FLOAT32 = "float32"  # the precision of training, which every model is calibrated for
 
 _TYPE_NAMES = {bool: "true or false", int: "an integer", float: "a number", str: "a string", dict: "an object"}
 _Node = TypeVar("_Node")
@@ -109,6 +111,14 @@ class RoiCard:
     polygons: Polygons | None = None  # None where the region was given as an image
 
 
+class CalibrationNormal(NamedTuple):
+    """What a model gives for a calibration normal."""
+
+    score: float
+    parts: FloatArray  # of the score, those of types.PARTS
+    map_max: float  # maximum of the map from which every map of the image is drawn
+
+
 @dataclass(frozen=True)
 class CalibrationCard:
     """What the calibration normals give at one precision: scores, map maxima, and what follows from them."""
@@ -138,6 +148,24 @@ class CalibrationCard:
             calibration.guarantee(),
             is_default_rate=calibration.is_default,
             confidence=calibration.confidence,
+        )
+
+    @classmethod
+    def from_normals(
+        cls,
+        normals: Iterable[CalibrationNormal],
+        parts: Sequence[ScorePart],
+        asked_rate: float | None,
+        confidence: float | None = None,
+    ) -> CalibrationCard:
+        """Calibrate the score, the map and the given parts of it, all at one false-reject rate."""
+        scores, values, maxima = zip(*normals, strict=True)
+        rate, is_default = effective_rate(len(scores), asked_rate, confidence), asked_rate is None
+        limits = np.quantile(np.stack(values), 1 - rate, axis=0, method="higher")
+        return cls.of(
+            Calibration.from_scores(scores, rate, is_default=is_default, confidence=confidence),
+            Calibration.from_scores(maxima, rate, is_default=is_default, confidence=confidence),
+            {part.name: float(limits[PARTS.index(part.name)]) for part in parts},
         )
 
     def calibration(self, rate: float | None = None) -> Calibration:
@@ -181,10 +209,23 @@ class ParityCard:
 class ExportCard:
     """An exported graph: how its weights are stored, what made it and how it compares with torch."""
 
-    weights: str  # data type of the stored weights: float32 or float16
+    weights: str  # data type of the stored weights
     parity: ParityCard
     torch: str  # version
     engine: str  # name and version
+
+
+@dataclass(frozen=True)
+class AgreementCard:
+    """How a precision agrees with float32, measured when it was calibrated; the AUROCs are float32's and its own."""
+
+    engine: str  # name and version
+    device: str  # the only one that the calibration is for: CPU, GPU or NPU
+    images: int  # calibration normals and known anomalies, scored at both precisions
+    rank_correlation: float  # Spearman's, of their scores
+    changed_decisions: int  # on these images, each precision by its own threshold
+    known_auroc: tuple[float, float] | None  # known anomalies against calibration normals
+    test_auroc: tuple[float, float] | None  # on the test images that were there; nothing is chosen by it
 
 
 @dataclass(frozen=True)
@@ -200,10 +241,11 @@ class Card:
     levels: tuple[LevelCard, ...]
     map: MapCard
     score_parts: tuple[ScorePart, ...]
-    calibration: dict[str, CalibrationCard]  # by precision
+    calibration: dict[str, CalibrationCard]  # by precision: float32, and those that `bgad export --precision` adds
     training: TrainingCard
     roi: RoiCard | None = None
     exports: dict[str, ExportCard] = field(default_factory=dict)  # by format: onnx, openvino
+    agreement: dict[str, AgreementCard] = field(default_factory=dict)  # by precision, without float32
     licences: dict[str, str] = field(default_factory=dict)
     files: dict[str, str] = field(default_factory=dict)  # sha256 of each other file of the folder
     format: int = FORMAT
@@ -215,17 +257,15 @@ class Card:
         """Return the calibration of a precision; ModelError where the model has none."""
         if precision not in self.calibration:
             known = ", ".join(self.calibration) or "none"
-            raise ModelError(f"{self.name} has no calibration for {precision} (it has: {known}): train it again")
+            raise ModelError(
+                f"{self.name} is not calibrated for {precision} (it is for: {known}): "
+                f"run `bgad export {self.name}.bgad --precision {precision}`"
+            )
         return self.calibration[precision]
 
     def part_weight(self, name: str) -> float | None:
         """Return the weight of a part of the score; None where the score has no such part."""
         return next((part.weight for part in self.score_parts if part.name == name), None)
-
-    @property
-    def part_limits(self) -> dict[str, float]:
-        """Limit of each part of the score by its name; a part above its limit stands out."""
-        return self.calibration_at().part_limits
 
     @property
     def used_sha256(self) -> set[str]:
@@ -247,6 +287,8 @@ def from_json(content: Mapping[str, Any], source: str) -> Card:
         raise ModelError(f"{source} is not a valid model card: config.{error}") from error
     if not card.levels and card.config.method not in BASELINES:
         raise _invalid(source, "levels", "is empty")
+    if card.calibration.keys() != {FLOAT32, *card.agreement}:
+        raise _invalid(source, "calibration", f"must have {FLOAT32} and what the field agreement has")
     return card
 
 

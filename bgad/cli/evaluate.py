@@ -54,7 +54,7 @@ def _evaluate(arguments: argparse.Namespace) -> int:
     dataset = layouts.locate(arguments.data, arguments.root, need_normals=False)
     scorer = load_scorer(arguments)
     where = arguments.data if public else arguments.data.resolve()
-    subject = Subject(scorer.card.checksum, where.as_posix())
+    subject = Subject(scorer.card.checksum, where.as_posix(), scorer.precision)
     check_results_folder(out, subject, overwrite=arguments.overwrite)
     with console.progress() as progress:
         cell, section, rows = evaluate(

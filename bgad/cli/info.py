@@ -88,6 +88,12 @@ def _describe(card: Card) -> list[str]:
         f" ({LEVELS[config.level].unit}), {level.weight:.0%} of the map score"
         for level in card.levels
     ]
+    lines += [
+        f"precision   {name} on {found.device}: threshold {card.calibration_at(name).threshold:.6g}, map threshold "
+        f"{card.calibration_at(name).map_threshold:.6g}; rank correlation with float32 {found.rank_correlation:.4f}, "
+        f"{found.changed_decisions} of {found.images} decisions changed"
+        for name, found in card.agreement.items()
+    ]
     weights = ", ".join(f"{part.name} {part.weight:.2f}" for part in card.score_parts)
     lines.append(f"score       sum of its parts, with the weights: {weights}")
     return [

@@ -114,6 +114,20 @@ def add_model(parser: argparse.ArgumentParser) -> None:
     parser.add_argument("model", type=Path, metavar="MODEL", help="the folder of a trained model, NAME.bgad")
 
 
+def add_precision(parser: Any) -> None:
+    """Add --precision to a parser or to a group of options."""
+    from bgad.artifact.card import FLOAT32
+    from bgad.inference.precision import AUTO, PRECISIONS
+
+    parser.add_argument(
+        "--precision",
+        choices=(AUTO, *PRECISIONS),
+        default=FLOAT32,
+        help="precision to score in: one that `bgad export --precision` has calibrated, or auto, the fastest of them "
+        "on this machine, which is measured once (default float32: one score on every machine)",
+    )
+
+
 def add_engine(parser: argparse.ArgumentParser) -> None:
     """Add the options that `load_scorer` reads."""
     from bgad.inference.load import ENGINES
@@ -124,8 +138,9 @@ def add_engine(parser: argparse.ArgumentParser) -> None:
         choices=("auto", *ENGINES),
         default="auto",
         help="onnx runs the model's graph and needs no torch; openvino runs what `bgad export --to openvino` wrote "
-        "(default: onnx where the model has a graph, else torch)",
+        "(default: onnx where the model has a graph, else torch; openvino below float32)",
     )
+    add_precision(group)
     group.add_argument(
         "--device",
         default="auto",
@@ -184,6 +199,7 @@ def load_scorer(arguments: argparse.Namespace) -> BaseScorer:
         arguments.model,
         arguments.device,
         engine=arguments.engine,
+        precision=arguments.precision,
         threads=arguments.threads,
         batch=arguments.batch,
         strict=arguments.strict,

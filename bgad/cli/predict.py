@@ -32,7 +32,7 @@ def add_predict(commands: Any) -> None:
         _predict,
         "Score images with a model. Prints a table on a terminal and JSON lines into a pipe.",
         "A JSON line has path, score, p_value, is_anomaly, threshold, map_max, map_threshold, error, parts, reason,\n"
-        "region and, with --out, stem. The exit code is 1 when an image could not be scored.\n\n"
+        "region, precision and, with --out, stem. The exit code is 1 when an image could not be scored.\n\n"
         "examples:\n  bgad predict gear.bgad new/ --out scored/\n"
         "  bgad predict gear.bgad 'new/**/*.png' | jq 'select(.is_anomaly)'",
     )
@@ -144,6 +144,7 @@ def _score(
         "threshold": scorer.threshold,
         "map_threshold": scorer.map_threshold,
         "engine": type(scorer).__name__,
+        "precision": scorer.precision,
         "tile": scorer.tile.size,
         "overlays": not arguments.no_overlays and contour,
     }

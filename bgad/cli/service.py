@@ -15,7 +15,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any, cast
 
 from bgad.cli import console
-from bgad.cli.options import add_command, number
+from bgad.cli.options import add_command, add_precision, number
 from bgad.errors import ConfigError, DataError
 from bgad.io.cpus import usable_cpus
 
@@ -65,6 +65,7 @@ def add_serve(commands: Any) -> None:
         default="main",
         help="main: everything, one for each store; scorer: scoring only, any number beside it (default: main)",
     )
+    add_precision(parser)
     parser.add_argument("--host", default="127.0.0.1", help="address to listen on (default: this machine only)")
     parser.add_argument("--port", type=number(int, 0, 65536), default=PORT, help=f"(default {PORT})")
     parser.add_argument(
@@ -217,8 +218,11 @@ def _say_copy(store: Store) -> None:
 
 def _check_scorer(arguments: argparse.Namespace, workspace: Path) -> None:
     """Raise an error for options that mean nothing to a scorer, or a folder that no main service has used."""
+    from bgad.artifact.card import FLOAT32
+
     unused = {
         "--data": arguments.data is not None,
+        "--precision": arguments.precision != FLOAT32,
         "--retention-days": arguments.retention_days is not None,
         "--job-minutes": arguments.job_minutes != JOB_MINUTES,
         "--job-memory": arguments.job_memory != JOB_MEMORY,
@@ -308,6 +312,7 @@ def _workbench(arguments: argparse.Namespace, models: Path, store: Store) -> Wor
         arguments.retention_days,
         int(arguments.min_free_mb * 2**20),
         Role(arguments.role),
+        arguments.precision,
     )
     return Workbench(Folders.of(models, arguments.data), store, settings)
 

@@ -98,6 +98,7 @@ def _settings(scorer: BaseScorer, options: Options) -> Settings:
     return Settings(
         model=scorer.card.checksum,
         engine=scorer.ENGINE,
+        precision=scorer.precision,
         device=options.device,
         batch=batch,
         tile=scorer.tile.size,

@@ -35,7 +35,7 @@ from bgad.cluster.uris import redact
 from bgad.errors import DataError, OutputError
 from bgad.io.files import sha256_json
 
-FORMAT = 1
+FORMAT = 2
 SHARD_IMAGES = 1000  # a worker loses at most so many images when it is killed; 10^9 images make 10^6 shards
 JOB, MANIFEST, SCORES, DONE, OVERLAYS = "job.json", "manifest", "scores", "done", "overlays"
 SHARDS_PER_PART = 1000  # row groups of a file of the manifest; a reader of one shard reads the footer for all of them
@@ -56,6 +56,7 @@ SCORE_SCHEMA = pa.schema(
         ("overlay", pa.string()),  # name of the overlay below the folder of overlays, where one was asked for
         ("error", pa.string()),
         ("model", pa.string()),
+        ("precision", pa.string()),  # in which it was scored
     ]
 )
 
@@ -66,6 +67,7 @@ class Settings:
 
     model: str  # checksum of the model
     engine: str
+    precision: str
     device: str
     batch: int
     tile: int

@@ -80,7 +80,13 @@ class ShardScorer:
             for name, content in files.items():
                 (Path(folder) / name).write_bytes(content)
             self.scorer: BaseScorer = load(
-                folder, settings.device, engine=settings.engine, threads=1, batch=settings.batch, strict=True
+                folder,
+                settings.device,
+                engine=settings.engine,
+                precision=settings.precision,
+                threads=1,
+                batch=settings.batch,
+                strict=True,
             )
         self.scorer.set_tile(settings.tile)
         if rate is not None:
@@ -157,6 +163,7 @@ def row(entry: Mapping[str, Any], result: Result, model: str) -> dict[str, Any]:
         "parts": dict(result.parts),
         "reason": result.reason or None,
         "region": None if result.region is None else list(result.region),
+        "precision": result.precision,
     }
 
 

@@ -47,7 +47,7 @@ def build_section(
     pro = measured.observed.pixels.pro_curve
     return Section(
         title=f"{cell['category']} ({cell['method']}, {cell['known']} known anomalies, seed {cell['seed']})",
-        facts=_facts(card, cell),
+        facts=_facts(card, cell, len(calibration.scores)),
         metrics=cell["metrics"],
         images=_image_rows(measured, card, legend, thumbnails),
         threshold=calibration.threshold,
@@ -70,7 +70,7 @@ def _lists(curve: tuple[npt.NDArray[Any], npt.NDArray[Any]]) -> tuple[list[float
     return curve[0].tolist(), curve[1].tolist()
 
 
-def _facts(card: Card, cell: dict[str, Any]) -> list[tuple[str, str]]:
+def _facts(card: Card, cell: dict[str, Any], held_out: int) -> list[tuple[str, str]]:
     training, (height, width) = card.training, card.input.shape
     counts = cell["images"]
     return [
@@ -81,7 +81,8 @@ def _facts(card: Card, cell: dict[str, Any]) -> list[tuple[str, str]]:
             "test images",
             f"{counts['normal']} normal, {counts['anomalous']} anomalous, none of them used in training",
         ),
-        ("held-out normals", str(len(card.calibration_at().scores))),
+        ("held-out normals", str(held_out)),
+        ("precision", cell["precision"]),
         ("trained", f"{training.seconds:.0f} s, {training.steps} steps on {training.device}"),
     ]
 

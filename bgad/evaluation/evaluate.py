@@ -11,7 +11,7 @@ from pathlib import Path
 from typing import Any
 
 from bgad._version import __version__
-from bgad.artifact.card import Card
+from bgad.artifact.card import FLOAT32, Card
 from bgad.data.layouts import Dataset
 from bgad.data.sample_io import digest, read
 from bgad.errors import BgadError, DataError, OutputError
@@ -61,6 +61,7 @@ def evaluate(
         logger.info(note)
     for note in measured.notes:
         logger.warning(note)
+    measured.cell["precision"] = scorer.precision
     measured.cell["decisions"] = decisions(scorer.calibration, scorer.map_threshold, measured.rows)
     section = build_section(scorer, map_legend(scorer, contour), measured, left_out, gallery.thumbnails)
     return measured.cell, section, measured.rows
@@ -97,10 +98,11 @@ class Subject:
 
     model: str  # checksum of the card
     data: str  # absolute path, or name of a public data set
+    precision: str = FLOAT32
 
 
 def check_results_folder(out: Path, subject: Subject, *, overwrite: bool) -> None:
-    """Raise OutputError where a folder holds the results of another model or of other data."""
+    """Raise OutputError where a folder holds the results of another model or precision or of other data."""
     path = out / RESULTS
     if overwrite or not path.exists():
         return
@@ -113,10 +115,12 @@ def check_results_folder(out: Path, subject: Subject, *, overwrite: bool) -> Non
         return
     if not isinstance(stored, dict) or stored.keys() != asdict(subject).keys():
         owner = "results that are not of `bgad evaluate`"
+    elif stored["model"] != subject.model:
+        owner = "the results of another model"
+    elif stored["data"] != subject.data:
+        owner = f"the results on {stored['data']}"
     else:
-        owner = (
-            "the results of another model" if stored["model"] != subject.model else f"the results on {stored['data']}"
-        )
+        owner = f"the results in {stored['precision']}"
     raise OutputError(f"{out} holds {owner}: give another --out, or --overwrite to replace them")
 
 

@@ -15,9 +15,9 @@ import torch
 import torch.nn.functional as F
 
 from bgad.artifact import folder as model_folder
-from bgad.artifact.card import ExportCard, ParityCard
+from bgad.artifact.card import FLOAT32, Card, ExportCard, ParityCard
 from bgad.errors import BgadError, ConfigError, ModelError
-from bgad.export.onnx import halved, to_onnx
+from bgad.export.onnx import to_onnx
 from bgad.export.openvino import to_openvino
 from bgad.inference import openvino_engine
 from bgad.inference.base import BaseScorer
@@ -128,11 +128,9 @@ FORMATS = ("onnx", "openvino")
 
 @dataclass(frozen=True)
 class ExportOptions:
-    """The format of a graph, and how far it may differ from torch."""
+    """The format of a graph."""
 
     to: str = "onnx"  # one of FORMATS
-    half: bool = False  # weights in 16 bits: half the file, and slightly different scores
-    tolerance: float = TOLERANCE  # largest difference from torch, as a share of the range
 
     def check(self) -> None:
         """ConfigError for an unknown format."""
@@ -155,8 +153,19 @@ def export(
     card, files = model_folder.read_all(folder)
     graph, parity = checked_graph(detector, images, options, progress)
     exports = {**card.exports, options.to: card_entry(parity, options)}
+    if any(files.get(name) != content for name, content in graph.items()):
+        card = _without_precisions(card, options.to)
     model_folder.write(folder, replace(card, exports=exports), files | graph)
     return parity
+
+
+def _without_precisions(card: Card, written: str) -> Card:
+    """Return the card without the calibrations of lower precisions, which belong to an earlier graph for OpenVINO."""
+    if written != "openvino" or not card.agreement:
+        return card
+    dropped = ", ".join(card.agreement)
+    logger.warning(f"the new graph is not calibrated for {dropped}: run `bgad export` again with --precision")
+    return replace(card, calibration={FLOAT32: card.calibration[FLOAT32]}, agreement={})
 
 
 def checked_graph(
@@ -176,17 +185,16 @@ def checked_graph(
     graph = to_onnx(detector.model)
     scorer: BaseScorer
     if options.to == "openvino":
-        files = to_openvino(graph, half=options.half)
+        files = to_openvino(graph)
         scorer = openvino_engine.OpenVino(detector.card, *files.values(), device="cpu")
     else:
-        files = {GRAPH: halved(graph) if options.half else graph}
+        files = {GRAPH: graph}
         scorer = Runtime(detector.card, files[GRAPH], device="cpu")
-    parity = replace(compare(detector, scorer, images, progress, inputs=inputs), tolerance=options.tolerance)
+    parity = compare(detector, scorer, images, progress, inputs=inputs)
     if not parity.holds:
         raise ModelError(
             f"the exported graph differs from torch by {max(parity.score, parity.map):.1e} of the range over "
-            f"{parity.images} images, more than {parity.tolerance:g}: "
-            + ("leave out --half, or raise --tolerance" if options.half else "score with torch (--engine torch)")
+            f"{parity.images} images, more than {parity.tolerance:g}: score with torch (--engine torch)"
         )
     return files, parity
 
@@ -196,4 +204,4 @@ def card_entry(parity: Parity, options: ExportOptions | None = None) -> ExportCa
     options = options or ExportOptions()
     engine = engine_version() if options.to == "onnx" else openvino_engine.version()
     compared = ParityCard(parity.images, parity.score, parity.map, parity.tolerance)
-    return ExportCard("float16" if options.half else "float32", compared, str(torch.__version__), engine)
+    return ExportCard(FLOAT32, compared, str(torch.__version__), engine)

@@ -10,7 +10,6 @@ from contextlib import redirect_stdout
 from pathlib import Path
 from typing import Any
 
-import numpy as np
 import torch
 from torch import Tensor, nn
 
@@ -19,7 +18,6 @@ from bgad.inference.onnx_engine import GRAPH, PIXELS
 from bgad.model.scoring import LevelModel, ScoringModel
 
 OPSET = 17
-MIN_HALVED = 64  # numbers; smaller weights stay in 32 bits, where they take no room and constants are exact
 OUTPUTS = ("score", "parts", "map")  # before one output for each level
 
 
@@ -74,26 +72,6 @@ def export_graph(net: nn.Module, size: int, **options: Any) -> bytes:
         except Exception as error:
             raise ModelError(f"this model cannot be written as a graph ({first_line(error)})") from error
         return path.read_bytes()
-
-
-def halved(graph: bytes) -> bytes:
-    """Store the large weights of a graph in 16 bits; an engine casts them to 32 bits when it loads the graph."""
-    import onnx
-    from onnx import helper, numpy_helper
-
-    model = onnx.load_from_string(graph)
-    casts = []
-    for stored in model.graph.initializer:
-        values = numpy_helper.to_array(stored)
-        if values.dtype != np.float32 or values.size < MIN_HALVED or np.abs(values).max() > np.finfo(np.float16).max:
-            continue
-        name = stored.name
-        stored.CopyFrom(numpy_helper.from_array(values.astype(np.float16), f"{name}.half"))
-        casts.append(helper.make_node("Cast", [f"{name}.half"], [name], to=onnx.TensorProto.FLOAT))
-    for node in reversed(casts):
-        model.graph.node.insert(0, node)
-    content: bytes = model.SerializeToString()
-    return content
 
 
 def fix_padding(net: nn.Module, size: int) -> None:

@@ -12,13 +12,13 @@ from dataclasses import replace
 from functools import partial
 from itertools import chain, islice
 from pathlib import Path
-from typing import Any, ClassVar, NamedTuple, Self
+from typing import Any, ClassVar, NamedTuple, Self, TypeVar
 
 import numpy as np
 import numpy.typing as npt
 
 from bgad.artifact import folder as model_folder
-from bgad.artifact.card import Card
+from bgad.artifact.card import FLOAT32, CalibrationNormal, Card
 from bgad.calibration import Calibration
 from bgad.config import TileConfig
 from bgad.errors import BgadError, ImageError, ModelError
@@ -28,7 +28,7 @@ from bgad.geometry.roi import Roi, mask_outside
 from bgad.inference import explain
 from bgad.io import images
 from bgad.io.cpus import usable_cpus
-from bgad.types import PARTS, Box, FloatArray, ImageLike, Scores, Shape
+from bgad.types import PARTS, BoolArray, Box, FloatArray, ImageLike, Scores, Shape
 
 logger = logging.getLogger(__name__)
 
@@ -41,6 +41,8 @@ LARGER = 4  # times the pixels of the largest training image: beyond, a warning
 ImageArray = npt.NDArray[Any]  # a decoded image (H, W, 3)
 Result = Scores | BgadError
 _Parts = tuple[Shape, Callable[[Box], ImageArray]]  # the size of an image, and what returns any box of it as RGB
+_Item = TypeVar("_Item")
+_Made = TypeVar("_Made")
 ResultWithImage = tuple[Result, ImageArray | None]  # the image is None where it could not be read
 
 
@@ -98,21 +100,59 @@ class JoinedTiles:
         return self._blend.map
 
 
+class SampleScore(NamedTuple):
+    """The output of a model for a sample, and the maximum of the map from which every map of it is drawn.
+
+    Resizing averages map values, so no map that is drawn of the sample exceeds `map_max`, at whatever resolution.
+    """
+
+    output: Output  # of an image that is cut into tiles: that of its highest tile
+    map_max: float  # of an image that is cut into tiles: of its joined map, inside the region of interest
+
+    @property
+    def calibrating(self) -> CalibrationNormal:
+        """What a calibration keeps of it, which is not the map."""
+        return CalibrationNormal(self.output.score, self.output.parts, self.map_max)
+
+
+def score_tiles(
+    run: Callable[[FloatArray], Outputs],
+    shape: Shape,
+    inputs: Iterable[tuple[Box, FloatArray]],
+    tile: TileConfig,
+    inside: BoolArray | None,
+) -> SampleScore:
+    """Score an image of this shape by its tiles; `inside` is its region of interest."""
+    joined = JoinedTiles(shape, tile)
+    for box, pixels in inputs:
+        joined.add([box], run(pixels[None]))
+    values = joined.map if inside is None else joined.map[inside]
+    return SampleScore(joined.highest, float(values.max()))
+
+
 class BaseScorer(ABC):
     """Decodes, resizes, batches and calibrates; a subclass runs pixels through its engine."""
 
     ENGINE: ClassVar[str]  # its name in `load`
 
     def __init__(
-        self, card: Card, *, threads: int | None = None, batch: int | None = None, on_cpu: bool = True
+        self,
+        card: Card,
+        *,
+        threads: int | None = None,
+        batch: int | None = None,
+        on_cpu: bool = True,
+        precision: str = FLOAT32,
     ) -> None:
-        self.card, self.on_cpu = card, on_cpu
+        self.card, self.on_cpu, self.precision = card, on_cpu, precision
         self.threads, self.batch = threads or usable_cpus(), CPU_BATCH if on_cpu else batch or ACCELERATOR_BATCH
         if on_cpu and batch not in (None, CPU_BATCH):
             logger.warning(f"a batch of {batch} has no effect: a CPU scores one image at a time on each core")
         self.roi = Roi.from_png(card.roi_png) if card.roi_png else None
         self.tile = card.config.tile
-        self._calibrate(card.calibration_at().calibration(), card.calibration_at().map_calibration())
+        own = card.calibration_at(precision)
+        self.part_limits = own.part_limits  # a part of the score above its limit stands out
+        self._calibrate(own.calibration(), own.map_calibration())
         self._has_warned_of_size = False
 
     def _calibrate(self, calibration: Calibration, map_calibration: Calibration) -> None:
@@ -141,8 +181,8 @@ class BaseScorer(ABC):
 
     def set_rate(self, rate: float) -> None:
         """Change the false-reject rate of both thresholds; ConfigError when the normals do not support it."""
-        card = self.card.calibration_at()
-        self._calibrate(card.calibration(rate), card.map_calibration(rate))
+        own = self.card.calibration_at(self.precision)
+        self._calibrate(own.calibration(rate), own.map_calibration(rate))
 
     def set_tile(self, size: int) -> None:
         """Cut images into tiles of so many pixels (0: do not cut), whatever the model was trained on."""
@@ -184,14 +224,33 @@ class BaseScorer(ABC):
             return
         source = chain(first, source)
         batch_size = 1 if self.tile.size else self.batch  # the tiles of one image make batches of their own
+        batches = iter(lambda: list(islice(source, batch_size)), [])
+        for results in self.in_threads(lambda batch: self._score_batch(batch, keep_images), batches):
+            yield from results
+
+    def calibrating(self, images: Iterable[ImageLike]) -> Iterator[CalibrationNormal]:
+        """Yield what a calibration needs of images, in order; the first that cannot be read raises."""
+
+        def score(image: ImageLike) -> CalibrationNormal:
+            shape, inputs = self.inputs(image)
+            if self.tile.size:
+                inside = None if self.roi is None else self.roi.mask
+                return score_tiles(self.run, shape, inputs, self.tile, inside).calibrating
+            output = self.run(next(inputs)[1][None]).one(0)
+            return SampleScore(output, float(output.map.max())).calibrating
+
+        return self.in_threads(score, images)
+
+    def in_threads(self, work: Callable[[_Item], _Made], items: Iterable[_Item]) -> Iterator[_Made]:
+        """Yield what `work` makes of each item, in order, in threads of one core each; at most threads + 1 ahead."""
+        source = iter(items)
         with ThreadPoolExecutor(self.threads, initializer=self.start_thread) as pool:
-            ahead: deque[Future[list[ResultWithImage]]] = deque()
+            ahead: deque[Future[_Made]] = deque()
             while True:
-                while len(ahead) <= self.threads and (batch := list(islice(source, batch_size))):
-                    ahead.append(pool.submit(self._score_batch, batch, keep_images))
+                ahead.extend(pool.submit(work, item) for item in islice(source, self.threads + 1 - len(ahead)))
                 if not ahead:
                     return
-                yield from ahead.popleft().result()
+                yield ahead.popleft().result()
 
     def inputs(self, image: ImageLike) -> tuple[Shape, Iterator[tuple[Box, FloatArray]]]:
         """Return the size of an image and the model's inputs for it: the resized image, or one tile after another."""
@@ -322,8 +381,9 @@ class BaseScorer(ABC):
             boundary=self.card.map.boundary,
             levels=output.levels,
             parts=parts,
-            reason=explain.explain(self.card.part_limits, score > threshold, parts, has_region=region is not None),
+            reason=explain.explain(self.part_limits, score > threshold, parts, has_region=region is not None),
             region=region,
+            precision=self.precision,
         )
 
     @staticmethod
@@ -349,9 +409,10 @@ class GraphScorer(BaseScorer):
         batch: int | None = None,
         strict: bool = False,
         on_cpu: bool = True,
+        precision: str = FLOAT32,
     ) -> None:
         """Declare what every graph engine takes: the content of FILES, a device, and whether to fail without it."""
-        super().__init__(card, threads=threads, batch=batch, on_cpu=on_cpu)
+        super().__init__(card, threads=threads, batch=batch, on_cpu=on_cpu, precision=precision)
 
     @staticmethod
     @abstractmethod
@@ -369,9 +430,13 @@ class GraphScorer(BaseScorer):
         strict: bool = False,
     ) -> Self:
         """Read a model folder; only the card, the split, the region of interest and the graph are read and verified."""
-        folder = Path(folder)
+        card, graph = cls.read_graph(Path(folder))
+        return cls(card, *graph, device=device, threads=threads, batch=batch, strict=strict)
+
+    @classmethod
+    def read_graph(cls, folder: Path) -> tuple[Card, list[bytes]]:
+        """Read and verify the card and the files of the graph; ModelError where there is none."""
         if any(name not in model_folder.read_card(folder).files for name in cls.FILES):
             raise cls.not_exported(folder)
         card, files = model_folder.read_files(folder, cls.FILES)
-        graph = (files[name] for name in cls.FILES)
-        return cls(card, *graph, device=device, threads=threads, batch=batch, strict=strict)
+        return card, [files[name] for name in cls.FILES]

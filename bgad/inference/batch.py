@@ -37,6 +37,7 @@ class Row(TypedDict):
     parts: dict[str, float] | None  # contributions to the score, which add up to it
     reason: str | None  # in words, why the image is called anomalous
     region: list[int] | None  # left, top, right, bottom of the contour around the map's maximum; None without any
+    precision: str  # in which the image was scored
     stem: NotRequired[str | None]  # of the names of its overlay and map
 
 
@@ -116,6 +117,7 @@ def _row(path: Path, result: Result, scorer: BaseScorer) -> Row:
         "parts": None,
         "reason": None,
         "region": None,
+        "precision": scorer.precision,
     }
     if isinstance(result, BgadError):
         row["error"] = str(result)

@@ -4,14 +4,17 @@ from __future__ import annotations
 
 import logging
 from collections.abc import Callable
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from importlib.util import find_spec
 from pathlib import Path
 
 from bgad.artifact import folder as model_folder
-from bgad.errors import ConfigError
+from bgad.artifact.card import FLOAT32
+from bgad.errors import ConfigError, ModelError
 from bgad.inference.base import BaseScorer
-from bgad.inference.onnx_engine import GRAPH, Runtime, has_provider
+from bgad.inference.onnx_engine import GRAPH, Runtime, engine_version, has_provider
+from bgad.inference.precision import AUTO, PRECISIONS, fastest
+from bgad.io.cpus import usable_cpus
 
 logger = logging.getLogger(__name__)
 
@@ -24,6 +27,7 @@ class EngineOptions:
     threads: int | None = None
     batch: int | None = None
     strict: bool = False
+    precision: str = FLOAT32
 
 
 def _load_onnx(folder: Path, options: EngineOptions) -> BaseScorer:
@@ -33,7 +37,14 @@ def _load_onnx(folder: Path, options: EngineOptions) -> BaseScorer:
 def _load_openvino(folder: Path, options: EngineOptions) -> BaseScorer:
     from bgad.inference.openvino_engine import OpenVino
 
-    return OpenVino.load(folder, options.device, threads=options.threads, batch=options.batch, strict=options.strict)
+    return OpenVino.load(
+        folder,
+        options.device,
+        threads=options.threads,
+        batch=options.batch,
+        strict=options.strict,
+        precision=options.precision,
+    )
 
 
 def _load_torch(folder: Path, options: EngineOptions) -> BaseScorer:
@@ -55,6 +66,7 @@ def load(
     device: str = "auto",
     *,
     engine: str = "auto",
+    precision: str = FLOAT32,
     threads: int | None = None,
     batch: int | None = None,
     strict: bool = False,
@@ -64,15 +76,85 @@ def load(
     `engine`: `onnx` and `openvino` run an exported graph and need no torch; `torch` needs `bgad[train]`; `auto` takes
     the ONNX graph where the folder has one. `device`: `auto` or `cpu`; `cuda`, `tensorrt` and `openvino` (onnx), `gpu`
     and `npu` (openvino), `cuda` and `mps` (torch). A device that a graph cannot use is a warning, or with `strict` an
-    error. `threads` is the number of cores for one image, and the number of batches of `batch` images that run side by
-    side where there are many.
+    error. `precision`: one of PRECISIONS that the model is calibrated for, which OpenVINO computes where it is not
+    float32; `auto` takes the one that this machine runs fastest. `threads` is the number of cores for one image, and
+    the number of batches of `batch` images that run side by side where there are many.
     """
     folder = Path(folder)
     if engine != "auto" and engine not in ENGINES:
         raise ConfigError(f"unknown engine {engine!r}: choose from auto, {', '.join(ENGINES)}")
-    if engine == "auto":
-        engine, device = _best_engine(folder, device, strict=strict)
-    return ENGINES[engine](folder, EngineOptions(device, threads, batch, strict))
+    if precision not in (AUTO, *PRECISIONS):
+        raise ConfigError(f"unknown precision {precision!r}: choose from {AUTO}, {', '.join(PRECISIONS)}")
+    options = EngineOptions(device, threads, batch, strict, precision)
+    if precision == AUTO:
+        options = replace(options, precision=pick_precision(folder, engine, options))
+    return _load(folder, engine, options)
+
+
+def _load(folder: Path, engine: str, options: EngineOptions) -> BaseScorer:
+    """Return the scorer of an engine (or `auto`) at a precision other than `auto`."""
+    if options.precision != FLOAT32:
+        engine = _engine_of(folder, engine, options.precision)
+    elif engine == "auto":
+        engine, device = _best_engine(folder, options.device, strict=options.strict)
+        options = replace(options, device=device)
+    return ENGINES[engine](folder, options)
+
+
+def _engine_of(folder: Path, engine: str, precision: str) -> str:
+    """Return the engine of a precision below float32; an error where it is another, or the model is not calibrated."""
+    if engine not in ("auto", "openvino"):
+        raise ConfigError(f"the engine {engine} computes in float32: give --engine openvino for {precision}")
+    known = model_folder.read_card(folder).calibration
+    if precision not in known:
+        raise ModelError(
+            f"{folder} is not calibrated for {precision} (it is for: {', '.join(known)}): "
+            f"run `bgad export {folder} --precision {precision}` first"
+        )
+    return "openvino"
+
+
+def usable_precision(folder: Path, precision: str) -> str:
+    """Return the precision that a model is scored in on this machine where `precision`, or `auto`, is asked for.
+
+    It is an error where the model is not calibrated for it, or the machine does not compute in it.
+    """
+    if precision == AUTO:
+        return pick_precision(folder, "auto", EngineOptions())
+    if precision != FLOAT32:
+        _engine_of(folder, "auto", precision)
+        from bgad.inference import openvino_engine as openvino
+
+        openvino.check_usable(model_folder.read_card(folder), precision, openvino.pick("auto"))
+    return precision
+
+
+def pick_precision(folder: Path, engine: str, options: EngineOptions) -> str:
+    """Return the precision that a model has the highest rate in on this machine: float32, or one it is calibrated for.
+
+    Nothing is measured where there is no choice.
+    """
+    card = model_folder.read_card(folder)
+    lower = [precision for precision in card.calibration if precision != FLOAT32]
+    if not lower or engine not in ("auto", "openvino"):
+        return FLOAT32
+    from bgad.inference import openvino_engine as openvino
+
+    lower = [precision for precision in lower if openvino.is_usable(card, precision, options.device)]
+    if not lower:
+        return FLOAT32
+    key = {
+        "model": card.checksum,
+        "precisions": lower,
+        "device": openvino.device_name(openvino.DEVICES[options.device]),
+        "threads": options.threads or usable_cpus(),
+        "batch": options.batch,
+        "engine": engine,
+        "versions": [engine_version(), openvino.version()],
+    }
+    return fastest(
+        card.name, lambda: {p: _load(folder, engine, replace(options, precision=p)) for p in (FLOAT32, *lower)}, key
+    )
 
 
 def _best_engine(folder: Path, device: str, *, strict: bool) -> tuple[str, str]:

@@ -4,13 +4,14 @@ from __future__ import annotations
 
 import logging
 import threading
+from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
 import numpy as np
 import onnxruntime
 
-from bgad.artifact.card import Card
+from bgad.artifact.card import FLOAT32, Card
 from bgad.errors import ConfigError, ModelError, first_line
 from bgad.inference.base import CPU_BATCH, GraphScorer, Outputs
 from bgad.types import FloatArray
@@ -25,6 +26,7 @@ PROVIDERS = {  # device -> execution provider of ONNX Runtime, fastest first
     "openvino": "OpenVINOExecutionProvider",
     "cpu": CPU,
 }
+SHORT_NUMBERS = {10: "float16", 16: "bfloat16"}  # ONNX's numbers of data types
 AUTO = ("cuda", "cpu")  # not TensorRT: it builds an engine for minutes
 
 
@@ -114,6 +116,10 @@ class Runtime(GraphScorer):
         outputs = len(session.get_outputs())
         if inputs != [(PIXELS, [*self.card.input.shape, 3])] or outputs != 3 + len(self.card.levels):
             raise ModelError(f"{GRAPH} does not belong to its card: export the model again with `bgad export`")
+        if short := [SHORT_NUMBERS[kind] for kind in sorted(_weight_types(self._graph) & SHORT_NUMBERS.keys())]:
+            raise ModelError(
+                f"{GRAPH} stores weights in {short[0]}, its card says {FLOAT32}: export it again with `bgad export`"
+            )
         return session
 
     def start_thread(self) -> None:
@@ -137,3 +143,39 @@ class Runtime(GraphScorer):
             f"{folder} has no {GRAPH}, which scoring without torch needs: run `bgad export {folder}` where "
             "bgad[train] is installed, or install it here: pip install 'bgad[train]'"
         )
+
+
+def _weight_types(graph: bytes) -> set[int]:
+    """Return ONNX's numbers of the data types of a graph's weights; the runtime install cannot parse ONNX otherwise."""
+    model_graph, initializer, data_type = 7, 5, 2  # the fields of ModelProto, GraphProto and TensorProto
+    tensors = (
+        _fields(tensor)
+        for number, content in _fields(memoryview(graph))
+        if number == model_graph and isinstance(content, memoryview)
+        for field, tensor in _fields(content)
+        if field == initializer and isinstance(tensor, memoryview)
+    )
+    return {value for tensor in tensors for field, value in tensor if field == data_type and isinstance(value, int)}
+
+
+def _fields(message: memoryview) -> Iterator[tuple[int, int | memoryview]]:
+    """Yield number and value of each field of a protobuf message: integers, and the bytes of everything else."""
+    at = 0
+
+    def varint() -> int:
+        nonlocal at
+        value = shift = 0
+        while True:
+            byte = message[at]
+            at, value, shift = at + 1, value | (byte & 127) << shift, shift + 7
+            if byte < 128:
+                return value
+
+    while at < len(message):
+        number, kind = divmod(varint(), 8)
+        if kind == 0:
+            yield number, varint()
+            continue
+        size = {1: 8, 5: 4}[kind] if kind != 2 else varint()
+        yield number, message[at : at + size]
+        at += size

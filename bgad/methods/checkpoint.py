@@ -30,6 +30,7 @@ import torch
 from torch import Tensor
 
 from bgad._version import __version__
+from bgad.artifact import folder as model_folder
 from bgad.config import BackboneConfig, Config, to_dict
 from bgad.data import layouts
 from bgad.data.datasets import registry
@@ -41,6 +42,7 @@ from bgad.features.cache import SHARD_FILES
 from bgad.geometry.roi import Roi
 from bgad.io import files as output_files
 from bgad.io.files import sha256_bytes, sha256_json, write_atomic
+from bgad.io.state import state_folder
 from bgad.model.scoring import FLOW_FILE
 
 if TYPE_CHECKING:
@@ -276,7 +278,14 @@ def recall(checksum: str) -> Provenance | None:
         return None
 
 
+@contextmanager
+def passing_on_provenance(folder: Path) -> Iterator[None]:
+    """Pass the provenance of a model on to the one that the block writes in its place, whose checksum is another."""
+    provenance = recall(model_folder.read_card(folder).checksum)
+    yield
+    if provenance is not None:
+        remember(model_folder.read_card(folder).checksum, provenance)
+
+
 def _provenance_file(checksum: str) -> Path:
-    state = os.environ.get("XDG_STATE_HOME")
-    base = Path(state) if state else Path.home() / ".local" / "state"
-    return Path(os.environ.get("BGAD_STATE") or base / "bgad") / "provenance" / f"{checksum}.json"
+    return state_folder() / "provenance" / f"{checksum}.json"

@@ -8,8 +8,9 @@ from dataclasses import dataclass, replace
 from pathlib import Path
 
 from bgad.artifact import folder as model_folder
-from bgad.artifact.card import Card
+from bgad.artifact.card import FLOAT32, Card
 from bgad.errors import BgadError, ConfigError
+from bgad.inference import load as loading
 from bgad.service.errors import MissingError
 from bgad.service.folders import MODEL_SUFFIX, Folders
 from bgad.service.scoring.model_cache import ModelCache, check_unchanged
@@ -37,31 +38,47 @@ class DecisionRule:
 class ModelRegistry:
     """Finds model folders, and releases, rolls back and adjusts their versions."""
 
-    def __init__(self, folders: Folders, store: Store, cache: ModelCache) -> None:
+    def __init__(self, folders: Folders, store: Store, cache: ModelCache, precision: str = FLOAT32) -> None:
+        """`precision` is the one in which the models of the folder score, or `auto`."""
         self._folders, self._store, self._cache = folders, store, cache
+        self._precision = precision
         self._released: dict[str, Version] = {}  # in the main service, every change goes through this object
         self._release_lock, self._rate_lock = threading.Lock(), threading.Lock()
         self._rules: dict[int, tuple[float | None, DecisionRule]] = {}  # by version, with its rate: only the last one
 
     def scan(self) -> None:
-        """Register every model folder; the first version of a name is released."""
+        """Register every model folder; the first version of a name is released.
+
+        A released version scores in the precision that was asked for; where a model has none, the error says so.
+        """
         for folder in sorted(self._folders.models.glob(f"*{MODEL_SUFFIX}")):
             try:
                 card = model_folder.verify(folder)
             except BgadError as error:
                 logger.warning("%s is left out: %s", folder.name, error)
                 continue
-            self._register(folder, card.checksum)
+            self._register(folder, card, loading.usable_precision(folder, self._precision))
 
-    def _register(self, folder: Path, checksum: str) -> None:
-        name, versions = folder.name.removesuffix(MODEL_SUFFIX), self._store.versions
+    def _register(self, folder: Path, card: Card, precision: str) -> None:
+        name, versions, checksum = folder.name.removesuffix(MODEL_SUFFIX), self._store.versions, card.checksum
         for old in versions.all(name):
             if old.folder == folder.name and old.checksum != checksum:
                 if old.state != DISCARDED:
                     logger.warning("%s is another model than before, which is gone", folder.name)
                 versions.mark_replaced(old.id)
-        has_released = any(version.state == RELEASED for version in versions.all(name))
-        version = versions.add(name, checksum, folder.name, state=CANDIDATE if has_released else RELEASED)
+        released = next((version for version in versions.all(name) if version.state == RELEASED), None)
+        if released is not None and (released.folder, released.checksum) == (folder.name, checksum):
+            if released.precision != precision:
+                rate = released.rate
+                threshold = None if rate is None else card.calibration_at(precision).calibration(rate).threshold
+                versions.change_precision(released, precision, threshold)
+            return
+        known = next((v for v in versions.all(name) if (v.folder, v.checksum) == (folder.name, checksum)), None)
+        if known is not None and released is not None:  # it scores again in its own precision once it is released
+            return
+        has_released = released is not None
+        state = CANDIDATE if has_released else RELEASED
+        version = versions.add(name, checksum, folder.name, state=state, precision=precision)
         if version.state == DISCARDED and not has_released:  # the folder was replaced and is back
             versions.restore(version.id)
 
@@ -151,15 +168,16 @@ class ModelRegistry:
             folder = self._folders.models / version.folder
             card = model_folder.read_card(folder)
             check_unchanged(folder, card, version)
-            calibration = card.calibration_at().calibration(version.rate)
+            own = card.calibration_at(version.precision)
+            calibration = own.calibration(version.rate)
             rule = DecisionRule(
                 threshold=calibration.threshold,
                 rate=calibration.rate,
-                map_threshold=card.calibration_at().map_calibration(version.rate).threshold,
+                map_threshold=own.map_calibration(version.rate).threshold,
                 guarantee=calibration.guarantee(),
                 calibration_normals=len(calibration.scores),
                 input_size=card.config.backbone.size,
-                part_limits=card.part_limits,
+                part_limits=own.part_limits,
             )
             self._rules[version.id] = version.rate, rule
         return rule

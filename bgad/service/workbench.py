@@ -6,7 +6,9 @@ import threading
 from collections import Counter
 from dataclasses import dataclass, field
 
+from bgad.artifact.card import FLOAT32
 from bgad.errors import DataError
+from bgad.inference.load import usable_precision
 from bgad.service.blobs import BlobKind, BlobStore
 from bgad.service.drift.monitor import DriftMonitor
 from bgad.service.folders import Folders
@@ -40,6 +42,7 @@ class WorkbenchSettings:
     retention_days: float | None = None  # for images that nobody reviews; None: for good
     min_free_bytes: int = MIN_FREE_BYTES  # on the disk, below which no more images and jobs are taken
     role: Role = Role.MAIN
+    precision: str = FLOAT32  # of the models' scores, or `auto`; a scorer follows the main service
 
 
 class Workbench:
@@ -55,7 +58,7 @@ class Workbench:
         self.recorder = Recorder(store.database)
         self.decoding = DecodingBudget(settings.limits.max_pixels)
         self.models = ModelCache(folders.models, store.versions, settings.max_models, self.decoding)
-        self.registry = ModelRegistry(folders, store, self.models)
+        self.registry = ModelRegistry(folders, store, self.models, settings.precision)
         self.thumbnails = Thumbnails(self.blobs, self.models.waiting, self.decoding)
         in_flight = UploadsInFlight()
         self.ingest = Ingest(
@@ -128,6 +131,8 @@ class Workbench:
         if not has_model or (images and not any(self.blobs.has(BlobKind.IMAGE, image.sha256) for image in images)):
             what = "images" if has_model else "models"
             raise DataError(f"{self.folders.models} lacks the {what} of the store: give the main service's --models")
+        for version in map(self.registry.released, names):  # the main service has chosen their precisions
+            usable_precision(self.folders.models / version.folder, version.precision)
 
     def release(self, version: Version, who: str, what: str = history.RELEASE) -> None:
         """Release a version, rescore earlier images with it and start its drift test.

@@ -17,6 +17,7 @@ from bgad.data.sample_io import ImageCache, hash_masks
 from bgad.data.split import Split
 from bgad.features.cache import AnomalyFeatures, Budget, Extractor, Features, FeatureStore
 from bgad.features.scoring import run_features
+from bgad.inference.base import SampleScore
 from bgad.inference.torch_engine import new_model
 from bgad.io.files import sha256_json
 from bgad.io.masks import resize_mask
@@ -25,7 +26,6 @@ from bgad.model import backbone as backbones
 from bgad.model.scoring import ScoringModel
 from bgad.training.shared_phases import RECIPE_VERSION
 from bgad.training.training_set import (
-    SampleScore,
     TrainingSet,
     known_anomalies,
     pseudo_anomalies,

@@ -7,7 +7,7 @@ from collections.abc import Iterator
 
 import numpy as np
 
-from bgad.artifact.card import MapCard
+from bgad.artifact.card import CalibrationCard, MapCard
 from bgad.config import BASELINES
 from bgad.inference.torch_engine import Detector
 from bgad.methods.baselines import FITS, check_split
@@ -20,7 +20,6 @@ from bgad.training.fit_model import (
     LoopSeconds,
     TrainingRun,
     build_card,
-    calibrate,
     score_parts,
     training_card,
 )
@@ -84,7 +83,9 @@ class BaselineFit:
             (),
             map_card,
             parts,
-            calibrate(scored, parts, run.false_reject_rate, run.confidence),
+            CalibrationCard.from_normals(
+                (one.calibrating for one in scored), parts, run.false_reject_rate, run.confidence
+            ),
             training_card(run, LoopSeconds(self._seconds, self._resumed), self._log.count()),
         )
         return Detector(model, build_card(run, model, facts), run.device)

@@ -8,7 +8,7 @@ from __future__ import annotations
 import logging
 import platform
 import time
-from collections.abc import Iterable, Iterator, Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from datetime import UTC, datetime
 from pathlib import Path
@@ -30,12 +30,12 @@ from bgad.artifact.card import (
     ScorePart,
     TrainingCard,
 )
-from bgad.calibration import Calibration, effective_rate
 from bgad.config.baselines import PIXELS
 from bgad.data import tiled_split
 from bgad.data.layouts import Dataset
 from bgad.data.split import Split
 from bgad.geometry.roi import Roi
+from bgad.inference.base import SampleScore
 from bgad.inference.torch_engine import Detector
 from bgad.methods.checkpoint import LogRow
 from bgad.model import backbone as backbones
@@ -47,7 +47,7 @@ from bgad.training.fit_score_weights import ScoreWeightFitter
 from bgad.training.loop import LoopData, TrainingLoop
 from bgad.training.objective import NORMALISER
 from bgad.training.shared_phases import SharedPhase
-from bgad.training.training_set import SampleScore, TrainingSet, choose_validation_normals, partition_normals
+from bgad.training.training_set import TrainingSet, choose_validation_normals, partition_normals
 from bgad.training.warm_start import WarmStart, average_with_parent
 from bgad.types import PARTS, FloatArray, Index, ProgressTask, RunControl, Sample, Shape
 
@@ -184,7 +184,8 @@ class ModelFit:
         map_card = self._map_card(np.stack([normal_map for normal_map, _ in normals]))
         _set_map_constants(model, torch.tensor([part for _, part in normals]))
         parts = _score_parts(model)
-        calibration = calibrate(score(run.split.calibration), parts, run.false_reject_rate, run.confidence)
+        normals_to_calibrate = (scored.calibrating for scored in score(run.split.calibration))
+        calibration = CalibrationCard.from_normals(normals_to_calibrate, parts, run.false_reject_rate, run.confidence)
         levels = _level_cards(model, self.loop, constants)
         facts = FitFacts(levels, map_card, parts, calibration, self._training())
         return Detector(model, build_card(run, model, facts), run.device)
@@ -303,24 +304,6 @@ def build_card(run: TrainingRun, model: ScoringModel, facts: FitFacts) -> Card:
 def score_parts(weights: Sequence[float]) -> tuple[ScorePart, ...]:
     """Describe the parts of a score by their weights; one without a weight is left out."""
     return tuple(ScorePart(name, weight) for name, weight in zip(PARTS, weights, strict=True) if weight)
-
-
-def calibrate(
-    scored: Iterable[SampleScore],
-    parts: Sequence[ScorePart],
-    asked_rate: float | None,
-    confidence: float | None = None,
-) -> CalibrationCard:
-    """Calibrate the score, the map and the given parts with the calibration normals, at one false-reject rate."""
-    normals = [(output.score, output.parts, map_max) for output, map_max in scored]  # their maps are not kept
-    scores, values, maxima = zip(*normals, strict=True)
-    rate, is_default = effective_rate(len(scores), asked_rate, confidence), asked_rate is None
-    limits = np.quantile(np.stack(values), 1 - rate, axis=0, method="higher")
-    return CalibrationCard.of(
-        Calibration.from_scores(scores, rate, is_default=is_default, confidence=confidence),
-        Calibration.from_scores(maxima, rate, is_default=is_default, confidence=confidence),
-        {part.name: float(limits[PARTS.index(part.name)]) for part in parts},
-    )
 
 
 def training_card(run: TrainingRun, seconds: LoopSeconds, steps: int, validation: Sequence[str] = ()) -> TrainingCard:

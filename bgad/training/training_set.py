@@ -10,7 +10,6 @@ from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass, replace
 from functools import partial
 from pathlib import Path
-from typing import NamedTuple
 
 import numpy as np
 import torch
@@ -23,7 +22,7 @@ from bgad.errors import DataError
 from bgad.features.cache import AnomalyFeatures, Budget, Extractor, Features, FeatureStore, available_shards, even_pick
 from bgad.geometry import tiles
 from bgad.geometry.roi import Roi, mask_outside
-from bgad.inference.base import JoinedTiles, Output
+from bgad.inference.base import SampleScore, score_tiles
 from bgad.inference.torch_engine import run_model
 from bgad.io.cpus import usable_cpus
 from bgad.io.images import cut
@@ -38,16 +37,6 @@ logger = logging.getLogger(__name__)
 
 Grid = tuple[int, int]
 CacheFeatures = Callable[[int, Callable[[int], FloatArray]], Features]  # arguments: number of images, image by number
-
-
-class SampleScore(NamedTuple):
-    """The output of a model for a sample, and the maximum of the map from which every map of it is drawn.
-
-    Resizing averages map values, so no map that is drawn of the sample exceeds `map_max`, at whatever resolution.
-    """
-
-    output: Output  # of an image that is cut into tiles: that of its highest tile
-    map_max: float  # of an image that is cut into tiles: of its joined map, inside the region of interest
 
 
 ScoreSamples = Callable[[ScoringModel, list[Sample]], Iterator[SampleScore]]
@@ -136,12 +125,8 @@ def sample_scorer(config: Config, images: ImageCache, device: torch.device) -> S
     def score_tiled(model: ScoringModel, sample: Sample) -> SampleScore:
         complete, inside = images.read_complete(sample), region(sample)
         shape = complete.shape[0], complete.shape[1]
-        joined = JoinedTiles(shape, config.tile)
-        part = partial(cut, complete)
-        for box, pixels in tiles.model_inputs(part, shape, config.tile, inside, config.backbone.size):
-            joined.add([box], run_model(model, pixels[None], device))
-        values = joined.map if inside is None else joined.map[inside]
-        return SampleScore(joined.highest, float(values.max()))
+        inputs = tiles.model_inputs(partial(cut, complete), shape, config.tile, inside, config.backbone.size)
+        return score_tiles(lambda pixels: run_model(model, pixels, device), shape, inputs, config.tile, inside)
 
     def score(model: ScoringModel, samples: list[Sample]) -> Iterator[SampleScore]:
         def score_one(sample: Sample) -> SampleScore:

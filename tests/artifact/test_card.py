@@ -9,6 +9,7 @@ import pytest
 
 from bgad.artifact.card import (
     FLOAT32,
+    AgreementCard,
     CalibrationCard,
     Card,
     DataCard,
@@ -53,6 +54,15 @@ def sample_card(**changes: Any) -> Card:
         licences={"bgad": "Apache-2.0"},
     )
     return replace(card, **changes)
+
+
+def with_bf16(card: Card) -> Card:
+    """The card with a second precision, whose scores are higher."""
+    own = CalibrationCard.of(
+        Calibration((4.0, 2.0, 3.0), 0.25), Calibration((0.8, 1.0, 0.9), 0.25), {"map": 4.5, "image": 2.25}
+    )
+    found = AgreementCard("openvino 2026.4", "CPU", 23, 0.99, 1, (1.0, 0.99), None)
+    return replace(card, calibration={**card.calibration, "bf16": own}, agreement={"bf16": found})
 
 
 def written(card: Card) -> dict[str, Any]:
@@ -117,13 +127,17 @@ def _with(value: Any, *path: Any) -> Callable[[dict[str, Any]], None]:
         (_with({}, "levels"), "the field levels must be a list, not {}"),
         (_with([], "levels"), "the field levels is empty"),
         (_with([], "training"), "the field training must be an object, not []"),
+        (_with({}, "calibration"), "the field calibration must have float32 and what the field agreement has"),
+        (_without("agreement", "bf16"), "the field calibration must have float32 and what the field agreement has"),
+        (_without("calibration", "bf16"), "the field calibration must have float32 and what the field agreement has"),
+        (_with(1.0, "agreement", "bf16", "images"), "the field agreement.bf16.images must be an integer, not 1.0"),
         (_with(3, "exports"), "the field exports must be an object, not 3"),
         (_with(1, "colour"), "the field colour is unknown"),
         (_with(-1.0, "config", "loss", "tau"), "config.loss.tau must be 0 or more"),
     ],
 )
 def test_a_field_that_is_wrong_is_named_in_one_line(change: Callable[[dict[str, Any]], None], problem: str) -> None:
-    content = written(sample_card())
+    content = written(with_bf16(sample_card()))
     change(content)
     with pytest.raises(ModelError) as caught:
         from_json(content, "gear.bgad/card.json")
@@ -142,14 +156,17 @@ def test_calibration_belongs_to_a_precision() -> None:
     assert card.calibration_at().scores == (1.0, 2.0, 3.0)
     assert card.calibration_at().calibration().threshold == card.calibration_at().threshold == 3.0
     assert card.calibration_at().calibration(0.5).threshold == 2.0
-    with pytest.raises(ModelError, match=r"gear has no calibration for int8 \(it has: float32\)"):
-        card.calibration_at("int8")
+    both = with_bf16(card)
+    assert from_json(written(both), "card.json") == both
+    assert (both.calibration_at().threshold, both.calibration_at("bf16").threshold) == (3.0, 4.0)
+    with pytest.raises(ModelError, match=r"gear is not calibrated for bf16 \(it is for: float32\): run `bgad export"):
+        card.calibration_at("bf16")
 
 
 def test_weights_of_the_parts_of_a_score() -> None:
     card = sample_card()
     assert (card.part_weight("map"), card.part_weight("image"), card.part_weight("other")) == (1.0, 0.5, None)
-    assert card.part_limits == {"map": 3.5, "image": 1.25}
+    assert card.calibration_at().part_limits == {"map": 3.5, "image": 1.25}
 
 
 def test_images_that_were_used_for_training_or_calibration() -> None:

@@ -5,9 +5,12 @@ from dataclasses import replace
 from pathlib import Path
 
 import numpy as np
+import onnx
 import pytest
 import torch
+from onnx import helper, numpy_helper
 
+import bgad
 from bgad import TrainOptions, train
 from bgad.artifact import folder as model_folder
 from bgad.cli.main import main
@@ -15,6 +18,7 @@ from bgad.config import Config, from_dict
 from bgad.errors import ModelError
 from bgad.export import export
 from bgad.export.export import Parity
+from bgad.inference import onnx_engine
 from bgad.inference.onnx_engine import GRAPH, Runtime
 from bgad.inference.torch_engine import Detector
 from tests.conftest import tiny_config
@@ -111,16 +115,24 @@ def test_export_command(plain_model: Path, data_set: Path, tmp_path: Path, capsy
     assert main(["export", str(old), "--check", str(tmp_path / "gone")]) == 2
 
 
-def test_half(model: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
-    folder = tmp_path / "copy.bgad"
-    shutil.copytree(model, folder)
-    size = (folder / GRAPH).stat().st_size
-    assert main(["export", str(folder), "--half"]) == 2
-    assert "leave out --half, or raise --tolerance" in " ".join(capsys.readouterr().err.split())
-    assert main(["export", str(folder), "--half", "--tolerance", "0.1"]) == 0
-    assert (folder / GRAPH).stat().st_size < 0.6 * size
-    parity = model_folder.read(folder).exports["onnx"].parity
-    assert 1e-4 < max(parity.score, parity.map) <= parity.tolerance == 0.1
+def test_a_graph_with_weights_of_16_bits_is_refused(model: Path, tmp_path: Path) -> None:
+    """Its card says float32, and the model was calibrated with that; here the weights are cast back when it is run."""
+    card, files = model_folder.read_all(model)
+    graph = onnx.load_from_string(files[GRAPH])
+    largest = max(graph.graph.initializer, key=lambda stored: len(stored.raw_data))
+    name, values = largest.name, numpy_helper.to_array(largest)
+    largest.CopyFrom(numpy_helper.from_array(values.astype(np.float16), "short"))
+    graph.graph.node.insert(0, helper.make_node("Cast", ["short"], [name], to=onnx.TensorProto.FLOAT))
+    model_folder.write(tmp_path / "short.bgad", card, files | {GRAPH: graph.SerializeToString()})
+    with pytest.raises(ModelError, match=r"^model\.onnx stores weights in float16, its card says float32: export it"):
+        bgad.load(tmp_path / "short.bgad", "cpu")
+
+
+def test_the_types_of_weights_are_those_that_onnx_reads(model: Path) -> None:
+    content = (model / GRAPH).read_bytes()
+    expected = {stored.data_type for stored in onnx.load_from_string(content).graph.initializer}
+    assert onnx.TensorProto.FLOAT in expected
+    assert onnx_engine._weight_types(content) == expected
 
 
 def without_graph(model: Path, to: Path) -> Path:

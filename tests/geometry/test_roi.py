@@ -199,6 +199,8 @@ def test_region_and_tiles(tmp_path: Path) -> None:
     stored = scorer.card.calibration_at()
     assert sorted(s.score for s in found) == pytest.approx(stored.scores, abs=1e-3)
     assert sorted(float(s.map.max()) for s in found) == pytest.approx(stored.map_maxima, abs=1e-3)  # inside the region
+    calibrating = scorer.calibrating(held_out)
+    assert sorted(normal.map_max for normal in calibrating) == pytest.approx(stored.map_maxima, abs=1e-3)
     image[:, SIZE + 10 :] = 0
     again = scorer.score(image)
     assert again.score == first.score

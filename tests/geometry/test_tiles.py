@@ -147,6 +147,9 @@ def test_training_on_tiles(tiled: Path, large_set: Path, capsys: pytest.CaptureF
     stored = card.calibration_at()
     assert sorted(s.score for s in normals) == pytest.approx(stored.scores, abs=1e-3)  # as images are scored
     assert sorted(float(s.map.max()) for s in normals) == pytest.approx(stored.map_maxima, abs=1e-3)  # joined maps
+    again = list(graph.calibrating(large_set / name for name in held_out))  # as another precision is calibrated
+    assert sorted(normal.score for normal in again) == pytest.approx(stored.scores, abs=1e-3)
+    assert sorted(normal.map_max for normal in again) == pytest.approx(stored.map_maxima, abs=1e-3)
 
 
 def test_evaluating_with_tiles(tiled: Path, large_set: Path, tmp_path: Path) -> None:

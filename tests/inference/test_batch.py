@@ -26,7 +26,7 @@ from bgad.io import discover, images, render
 from tests.conftest import draw_image
 
 KEYS = ["path", "score", "p_value", "is_anomaly", "threshold", "map_max", "map_threshold", "error", "parts"]
-KEYS += ["reason", "region"]
+KEYS += ["reason", "region", "precision"]
 RNG = np.random.default_rng(11)
 
 
@@ -429,6 +429,7 @@ def test_table_ranks_and_escapes() -> None:
             parts=None if score is None else {"map": score, "image": 0.0, "known": 0.0},
             reason="a region stands out" if anomalous else None,
             region=None if score is None else [10, 20, 31, 40],  # also of an image that passes
+            precision="float32",
         )
 
     rows = [

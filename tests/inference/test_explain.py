@@ -148,7 +148,7 @@ def test_parts_add_up_alone_and_in_a_batch(engine: str, model: Path, data_set: P
     alone = scorer.score(files[0])
     assert_adds_up(alone.parts, alone.score)
     assert alone.parts == pytest.approx(together[0].parts, rel=1e-4, abs=1e-4)
-    assert scorer.card.part_limits.keys() == set(PARTS)
+    assert scorer.part_limits.keys() == set(PARTS)
 
 
 def test_the_parts_of_tiles_are_those_of_the_highest(model: Path) -> None:
@@ -172,6 +172,6 @@ def test_limits_are_those_of_the_calibration_normals(model: Path, data_set: Path
     names = [image["name"] for image in scorer.card.split["images"] if image["role"] == "calibration"]
     held_out = scorer.score_many([data_set / name for name in names])
     rate = scorer.card.calibration_at().false_reject_rate
-    for name, limit in scorer.card.part_limits.items():
+    for name, limit in scorer.part_limits.items():
         expected = np.quantile([s.parts[name] for s in held_out], 1 - rate, method="higher")
         assert limit == pytest.approx(expected, rel=1e-3, abs=1e-3)

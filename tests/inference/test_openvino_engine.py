@@ -79,16 +79,6 @@ def test_threads_that_score_their_first_image_at_once_do_not_wait_for_each_other
         assert done.returncode == 0, done.stderr
 
 
-def test_half(exported: Path, tmp_path: Path) -> None:
-    folder = tmp_path / "half.bgad"
-    shutil.copytree(exported, folder)
-    done = bgad("export", folder, "--to", "openvino", "--half", "--tolerance", "0.1")
-    assert done.returncode == 0, done.stderr
-    assert (folder / "model.bin").stat().st_size < 0.6 * (exported / "model.bin").stat().st_size
-    parity = model_folder.read(folder).exports["openvino"].parity
-    assert 1e-4 < max(parity.score, parity.map) <= parity.tolerance == 0.1
-
-
 def test_what_is_wrong_is_one_line(model: Path, exported: Path, data_set: Path, tmp_path: Path) -> None:
     image = data_set / "test/good/000.png"
     broken = tmp_path / "broken.bgad"

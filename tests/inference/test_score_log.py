@@ -35,6 +35,7 @@ def row(path: Path, stem: str | None = None, error: str | None = None) -> Row:
         "parts": {"map": 1.0, "image": 0.5, "known": 0.0},
         "reason": None,
         "region": [1, 2, 3, 4],
+        "precision": "float32",
         "stem": stem,
     }
 

@@ -28,6 +28,7 @@ import pytest
 from fastapi.testclient import TestClient
 from PIL import Image
 
+from bgad.artifact.card import FLOAT32
 from bgad.inference.onnx_engine import Runtime
 from bgad.service import access
 from bgad.service.folders import WORKSPACE, Folders
@@ -195,9 +196,12 @@ class Maker:
         data: Path | None = None,
         retention_days: float | None = None,
         role: Role = Role.MAIN,
+        precision: str = FLOAT32,
     ) -> Service:
         store = Store(address or sqlite_address(self.models), migrate=role is Role.MAIN)
-        settings = WorkbenchSettings(ImageLimits(max_bytes, max_pixels), retention_days=retention_days, role=role)
+        settings = WorkbenchSettings(
+            ImageLimits(max_bytes, max_pixels), retention_days=retention_days, role=role, precision=precision
+        )
         bench = Workbench(Folders.of(self.models, data), store, settings)
         runner = new_runner(bench, limits)
         application = app.create(bench, runner, AccessRules(tokens_required=tokens))
@@ -210,6 +214,7 @@ class Maker:
         for service in self.made:
             service.client.__exit__(None, None, None)
             service.store.close()
+        self.made.clear()
 
 
 @pytest.fixture(autouse=True)
@@ -270,6 +275,7 @@ class Live:
 
     models: Path
     options: tuple[str, ...] = ()
+    launcher: str = LAUNCHER
     process: subprocess.Popen[str] | None = None
     port: int = 0
 
@@ -279,7 +285,7 @@ class Live:
 
     def start(self) -> Live:
         self.port = free_port()
-        command = [sys.executable, "-c", LAUNCHER, "serve", "--models", str(self.models), "--port", str(self.port)]
+        command = [sys.executable, "-c", self.launcher, "serve", "--models", str(self.models), "--port", str(self.port)]
         with (self.models / "log.txt").open("a") as log:
             self.process = subprocess.Popen(
                 [*command, *self.options], stdout=log, stderr=log, text=True, start_new_session=True

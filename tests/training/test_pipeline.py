@@ -29,7 +29,7 @@ from bgad.data.split import Split, make_split
 from bgad.errors import BgadError, ConfigError, DataError, ModelError, OutputError
 from bgad.evaluation.evaluate import evaluate, select_samples
 from bgad.export import export
-from bgad.inference.base import Output
+from bgad.inference.base import Output, SampleScore
 from bgad.inference.torch_engine import Detector
 from bgad.io import files as output_files
 from bgad.io import images
@@ -42,12 +42,7 @@ from bgad.training import pipeline
 from bgad.training import training_set as training_set_module
 from bgad.training.loop import TrainingLoop
 from bgad.training.shared_phases import flow_key, phase_two_key
-from bgad.training.training_set import (
-    SampleScore,
-    build_training_set,
-    mask_cells,
-    without_full_masks,
-)
+from bgad.training.training_set import build_training_set, mask_cells, without_full_masks
 from bgad.training.update import NewImage, update
 from bgad.types import Sample, StopRequest
 from tests.conftest import SIZE, draw_image, level_model, printed_config, save, tiny_config, write_set

@@ -71,7 +71,7 @@ class _VersionTest:
     def __init__(self, store: Store, registry: ModelRegistry, version: Version) -> None:
         card = registry.card(version)
         self.version = version.id
-        self.calibration, self.seed = card.calibration_at().scores, version.id
+        self.calibration, self.seed = card.calibration_at(version.precision).scores, version.id
         self._columns = ScoreColumns(store, version, card.used_sha256)
         self._test = DriftTest(self.calibration, seed=self.seed)
 

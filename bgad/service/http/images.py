@@ -226,7 +226,7 @@ async def _key(workbench: Workbench, number: int, version: Version | None = None
 
 def _key_parts(version: Version, rule: DecisionRule | None) -> list[str]:
     """Return what the drawing of an anomaly map depends on: the model, and where the colours begin."""
-    return [version.checksum, "" if rule is None else repr(rule.map_threshold)]
+    return [version.checksum, version.precision, "" if rule is None else repr(rule.map_threshold)]
 
 
 @router.get("/images/{number}/score")
@@ -243,12 +243,13 @@ async def compute_score(
             model=model,
             version=row.id,
             checksum=row.checksum,
+            precision=row.precision,
             score=scores.score,
             p_value=scores.p_value,
             threshold=scores.threshold,
             is_anomaly=scores.is_anomaly,
             parts=dict(scores.parts),
-            limits=scorer.card.part_limits,
+            limits=scorer.part_limits,
             reason=scores.reason or None,
             region=scores.region and list(scores.region),
             calibration=workbench.registry.decision_rule(row).calibration_normals,

@@ -124,7 +124,7 @@ def drift(workbench: Workbench, name: str, since: float, options: DriftOptions) 
 def _cause(workbench: Workbench, version: Version, state: DriftState) -> schemas.DriftCause:
     """Return what the change behind the last alarm looks like: more defects, or changed imaging."""
     scores, change = state.columns["score"][state.tested], state.result.change
-    calibration = workbench.registry.card(version).calibration_at().scores
+    calibration = workbench.registry.card(version).calibration_at(version.precision).scores
     before = np.concatenate([np.asarray(calibration, np.float64), scores[: change.start]])
     threshold = workbench.registry.decision_rule(version).threshold
     cause = find_cause(before, scores[change.start : change.stop], threshold)

@@ -60,6 +60,7 @@ class Version(Row):
 
     id: int
     checksum: str
+    precision: str = Field(description="in which the version scores; another precision has other scores")
     state: Literal["released", "candidate", "retired", "discarded"]
     parent: int | None
     created: float = Field(description="seconds since 1970, UTC")
@@ -102,6 +103,7 @@ class Score(BaseModel):
     model: str
     version: int
     checksum: str
+    precision: str = Field(description="in which the image was scored")
     score: float = Field(description="anomaly score; higher is more anomalous")
     p_value: float = Field(description="share of good parts with a score at least as high")
     threshold: float
@@ -239,6 +241,7 @@ class VersionScore(Row):
     model: str
     version: int
     checksum: str
+    precision: str = Field(description="in which the image was scored")
     score: float
     p_value: float
     threshold: float

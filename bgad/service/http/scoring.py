@@ -113,6 +113,7 @@ def _score(scored: ScoredImage, name: str) -> schemas.Score:
         model=version.name,
         version=version.id,
         checksum=version.checksum,
+        precision=version.precision,
         score=scores.score,
         p_value=scores.p_value,
         threshold=scores.threshold,

@@ -288,7 +288,7 @@ def decide_again(scores: Scores, scorer: BaseScorer) -> Scores:
     """Apply the scorer's present threshold, which may have been set while the image was being scored."""
     threshold, map_threshold = scorer.threshold, scorer.map_threshold
     is_anomaly, has_region = scores.score > threshold, bool(scores.map.max() > map_threshold)
-    reason = explain(scorer.card.part_limits, is_anomaly, scores.parts, has_region=has_region)
+    reason = explain(scorer.part_limits, is_anomaly, scores.parts, has_region=has_region)
     return replace(
         scores,
         threshold=threshold,

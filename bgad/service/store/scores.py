@@ -45,6 +45,7 @@ class RecordedScore:
     map_max: float | None  # of the anomaly map
     model: str
     checksum: str
+    precision: str
 
 
 @dataclass(frozen=True, slots=True)
@@ -171,6 +172,7 @@ class Scores:
             scores.c.is_anomaly.label("sent_is_anomaly"),
             versions.c.name.label("model"),
             versions.c.checksum,
+            versions.c.precision,
         ).join(versions)
         return self._database.rows(RecordedScore, query.where(scores.c.image == image).order_by(scores.c.id))
 

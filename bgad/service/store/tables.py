@@ -6,7 +6,8 @@ import sqlalchemy as sa
 
 metadata = sa.MetaData()
 
-# A model keeps its name, and each teaching job adds a version. At most one version of a name is released.
+# A model keeps its name, and each teaching job adds a version, as does another precision of the same model card, whose
+# scores are others. At most one version of a name is released.
 versions = sa.Table(
     "versions",
     metadata,
@@ -19,7 +20,8 @@ versions = sa.Table(
     sa.Column("rate", sa.Float, nullable=True),  # false-reject rate set in the service; None: the model card's
     sa.Column("threshold", sa.Double, nullable=True),  # of that rate; None: the model card's, as in the scores
     sa.Column("created", sa.Double, nullable=False),
-    sa.UniqueConstraint("name", "checksum", name="uq_versions_name_checksum"),
+    sa.Column("precision", sa.String(20), nullable=False, server_default="float32"),  # in which it scores
+    sa.UniqueConstraint("name", "checksum", "precision", name="uq_versions_name_checksum_precision"),
 )
 
 images = sa.Table(

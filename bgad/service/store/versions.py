@@ -3,10 +3,11 @@
 from __future__ import annotations
 
 from dataclasses import dataclass
-from typing import NamedTuple
+from typing import Any, NamedTuple
 
 import sqlalchemy as sa
 
+from bgad.artifact.card import FLOAT32
 from bgad.errors import ConfigError
 from bgad.service.errors import MissingError
 from bgad.service.store import dialects, history
@@ -36,6 +37,7 @@ class Version:
     rate: float | None  # false-reject rate set in the service; None: the model card's
     created: float
     threshold: float | None = None  # of that rate; None: the model card's
+    precision: str = FLOAT32  # in which it scores
 
 
 class Versions:
@@ -45,19 +47,32 @@ class Versions:
         self._database = database
 
     def add(
-        self, name: str, checksum: str, folder: str, *, state: str, parent: int | None = None, who: str = "bgad"
+        self,
+        name: str,
+        checksum: str,
+        folder: str,
+        *,
+        state: str,
+        parent: int | None = None,
+        who: str = "bgad",
+        precision: str = FLOAT32,
     ) -> Version:
-        """Add a version; an existing one with the same name and checksum is returned unchanged."""
-        same = sa.select(versions).where(versions.c.name == name, versions.c.checksum == checksum)
+        """Add a version; an existing one with the same name, checksum and precision is returned unchanged."""
+        identity = {"name": name, "checksum": checksum, "precision": precision}
         with self._database.begin() as connection:
-            row = connection.execute(same).mappings().first()
-            if row is None:
-                now = self._database.clock()
-                values = {"name": name, "checksum": checksum, "folder": folder, "parent": parent, "state": state}
-                connection.execute(versions.insert().values(**values, created=now))
-                history.record(connection, now, who, f"model {state}", name, checksum[:12])
-                row = connection.execute(same).mappings().one()
-            return Version(**row)
+            return self._add(connection, identity, {"folder": folder, "parent": parent, "state": state}, who)
+
+    def _add(self, connection: sa.Connection, identity: dict[str, str], values: dict[str, Any], who: str) -> Version:
+        same = sa.select(versions).filter_by(**identity)
+        row = connection.execute(same).mappings().first()
+        if row is None:
+            now = self._database.clock()
+            connection.execute(versions.insert().values(**identity, **values, created=now))
+            precision = "" if identity["precision"] == FLOAT32 else f" in {identity['precision']}"
+            detail = f"{identity['checksum'][:12]}{precision}"
+            history.record(connection, now, who, f"model {values['state']}", identity["name"], detail)
+            row = connection.execute(same).mappings().one()
+        return Version(**row)
 
     def all(self, name: str | None = None) -> list[Version]:
         """Return all versions, or those of one model, oldest first."""
@@ -84,11 +99,29 @@ class Versions:
             version = _locked(connection, number)
             if version.state == DISCARDED:
                 raise ConfigError(f"version {number} has been discarded: release another one")
-            others = versions.update().where(versions.c.name == version.name, versions.c.state == RELEASED)
-            connection.execute(others.values(state=RETIRED))
-            _set_state(connection, number, RELEASED)
-            history.record(connection, self._database.clock(), who, what, version.name, f"version {number}")
+            self._release(connection, version, who, what)
         return self.get(number)
+
+    def _release(self, connection: sa.Connection, version: Version, who: str, what: str) -> None:
+        others = versions.update().where(versions.c.name == version.name, versions.c.state == RELEASED)
+        connection.execute(others.values(state=RETIRED))
+        _set_state(connection, version.id, RELEASED)
+        history.record(connection, self._database.clock(), who, what, version.name, f"version {version.id}")
+
+    def change_precision(self, old: Version, precision: str, threshold: float | None) -> Version:
+        """Release the model of a released version at another precision, with the rate that was set for the old one.
+
+        `threshold` is that of the rate at the new precision, None where no rate was set in the service.
+        """
+        identity = {"name": old.name, "checksum": old.checksum, "precision": precision}
+        values = {"folder": old.folder, "parent": old.id, "state": CANDIDATE}
+        with self._database.begin() as connection:
+            dialects.lock_for_writing(connection, versions)
+            version = self._add(connection, identity, values, history.SERVICE)
+            change = versions.update().where(versions.c.id == version.id)
+            connection.execute(change.values(rate=old.rate, threshold=threshold))
+            self._release(connection, version, history.SERVICE, history.RELEASE)
+        return self.get(version.id)
 
     def discard(self, number: int, who: str) -> Version:
         """Discard a version that is not released."""

@@ -210,8 +210,9 @@ def test_why_an_image_was_rejected(service: Service) -> None:
         }
     assert computed["parts"] == pytest.approx(told["parts"], rel=1e-4, abs=1e-4)
     assert (computed["reason"], computed["region"]) == (told["reason"], told["region"])
-    card = service.bench.models.batcher(service.store.versions.released("plate")).scorer.card
-    assert recorded["limits"] == computed["limits"] == card.part_limits
+    scorer = service.bench.models.batcher(service.store.versions.released("plate")).scorer
+    assert recorded["limits"] == computed["limits"] == scorer.part_limits
+    assert told["precision"] == recorded["precision"] == computed["precision"] == "float32"
     if told["region"] is not None:
         left, top, right, bottom = told["region"]
         assert 0 <= left < right <= 64

@@ -68,7 +68,7 @@ def test_the_data_of_an_older_store_are_there_after_the_upgrade(address: str) ->
     make_old(address)
     with closing(Store(address)) as store:
         version = store.versions.get(1)
-        assert (version.rate, version.threshold) == (0.1, 0.8)
+        assert (version.rate, version.threshold, version.precision) == (0.1, 0.8, "float32")
         (score,) = store.scores.of_image(1)
         assert (score.score, score.threshold, score.is_anomaly, score.sent_threshold) == (0.9, 0.8, True, 0.8)
 

@@ -9,6 +9,7 @@ export {};
  * @typedef {object} Version
  * @property {number} id
  * @property {string} checksum
+ * @property {string} precision
  * @property {"released" | "candidate" | "retired" | "discarded"} state
  * @property {number | null} parent
  * @property {number} created
@@ -117,6 +118,7 @@ export {};
  * @property {string} model
  * @property {number} version
  * @property {string} checksum
+ * @property {string} precision
  * @property {number} score
  * @property {number} p_value
  * @property {number} threshold

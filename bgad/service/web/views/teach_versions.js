@@ -48,10 +48,11 @@ export class VersionList {
    * @param {boolean} isBusy
    */
   #versionLine(version, isBusy) {
+    const precision = version.precision === "float32" ? "" : `, in ${version.precision}`;
     const origin = version.parent ? `, from version ${version.parent}` : "";
     return this.#lines.render(version.id, html`
       <span>${versionText(version.id, version.checksum)} ${stateBadge(version.state)}</span>
-      <span class="grow dim">${formatTime(version.created)}${origin}</span>
+      <span class="grow dim">${formatTime(version.created)}${precision}${origin}</span>
       ${this.actionTemplate(version, "list", isBusy)}`);
   }
 
