@@ -6,6 +6,7 @@ In processes of their own, as every use of OpenVINO in these tests (see test_ope
 from __future__ import annotations
 
 import functools
+import json
 import os
 import shutil
 import subprocess
@@ -32,6 +33,27 @@ openvino_engine.OpenVino.run = run
 """
 COMMAND = "import sys\nfrom bgad.cli.main import main\nsys.exit(main(sys.argv[1:]))\n"
 
+SEVERAL = """
+import json, os, sys, tempfile
+from bgad.cli.main import main
+results, descriptors = [], (os.dup(1), os.dup(2))
+for arguments in json.loads(sys.argv[1]):
+    with tempfile.TemporaryFile() as out, tempfile.TemporaryFile() as err:
+        for number, file in ((1, out), (2, err)):
+            os.dup2(file.fileno(), number)
+        try:
+            code = main(arguments)
+        except SystemExit as end:
+            code = end.code
+        finally:
+            sys.stdout.flush(), sys.stderr.flush()
+            for number in (1, 2):
+                os.dup2(descriptors[number - 1], number)
+        texts = [file.seek(0) or file.read().decode() for file in (out, err)]
+        results.append((code, *texts))
+print(json.dumps(results))
+"""
+
 
 def run_python(program: str, *arguments: object, **environment: str) -> subprocess.CompletedProcess[str]:
     command = [sys.executable, "-c", program, *map(str, arguments)]
@@ -43,6 +65,16 @@ def run_python(program: str, *arguments: object, **environment: str) -> subproce
 def stand_in(*arguments: object, **environment: str) -> subprocess.CompletedProcess[str]:
     """`bgad` where bf16 is the stand-in."""
     return run_python(STAND_IN + COMMAND, *arguments, **environment)
+
+
+def in_one_process(
+    *commands: tuple[object, ...], program: str = STAND_IN, **environment: str
+) -> list[subprocess.CompletedProcess[str]]:
+    """Several commands of `bgad`, which load torch and OpenVINO once."""
+    given = json.dumps([[str(argument) for argument in command] for command in commands])
+    done = run_python(program + SEVERAL, given, **environment)
+    assert done.returncode == 0, done.stderr
+    return [subprocess.CompletedProcess("", *result) for result in json.loads(done.stdout)]
 
 
 def bgad(*arguments: object) -> subprocess.CompletedProcess[str]:

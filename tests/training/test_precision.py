@@ -14,7 +14,17 @@ import pytest
 from bgad.artifact import folder as model_folder
 from bgad.artifact.card import FLOAT32
 from bgad.methods import checkpoint
-from tests.precisions import COMMAND, STAND_IN, bgad, calibrated, error_of, need_bf16, run_python, stand_in
+from tests.precisions import (
+    COMMAND,
+    STAND_IN,
+    bgad,
+    calibrated,
+    error_of,
+    in_one_process,
+    need_bf16,
+    run_python,
+    stand_in,
+)
 
 Rows = dict[str, dict[str, Any]]
 
@@ -121,25 +131,28 @@ def test_auto_measures_nothing_without_a_choice(model: Path, data_set: Path, tmp
 
 def test_what_cannot_be_used_is_refused_in_one_line(both: Path, model: Path, data_set: Path, tmp_path: Path) -> None:
     image = data_set / "test/good/000.png"
-    refused = error_of(stand_in("predict", model, image, "--precision", "bf16"))
-    assert refused == (
-        f"{model} is not calibrated for bf16 (it is for: float32): run `bgad export {model} --precision bf16` first"
-    )
-    refused = error_of(stand_in("predict", both, image, "--precision", "bf16", "--engine", "onnx"))
-    assert refused == "the engine onnx computes in float32: give --engine openvino for bf16"
-    lacks = r" does not compute in bf16: leave out --precision bf16, or use a machine that does"
-    for command in (("predict", both, image, "--precision", "bf16"), ("export", both, "--precision", "bf16")):
-        refused = error_of(stand_in(*command, CAPABILITY="NONE"))
-        assert refused.startswith("the CPU of this machine (")
-        assert refused.endswith(lacks)
     card, files = model_folder.read_all(both)
     other = tmp_path / "gpu.bgad"
     on_gpu = replace(card.agreement["bf16"], device="GPU")
     model_folder.write(other, replace(card, agreement={"bf16": on_gpu}), files)
-    refused = error_of(stand_in("predict", other, image, "--precision", "bf16"))
-    assert refused == "plate is calibrated for bf16 on a GPU, not on a CPU: choose another --device or --precision"
-    refused = error_of(stand_in("export", model, "--precision", "bf16", "--device", "npu"))
-    assert refused.startswith("OpenVINO finds no NPU here")
+    commands = (
+        ("predict", model, image, "--precision", "bf16"),
+        ("predict", both, image, "--precision", "bf16", "--engine", "onnx"),
+        ("predict", other, image, "--precision", "bf16"),
+        ("export", model, "--precision", "bf16", "--device", "npu"),
+    )
+    uncalibrated, of_onnx, on_cpu, on_npu = map(error_of, in_one_process(*commands))
+    assert uncalibrated == (
+        f"{model} is not calibrated for bf16 (it is for: float32): run `bgad export {model} --precision bf16` first"
+    )
+    assert of_onnx == "the engine onnx computes in float32: give --engine openvino for bf16"
+    assert on_cpu == "plate is calibrated for bf16 on a GPU, not on a CPU: choose another --device or --precision"
+    assert on_npu.startswith("OpenVINO finds no NPU here")
+    lacks = r" does not compute in bf16: leave out --precision bf16, or use a machine that does"
+    commands_of_bf16 = (("predict", both, image, "--precision", "bf16"), ("export", both, "--precision", "bf16"))
+    for refused in map(error_of, in_one_process(*commands_of_bf16, CAPABILITY="NONE")):
+        assert refused.startswith("the CPU of this machine (")
+        assert refused.endswith(lacks)
 
 
 def test_the_plain_install_scores_what_was_exported_elsewhere(both: Path, model: Path, data_set: Path) -> None:
@@ -154,13 +167,15 @@ def test_the_plain_install_scores_what_was_exported_elsewhere(both: Path, model:
 
 
 def test_options_that_do_not_go_together(model: Path) -> None:
-    for options, message in (
-        (("--data", "x"), "--data is for --precision"),
-        (("--device", "cpu"), "--device is for --precision"),
-        (("--precision", "bf16", "--to", "onnx"), "ONNX Runtime computes in float32 only: leave out --to onnx"),
-        (("--precision", "float32"), "invalid choice: 'float32'"),
-    ):
-        assert message in error_of(bgad("export", model, *options))
+    cases = {
+        ("--data", "x"): "--data is for --precision",
+        ("--device", "cpu"): "--device is for --precision",
+        ("--precision", "bf16", "--to", "onnx"): "ONNX Runtime computes in float32 only: leave out --to onnx",
+        ("--precision", "float32"): "invalid choice: 'float32'",
+    }
+    results = in_one_process(*(("export", model, *options) for options in cases))
+    for message, done in zip(cases.values(), results, strict=True):
+        assert message in error_of(done)
 
 
 def test_a_precision_that_orders_images_otherwise_is_not_added(model: Path, tmp_path: Path) -> None:
@@ -174,23 +189,24 @@ def test_a_precision_that_orders_images_otherwise_is_not_added(model: Path, tmp_
 
 
 def test_images_are_found_by_their_content(model: Path, data_set: Path, tmp_path: Path) -> None:
-    folder, state = tmp_path / "plate.bgad", {"BGAD_STATE": str(tmp_path / "another machine")}
+    folder = tmp_path / "plate.bgad"
     shutil.copytree(model, folder)
-    refused = error_of(stand_in("export", folder, "--precision", "bf16", **state))
-    assert refused == "the images that calibrated the model are needed: say where its data set is with --data"
-
     held_out = names(model, "calibration")
-    elsewhere = tmp_path / "line 3"
-    (elsewhere / "good").mkdir(parents=True)
-    for number, name in enumerate(held_out[1:]):
-        shutil.copy(data_set / name, elsewhere / "good" / f"part-{number}.png")
-    refused = error_of(stand_in("export", folder, "--precision", "bf16", "--data", elsewhere, **state))
-    assert refused == (
-        f"{elsewhere} lacks 1 of the images that calibrated {folder}, the first: {held_out[0]}; "
+    elsewhere, without_one = tmp_path / "line 3", tmp_path / "line 2"
+    for number, name in enumerate(held_out):
+        for root in (elsewhere, without_one)[: 2 if number else 1]:
+            (root / "good").mkdir(parents=True, exist_ok=True)
+            shutil.copy(data_set / name, root / "good" / f"part-{number}.png")
+    command = ("export", folder, "--precision", "bf16")
+    commands = (command, (*command, "--data", without_one), (*command, "--data", elsewhere))
+    unknown, lacking, done = in_one_process(*commands, BGAD_STATE=str(tmp_path / "another machine"))
+    assert error_of(unknown) == (
+        "the images that calibrated the model are needed: say where its data set is with --data"
+    )
+    assert error_of(lacking) == (
+        f"{without_one} lacks 1 of the images that calibrated {folder}, the first: {held_out[0]}; "
         "give the data set that it was trained on with --data"
     )
-    shutil.copy(data_set / held_out[0], elsewhere / "good" / "last.png")
-    done = stand_in("export", folder, "--precision", "bf16", "--data", elsewhere, **state)
     assert done.returncode == 0, done.stderr
     found = model_folder.read(folder).agreement["bf16"]
     assert (found.images, found.known_auroc, found.test_auroc) == (len(held_out), None, None)
@@ -236,15 +252,16 @@ def test_bfloat16(model: Path, data_set: Path, tmp_path: Path) -> None:
     need_bf16()
     folder = tmp_path / "plate.bgad"
     shutil.copytree(model, folder)
-    done = bgad("export", folder, "--precision", "bf16")
-    assert done.returncode == 0, done.stderr
+    paths = [data_set / name for name in names(folder, "calibration")]
+    predict = ("predict", folder, *paths, "--precision", "bf16", "--threads")
+    commands = (("export", folder, "--precision", "bf16"), (*predict, 1), (*predict, 2))
+    exported, *predictions = in_one_process(*commands, program="")
+    assert exported.returncode == 0, exported.stderr
     card = model_folder.read(folder)
     before, after = card.calibration[FLOAT32], card.calibration["bf16"]
     differences = np.abs(np.array(before.scores) - np.array(after.scores))
     assert 1e-4 * np.ptp(before.scores) < differences.max() < 0.5 * np.ptp(before.scores)
-    paths = [data_set / name for name in names(folder, "calibration")]
-    for threads in (1, 2):
-        done = bgad("predict", folder, *paths, "--precision", "bf16", "--threads", threads)
+    for done in predictions:
         assert done.returncode == 0, done.stderr
         rows = [json.loads(line) for line in done.stdout.splitlines()]
         scores = sorted(row["score"] for row in rows)
