@@ -124,6 +124,12 @@ def read_card(folder: Path) -> Card:
     return card
 
 
+def check_same(folder: Path, card: Card) -> None:
+    """Raise ModelError unless a folder still holds the model that was read from it, before it is written anew."""
+    if read_card(folder).checksum != card.checksum:
+        raise ModelError(f"{folder} was written by another command meanwhile and stays as it is: run this one again")
+
+
 def read(folder: Path, files: Iterable[str] = ()) -> Card:
     """Read the card, its split and its region of interest; verify these and the given files."""
     return read_files(folder, files)[0]

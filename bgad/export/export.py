@@ -155,6 +155,7 @@ def export(
     exports = {**card.exports, options.to: card_entry(parity, options)}
     if any(files.get(name) != content for name, content in graph.items()):
         card = _without_precisions(card, options.to)
+    model_folder.check_same(folder, card)
     model_folder.write(folder, replace(card, exports=exports), files | graph)
     return parity
 

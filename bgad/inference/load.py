@@ -18,6 +18,8 @@ from bgad.io.cpus import usable_cpus
 
 logger = logging.getLogger(__name__)
 
+ONLY_OPENVINO = ("gpu", "npu")  # devices that no other engine has
+
 
 @dataclass(frozen=True)
 class EngineOptions:
@@ -91,10 +93,17 @@ def load(
     return _load(folder, engine, options)
 
 
+def load_exported(folder: Path, precision: str) -> BaseScorer:
+    """Load the exported graph of a model at a precision; an error where it has none, even where torch is installed."""
+    return load(folder, engine="onnx" if precision == FLOAT32 else "openvino", precision=precision)
+
+
 def _load(folder: Path, engine: str, options: EngineOptions) -> BaseScorer:
     """Return the scorer of an engine (or `auto`) at a precision other than `auto`."""
     if options.precision != FLOAT32:
         engine = _engine_of(folder, engine, options.precision)
+    elif engine == "auto" and options.device in ONLY_OPENVINO:
+        engine = "openvino"
     elif engine == "auto":
         engine, device = _best_engine(folder, options.device, strict=options.strict)
         options = replace(options, device=device)
@@ -135,7 +144,7 @@ def pick_precision(folder: Path, engine: str, options: EngineOptions) -> str:
     Nothing is measured where there is no choice.
     """
     card = model_folder.read_card(folder)
-    lower = [precision for precision in card.calibration if precision != FLOAT32]
+    lower = [precision for precision in card.calibration if precision in PRECISIONS and precision != FLOAT32]
     if not lower or engine not in ("auto", "openvino"):
         return FLOAT32
     from bgad.inference import openvino_engine as openvino

@@ -51,13 +51,16 @@ class ModelRegistry:
 
         A released version scores in the precision that was asked for; where a model has none, the error says so.
         """
+        found = []
         for folder in sorted(self._folders.models.glob(f"*{MODEL_SUFFIX}")):
             try:
                 card = model_folder.verify(folder)
             except BgadError as error:
                 logger.warning("%s is left out: %s", folder.name, error)
                 continue
-            self._register(folder, card, loading.usable_precision(folder, self._precision))
+            found.append((folder, card, loading.usable_precision(folder, self._precision)))
+        for folder, card, precision in found:  # only now: one model without the precision leaves all as they were
+            self._register(folder, card, precision)
 
     def _register(self, folder: Path, card: Card, precision: str) -> None:
         name, versions, checksum = folder.name.removesuffix(MODEL_SUFFIX), self._store.versions, card.checksum

@@ -71,12 +71,17 @@ def add_precision(
     openvino.check_precision(precision, openvino.pick(options.device, strict=True))
     card, files = model_folder.read_all(folder)
     images = _find_images(folder, card, _load_data(card, options))
+    if check_images and openvino.XML in files:
+        raise ConfigError(
+            f"{folder} has a graph for OpenVINO, which was compared when it was written: leave out --check"
+        )
     if openvino.XML not in files:
         graph, parity = checked_graph(Detector.load(folder, "cpu"), check_images, ExportOptions(OPENVINO), progress)
         entry = card_entry(parity, ExportOptions(OPENVINO))
         card, files = replace(card, exports={**card.exports, OPENVINO: entry}), files | graph
     card = _calibrated(card, files, precision, images, options.device, progress)
     check(card.agreement[precision], len(images.known), precision)
+    model_folder.check_same(folder, card)  # its checksum is still that of the card that was read
     with checkpoint.passing_on_provenance(folder):
         model_folder.write(folder, card, files)
     return card.agreement[precision]
@@ -89,6 +94,12 @@ def _load_data(card: Card, options: PrecisionOptions) -> Dataset:
     source = checkpoint.recall(card.checksum)
     if source is None:
         raise DataError("the images that calibrated the model are needed: say where its data set is with --data")
+    if options.root is not None:
+        if source.root is None:
+            raise ConfigError(
+                "--root is the folder of public data sets, and this model was not trained on one: give --data"
+            )
+        source = replace(source, root=Path(options.root))
     try:
         return source.load()
     except DataError as error:
@@ -114,6 +125,10 @@ def _find_images(folder: Path, card: Card, dataset: Dataset) -> _Images:
             f"{dataset.root} lacks {len(missing)} of the images that calibrated {folder}, the first: {missing[0]}; "
             "give the data set that it was trained on with --data"
         )
+    known = sum(image.role == "known" for image in SplitRecord.from_json(card.split).images)
+    if len(by_role["known"]) < known:
+        missed = known - len(by_role["known"])
+        logger.warning(f"{missed} of {known} known anomalies are not in {dataset.root}: the check goes on without them")
     test = by_role["test"]
     chosen = [test[i] for i in even_pick(len(test), min(len(test), MAX_TEST_IMAGES))]
     return _Images(by_role["calibration"], by_role["known"], chosen)

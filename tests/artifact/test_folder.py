@@ -89,6 +89,16 @@ def test_another_format_is_refused(tmp_path: Path) -> None:
     assert "\n" not in str(refused.value)
 
 
+def test_a_model_that_another_command_wrote_meanwhile_is_noticed(model: Path, tmp_path: Path) -> None:
+    folder = tmp_path / "plate.bgad"
+    shutil.copytree(model, folder)
+    card, files = model_folder.read_all(folder)
+    model_folder.check_same(folder, card)
+    model_folder.write(folder, replace(card, name="other"), files)
+    with pytest.raises(ModelError, match="was written by another command meanwhile and stays as it is"):
+        model_folder.check_same(folder, card)
+
+
 def test_the_split_is_a_file_of_its_own(model: Path) -> None:
     card = model_folder.read(model)
     assert "split" not in json.loads((model / model_folder.CARD).read_bytes())

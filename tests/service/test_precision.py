@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import shutil
 from pathlib import Path
 from typing import Any
 
@@ -18,6 +19,8 @@ from bgad.inference.base import Outputs
 from bgad.inference.onnx_engine import Runtime
 from bgad.service.drift.monitor import _VersionTest
 from bgad.service.role import Role
+from bgad.service.teaching.comparison import Comparison
+from bgad.service.teaching.task import build_task
 from bgad.types import FloatArray
 from tests.precisions import STAND_IN, calibrated
 from tests.service.conftest import LAUNCHER, SCORE, Live, Maker, Service, linked, png, wait_for
@@ -152,6 +155,28 @@ def test_a_taught_version_has_float32_only(make: Maker, models: Path) -> None:
     service = make(precision="bf16")  # the folder of the first version is still there
     assert service.store.versions.released("plate").id == taught.id
     assert states(service) == [("bf16", "retired"), (FLOAT32, "released")]
+
+
+def test_teaching_compares_with_what_is_released(make: Maker, both: Path, own: CalibrationCard, tmp_path: Path) -> None:
+    service = make(precision="bf16")
+    number = send(service, png(1))["image"]
+    version = service.store.versions.released("plate")
+    service.store.reviews.add(number, "good", "ann")
+    job = service.store.jobs.add("teach", version, [number], "ann")
+    task = build_task(job, tmp_path, service.store, service.bench.blobs, service.bench.folders)
+    compared = Comparison(both, both, task.rate, tmp_path / "drawings", task.precision)
+    assert compared.before.threshold == own.threshold
+    assert compared.after.threshold == model_folder.read(both).calibration_at().threshold
+
+
+def test_a_model_without_the_precision_leaves_the_others_as_they_are(make: Maker, model: Path, models: Path) -> None:
+    make()
+    make.end()
+    shutil.copytree(model, models / "wheel.bgad")
+    with pytest.raises(ModelError, match=r"wheel\.bgad is not calibrated for bf16"):
+        make(precision="bf16")
+    make.end()
+    assert states(make()) == [(FLOAT32, "released")]
 
 
 def test_a_scorer_follows_the_main_service(make: Maker, monkeypatch: pytest.MonkeyPatch) -> None:

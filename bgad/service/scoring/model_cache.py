@@ -9,7 +9,7 @@ from collections import Counter, OrderedDict, defaultdict
 from functools import partial
 from pathlib import Path
 
-from bgad.artifact.card import FLOAT32, Card
+from bgad.artifact.card import Card
 from bgad.errors import ModelError
 from bgad.inference import load as loading
 from bgad.inference.base import BaseScorer
@@ -182,8 +182,7 @@ class ModelCache:
 
     def _load(self, version: Version) -> BaseScorer:
         folder = self._models / version.folder
-        engine = "onnx" if version.precision == FLOAT32 else "auto"
-        scorer = loading.load(folder, engine=engine, precision=version.precision)
+        scorer = loading.load_exported(folder, version.precision)
         check_unchanged(folder, scorer.card, version)
         self._apply_rate(scorer, version)
         return scorer

@@ -11,6 +11,7 @@ from typing import Any
 
 import numpy as np
 
+from bgad.artifact.card import FLOAT32
 from bgad.data import layouts
 from bgad.errors import BgadError
 from bgad.inference import load as loading
@@ -37,9 +38,12 @@ class _Case:
 class Comparison:
     """Two versions of a model, and where the thumbnails of their validation images go."""
 
-    def __init__(self, old: Path, new: Path, rate: float | None, thumbnails: Path) -> None:
-        """Load both versions; `rate` is the false-reject rate of the old one, which the new one has in its card."""
-        self.before, self.after = loading.load(old, engine="onnx"), loading.load(new, engine="onnx")
+    def __init__(self, old: Path, new: Path, rate: float | None, thumbnails: Path, precision: str = FLOAT32) -> None:
+        """Load both versions; `rate` and `precision` are those of the old one.
+
+        The new one has the same rate in its card, and is calibrated for float32 alone.
+        """
+        self.before, self.after = loading.load_exported(old, precision), loading.load_exported(new, FLOAT32)
         if rate is not None:
             self.before.set_rate(rate)
         self._thumbnails = thumbnails

@@ -39,6 +39,7 @@ class TeachingTask:
     out: str  # folder of the new version
     data: str  # folder of data sets
     rate: float | None  # false-reject rate of the old version; None: that of its card
+    precision: str  # of the old version
     new: list[TaskImage]  # to learn from
     reviewed: list[TaskImage]  # to compare both versions on
     available: list[TaskImage]  # images of the old version's split that the service holds
@@ -67,6 +68,7 @@ def build_task(job: Job, folder: Path, store: Store, blobs: BlobStore, folders: 
         out=str(folder / "model.bgad"),
         data=str(folders.data),
         rate=version.rate,
+        precision=version.precision,
         new=[_task_image(row, blobs) for row in reviewed if row.image in chosen],
         reviewed=[_task_image(row, blobs) for row in reviewed],
         available=_available(model, chosen, store.reviews.current(), blobs),

@@ -65,7 +65,7 @@ def run(task: TeachingTask, result: Path) -> None:
     )
     update(old, [lesson(image) for image in task.new], new, options=options, progress=on_progress)
     report("comparing", 0.0)
-    comparison = Comparison(old, new, task.rate, result.with_name(COMPARISONS))
+    comparison = Comparison(old, new, task.rate, result.with_name(COMPARISONS), task.precision)
     result.write_text(json.dumps(comparison.run(task.reviewed, data, lambda done: report("comparing", done))))
 
 
