@@ -85,7 +85,14 @@ class AdvisoryLock:
 
     def _acquire(self) -> None:
         connection = self._engine.connect().execution_options(isolation_level="AUTOCOMMIT")
+        try:
+            self._lock(connection)
+        except BaseException:
+            _close(connection)
+            raise
         self._connection = connection
+
+    def _lock(self, connection: sa.Connection) -> None:
         for setting in KEEPALIVE_SETTINGS:
             connection.exec_driver_sql(f"SET {setting}")
         schema.announce_version(connection)
@@ -99,9 +106,7 @@ class AdvisoryLock:
     def _disconnect(self) -> None:
         connection, self._connection = self._connection, None
         if connection is not None:
-            with suppress(sa.exc.SQLAlchemyError):
-                connection.invalidate()  # a pooled connection would keep the lock
-                connection.close()
+            _close(connection)
 
     def _check(self) -> None:
         while not self._released.wait(CHECK_SECONDS):
@@ -118,3 +123,9 @@ class AdvisoryLock:
                 self._on_loss()
                 return
         self._disconnect()  # also what was opened while `release` waited
+
+
+def _close(connection: sa.Connection) -> None:
+    with suppress(sa.exc.SQLAlchemyError):
+        connection.invalidate()  # a pooled connection would keep the lock
+        connection.close()
