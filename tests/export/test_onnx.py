@@ -3,6 +3,7 @@ from __future__ import annotations
 import shutil
 from dataclasses import replace
 from pathlib import Path
+from typing import Any
 
 import numpy as np
 import onnx
@@ -147,3 +148,22 @@ def test_no_export(plain_model: Path) -> None:
     card = model_folder.read(plain_model)
     assert GRAPH not in card.files
     assert card.exports == {}
+
+
+def test_an_export_does_not_undo_what_another_command_wrote_meanwhile(
+    model: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    folder = tmp_path / "plate.bgad"
+    shutil.copytree(model, folder)
+    compared = export.checked_graph
+
+    def slowly(*arguments: Any, **options: Any) -> Any:
+        result = compared(*arguments, **options)
+        card, files = model_folder.read_all(folder)
+        model_folder.write(folder, replace(card, name="newer"), files)
+        return result
+
+    monkeypatch.setattr(export, "checked_graph", slowly)
+    with pytest.raises(ModelError, match="was written by another command meanwhile"):
+        export.export(folder)
+    assert model_folder.verify(folder).name == "newer"

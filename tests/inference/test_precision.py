@@ -15,6 +15,7 @@ import pytest
 from bgad.artifact.card import FLOAT32, CalibrationCard, CalibrationNormal, ScorePart
 from bgad.calibration import Calibration, rank
 from bgad.errors import ConfigError
+from bgad.inference import load as loading
 from bgad.inference import precision
 from bgad.inference.load import load
 from bgad.inference.onnx_engine import Runtime
@@ -249,3 +250,15 @@ def test_the_promise_holds_for_a_real_model_in_bfloat16(model: Path, tmp_path: P
     assert not np.allclose(scored[FLOAT32][0], scored["bf16"][0], rtol=0, atol=1e-4)
     for name, pair in shares(scored, 39, 0.05).items():
         assert all(0.03 < share <= 0.05 + four_deviations(0.05, 39, 81) for share in pair), name
+
+
+@pytest.mark.parametrize("device", ["gpu", "npu"])
+def test_a_device_that_only_openvino_has_chooses_it(device: str, model: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    chosen: list[loading.EngineOptions] = []
+
+    def load(_: Path, options: loading.EngineOptions) -> Any:
+        chosen.append(options)
+
+    monkeypatch.setitem(loading.ENGINES, "openvino", load)
+    loading.load(model, device)
+    assert [options.device for options in chosen] == [device]
